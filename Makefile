@@ -1,0 +1,56 @@
+# Two commands are enough: `make run` and `make test`. Both install what they need, into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+
+.PHONY: run test check soak lock clean
+
+run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
+	@exec $(BIN)/troupe run
+
+test: $(VENV)/.installed-test ## everything that CI runs
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
+
+check: $(VENV)/.installed-test ## the quick loop: format, lint, types, import rules, unit tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
+
+soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
+	@$(BIN)/python -m pytest -q -m soak --timeout 7200
+
+# --- the environment -------------------------------------------------------------------------
+$(BIN)/python:
+	@echo "making an environment in $(VENV) ..." >&2
+ifdef UV
+	@$(UV) venv -q --seed --python $(PYTHON) $(VENV)
+else
+	@$(PYTHON) -m venv $(VENV)
+endif
+
+ifdef UV
+INSTALL = $(UV) pip install -q -p $(BIN)/python
+else
+INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
+endif
+
+$(VENV)/.installed-run: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "installing what the service needs (about 150 MB; once) ..." >&2
+	@$(INSTALL) --no-deps --require-hashes -r requirements.lock
+	@$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed-run tests/requirements.lock
+	@echo "installing what the tests need ..." >&2
+	@$(INSTALL) --no-deps --require-hashes -r tests/requirements.lock
+	@touch $@
+
+lock: ## renew both locks (needs uv): names, versions and hashes, no address
+	$(UV) pip compile -q pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
+	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The nouns that travel: frozen values, no I/O, known to everybody."""

@@ -1,0 +1,66 @@
+"""What the bot says: the rows of the outbox and the limits of the place they go to."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from bot.chat.incoming import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a place can do. Differences between platforms are data here, never `if platform ==`."""
+
+    max_units: int  # the longest message, counted in `unit`
+    unit: Literal["characters", "utf16"]  # Telegram counts UTF-16 units, so an emoji is two
+    seconds_between_edits: float
+    typing_seconds: float  # how long a typing indicator lasts; 0: there is none
+    can_edit: bool = True
+    can_reply: bool = True
+    # None: a message is opened with its first text, and sending it again with the same nonce is
+    # harmless. A text: the platform has no such key, so a message is opened with this placeholder
+    # and gets its text by edits, which may be repeated.
+    placeholder: str | None = None
+
+
+class Op(StrEnum):
+    SEND = "send"
+    EDIT = "edit"
+    DELETE = "delete"
+
+
+class Sending(StrEnum):
+    """Where an outbox row stands."""
+
+    PENDING = "pending"
+    SENDING = "sending"  # an HTTP request may be under way
+    UNKNOWN = "unknown"  # it may have arrived: reconcile first
+    SENT = "sent"
+    DEAD = "dead"  # refused for good
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One change to make on a platform, not yet stored: the parts of a turn count from 0."""
+
+    part: int
+    op: Op
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """An outbox row as a sender sees it."""
+
+    id: int
+    turn: str  # the turn it belongs to: with `part` the source of the nonce
+    address: Address
+    part: int
+    op: Op
+    text: str
+    reply_to: str | None  # the message that is answered
+    interaction: str | None
+    state: Sending
+    attempts: int
+    external_id: str | None  # for edit and delete: the message to change
+    not_before: float  # Unix seconds

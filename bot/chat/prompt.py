@@ -1,0 +1,58 @@
+"""What a model is asked and what it answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message in the form that every chat API shares."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Everything that one generation needs: no backend looks anything up elsewhere."""
+
+    messages: tuple[Message, ...]
+    model: str  # the preset's word; a backend knows what it stands for
+    conversation: str  # a stable id: backends keep prefixes warm by it
+    stop: tuple[str, ...] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)  # sampling, by OpenAI's names
+    max_output_tokens: int | None = None
+    filtered: tuple[str, ...] = ()  # texts that never reach the reader
+    answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    FILTERED = "content_filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of an answer. A stream without one is a fault, never an answer."""
+
+    reason: FinishReason
+    usage: Usage = field(default_factory=Usage)

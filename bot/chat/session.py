@@ -1,0 +1,56 @@
+"""What a conversation remembers."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.chat.incoming import Incoming, Person
+from bot.chat.prompt import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One line of the history."""
+
+    role: Role
+    text: str
+    speaker: Person | None  # None: the bot
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to walk one conversation; a later claim has a higher epoch and fences this one."""
+
+    conversation: str
+    epoch: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An inbox row under work: the unit that is answered once."""
+
+    id: int
+    incoming: Incoming
+    crashes: int  # how often the process died while working on it
+
+    @property
+    def turn(self) -> str:
+        """The name of the turn that answers it, the same after every crash."""
+        return f"{self.incoming.address.platform}:{self.incoming.external_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A copy of what a conversation holds: work on it, store it when the walk ended well."""
+
+    number: int  # /new begins the next one; old ones are kept
+    turns: tuple[Turn, ...]  # oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A setting that was made in a chat, and the scope it was made in."""
+
+    scope: str
+    value: str

@@ -1,0 +1,1 @@
+"""Send what is in the outbox: in order, once."""

@@ -1,0 +1,1 @@
+"""Files that other programs made, turned into ours."""

@@ -1,0 +1,1 @@
+"""Hear safely: store what was heard, then let the platform forget it."""

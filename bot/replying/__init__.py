@@ -1,0 +1,1 @@
+"""Turn a stream of words into messages that a platform takes."""

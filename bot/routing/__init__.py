@@ -1,0 +1,1 @@
+"""Decide what a message asks for: a command, an answer, or nothing; pure."""

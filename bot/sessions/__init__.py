@@ -1,0 +1,1 @@
+"""Which history a message belongs to, and what of it is remembered."""

@@ -1,0 +1,1 @@
+"""What is kept: one file is one vendor."""

@@ -1,0 +1,1 @@
+"""Logs and metrics: constant text, ids as fields, never a person's words."""
