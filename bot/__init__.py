@@ -2,8 +2,8 @@
 
 The walk of one message, which is also the order to read the code in:
 
-    platforms/*   hear     to_incoming(event) -> Incoming       everything vendor-specific ends here
-    intake/       persist  inbox row and cursor in one transaction, then acknowledge; wake the conversation
+    platforms/*   hear     to_incoming(event) -> Incoming; everything vendor-specific ends here
+    intake/       persist  inbox row and cursor in one transaction, then acknowledge upstream
     conversation.py        claim the conversation (new epoch) and walk its inbox in order:
       routing/    decide   -> Command | Answer | Overhear | Ignore          (pure)
       sessions/   recall   -> Session: turns, preset, people
@@ -11,7 +11,7 @@ The walk of one message, which is also the order to read the code in:
       backends/*  generate -> Delta, Delta, ... Finish
       replying/   write    -> pieces legal on the platform, edits at its pace
       finish               one transaction: epoch checked, inbox done, turns, outbox rows
-    delivery/     send     outbox in order per chat; an unknown outcome is reconciled, never re-sent blindly
+    delivery/     send     outbox in order per chat; an unknown outcome is reconciled
 
 `ports.py` names every socket, `app.py` plugs everything in, `chat/` holds the nouns that travel.
 """

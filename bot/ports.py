@@ -1,0 +1,271 @@
+"""Every socket of the house: what a platform, a model, a store must promise to be plugged in.
+
+A contract test per port (tests/contracts/) runs over every implementation there is.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
+from typing import Protocol
+
+from bot.chat.incoming import Address, Incoming
+from bot.chat.outgoing import Limits, OutboxRow, Outgoing
+from bot.chat.prompt import Delta, Finish, Prompt
+from bot.chat.session import Choice, Claim, Heard, Session, Turn
+
+# --- platforms -------------------------------------------------------------------------------
+
+
+class Surface(Protocol):
+    """Where answers go. Every call may raise any `PlatformError`."""
+
+    def limits(self, address: Address) -> Limits: ...
+
+    async def send(
+        self,
+        address: Address,
+        text: str,
+        *,
+        nonce: str,
+        reply_to: str | None,
+        interaction: str | None,
+    ) -> str:
+        """Send one message and give its id. Nobody is ever pinged by it.
+
+        `nonce` (at most 25 characters) names this message for ever: a platform that knows such
+        keys gives the first message back when the same nonce is sent again.
+        """
+        ...
+
+    async def edit(self, address: Address, message_id: str, text: str) -> None:
+        """Give a message of ours this text; doing it twice is the same as once."""
+        ...
+
+    async def delete(self, address: Address, message_id: str) -> None:
+        """Take a message of ours away; one that is gone already is fine."""
+        ...
+
+    async def typing(self, address: Address) -> None:
+        """Show that an answer is being written, for `limits.typing_seconds`."""
+        ...
+
+    async def find(
+        self, address: Address, text: str, *, after: str | None, known: Set[str]
+    ) -> str | None:
+        """Look whether a message of ours with this text arrived although no answer said so.
+
+        Considers only messages newer than the message `after` and not in `known` (ids that are
+        accounted for). Gives the id of the one found, None when there is none for certain.
+        """
+        ...
+
+
+class Intake(Protocol):
+    """What a platform hands its messages to. When `hear` returns, they are safe on disk."""
+
+    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        """Store messages and advance cursors in one transaction; a known message is dropped.
+
+        Only after it returned may the platform be told that they arrived. Raises `StoreError`
+        when nothing was stored.
+        """
+        ...
+
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        """The cursors whose names start so, as last stored."""
+        ...
+
+
+class Platform(Protocol):
+    """Where messages come from."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def surface(self) -> Surface: ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it hears nothing just now, in a few words; None while it is connected."""
+        ...
+
+    async def run(self, intake: Intake) -> None:
+        """Hear until cancelled. Returns when there is nothing more to hear (end of input).
+
+        Raises `PlatformFatal` when no retry helps; any other exception: it may be run again.
+        """
+        ...
+
+    async def is_admin(self, incoming: Incoming) -> bool:
+        """Ask the platform, now, whether the author may change what others see; False on doubt."""
+        ...
+
+
+# --- models ----------------------------------------------------------------------------------
+
+
+class Backend(Protocol):
+    """One provider of models."""
+
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+        """Stream an answer: any number of `Delta`, then exactly one `Finish`.
+
+        Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing
+        the generator stops the model.
+        """
+        ...
+
+    async def check(self) -> str:
+        """Say in a few words what answers here; raises `BackendUnavailable` when nothing does."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# --- what is kept ----------------------------------------------------------------------------
+
+
+class Inbox(Intake, Protocol):
+    """Everything heard and not yet answered."""
+
+    async def waiting(self, limit: int) -> Sequence[str]:
+        """Conversations with something unanswered that nobody holds, oldest first."""
+        ...
+
+
+class Conversations(Protocol):
+    """Histories, and who may walk them. All but `claim` raise `Fenced` for an outdated claim."""
+
+    async def claim(self, conversation: str, owner: str, lease_seconds: float) -> Claim | None:
+        """Take a conversation and fence whoever had it; None while somebody else's lease runs."""
+        ...
+
+    async def renew(self, claim: Claim, lease_seconds: float) -> None: ...
+
+    async def release(self, claim: Claim) -> bool:
+        """Give it back; True when something unanswered is in its inbox."""
+        ...
+
+    async def next(self, claim: Claim) -> Heard | None:
+        """The oldest unanswered message, counted as under work; None when all is answered."""
+        ...
+
+    async def spare(self, claim: Claim, heard: Heard) -> None:
+        """Take back the count of `next`: the process stops on purpose, nobody is to blame."""
+        ...
+
+    async def recall(self, conversation: str, max_turns: int) -> Session: ...
+
+    async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
+        """Queue a first message of an answer that is still being written; gives its outbox id.
+
+        The same part of the same turn is queued once, whatever process asks and how often.
+        """
+        ...
+
+    async def finish(
+        self,
+        claim: Claim,
+        heard: Heard,
+        *,
+        turns: Sequence[Turn],
+        outgoing: Sequence[Outgoing],
+        new_session: bool = False,
+    ) -> None:
+        """One transaction: the message is answered, the history grows, the answer is queued.
+
+        The only way in which an answer reaches anybody. `outgoing` says how each part should
+        read in the end; what is open already is edited, what is open but not in it is deleted.
+        """
+        ...
+
+
+class Outbox(Protocol):
+    """What is to be said, strictly in order within a lane."""
+
+    async def lanes(self, limit: int) -> Sequence[str]:
+        """Lanes whose first unsent row is due."""
+        ...
+
+    async def head(self, lane: str) -> OutboxRow | None:
+        """The first row of a lane that is neither sent nor dead, due or not."""
+        ...
+
+    async def sending(self, row: OutboxRow) -> None:
+        """Note that a request is about to go out, durably, before it does."""
+        ...
+
+    async def sent(self, row: OutboxRow, external_id: str | None) -> None: ...
+
+    async def unknown(self, row: OutboxRow, not_before: float) -> None: ...
+
+    async def again(self, row: OutboxRow, not_before: float) -> None:
+        """Nothing arrived for certain: send it later."""
+        ...
+
+    async def dead(self, row: OutboxRow, why: str) -> None: ...
+
+    async def external_id(self, row_id: int) -> str | None: ...
+
+    async def known_ids(self, address: Address) -> Set[str]:
+        """The ids of the messages in this chat that are accounted for."""
+        ...
+
+    async def recover(self, settle_seconds: float) -> int:
+        """At start, with nobody else running: what was being sent has an unknown outcome."""
+        ...
+
+
+class Choices(Protocol):
+    """Settings made in chats. A scope is a guild, a channel, a thread."""
+
+    async def choose(self, scope: str, key: str, value: str | None, by: str) -> None:
+        """Set a value, or unset it with None; `by` is the person's id, kept for the audit."""
+        ...
+
+    async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
+        """The value of the first of these scopes that has one."""
+        ...
+
+
+# --- who works on what -----------------------------------------------------------------------
+
+
+class Coordinator(Protocol):
+    """Which keys of a queue are ready, and who has them. Nothing here is truth: it may be wiped.
+
+    All raise `CoordinatorDown` while the server is away; the callers then poll SQL.
+    """
+
+    async def notify(self, queue: str, keys: Sequence[str]) -> None:
+        """Make keys ready; one that is under work will be ready again when it is done."""
+        ...
+
+    async def claim(
+        self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
+    ) -> Sequence[str]:
+        """Take ready keys, each for one owner; waits for the first one."""
+        ...
+
+    async def renew(
+        self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> None:
+        """Keep what this owner holds; a key that it lost stays lost."""
+        ...
+
+    async def done(self, queue: str, key: str, owner: str) -> None: ...
+
+    async def reap(self, queue: str) -> int:
+        """Make keys with an expired lease ready again; gives their number."""
+        ...
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Unix seconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...

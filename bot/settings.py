@@ -1,0 +1,182 @@
+"""Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from typing_extensions import override
+
+from bot.errors import SettingsError
+
+# Where the providers whose names everybody knows answer; a key is all that they need.
+WELL_KNOWN = {
+    "openai": "https://api.openai.com/v1",
+    "deepseek": "https://api.deepseek.com/v1",
+    "moonshot": "https://api.moonshot.cn/v1",
+    "zhipu": "https://open.bigmodel.cn/api/paas/v4",
+    "dash_scope": "https://dashscope.aliyuncs.com/compatible-mode/v1",
+    "silicon_flow": "https://api.siliconflow.cn/v1",
+    "open_router": "https://openrouter.ai/api/v1",
+    "groq": "https://api.groq.com/openai/v1",
+    "mistral_ai": "https://api.mistral.ai/v1",
+    "together_ai": "https://api.together.xyz/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "vllm": "http://127.0.0.1:8000/v1",
+    "llama_server": "http://127.0.0.1:8080/v1",
+}
+KEYLESS = frozenset({"ollama", "lmstudio", "vllm", "llama_server"})
+
+
+class Part(BaseModel):
+    """A group of settings; an unknown name in it is an error, not a silent typo."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TelegramSettings(Part):
+    token: SecretStr | None = None
+    api_base: str = "https://api.telegram.org"
+    poll_seconds: int = Field(30, ge=0, le=50)
+
+
+class DiscordSettings(Part):
+    token: SecretStr | None = None
+    api_base: str = "https://discord.com/api/v10"
+    gateway_url: str | None = None  # unset: discord.py's own
+
+
+class ProviderSettings(Part):
+    kind: Literal["openai", "llama_cpp", "echo"] = "openai"
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    model: str | None = None  # what a preset's model "default" stands for
+    model_path: Path | None = None
+    engine: Literal["auto", "xllamacpp"] = "auto"
+    context_tokens: int = Field(4096, ge=256)  # of each conversation
+    parallel: int = Field(2, ge=1, le=64)
+    threads: int | None = Field(None, ge=1)  # unset: all cores but one
+    connect_seconds: float = Field(5, gt=0)
+    first_token_seconds: float = Field(30, gt=0)
+    idle_seconds: float = Field(15, gt=0)
+    total_seconds: float = Field(180, gt=0)
+
+
+class DeliverySettings(Part):
+    # How late a platform may still accept a request that we gave up on; must exceed the 10 s that
+    # a request may take before it counts as lost.
+    settle_seconds: float = Field(10, ge=0)
+
+
+class ConsoleSettings(Part):
+    host: str = "127.0.0.1"
+    port: int = Field(8710, ge=0, le=65535)  # 0: any free port
+
+
+class Settings(BaseSettings):
+    """The settings of one process, validated as a whole."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TROUPE_",
+        env_nested_delimiter="__",
+        env_file=".env",
+        toml_file="troupe.toml",
+        extra="ignore",  # .env is shared with other programs
+        validate_default=True,
+    )
+
+    data_dir: Path = Path("data")
+    presets_dir: Path | None = None  # unset: ./presets, or those that came with the package
+    default_preset: str = "assistant"
+    database_url: str | None = None  # unset: SQLite in the data directory
+    redis_url: SecretStr | None = None  # unset: an embedded Valkey in the data directory
+    telegram: TelegramSettings = TelegramSettings()
+    discord: DiscordSettings = DiscordSettings()
+    providers: dict[str, ProviderSettings] = {}
+    delivery: DeliverySettings = DeliverySettings()
+    console: ConsoleSettings = ConsoleSettings()
+    admins: Annotated[frozenset[str], NoDecode] = frozenset()
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("admins", mode="before")
+    @classmethod
+    def _comma_list(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        ids = frozenset(part.strip() for part in value.split(",") if part.strip())
+        for one in ids:
+            if one.partition(":")[0] not in {"discord", "telegram", "terminal"}:
+                raise ValueError(f"{one!r} is not of the form discord:<id> or telegram:<id>")
+        return ids
+
+    @field_validator("providers", mode="after")
+    @classmethod
+    def _complete_providers(cls, given: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
+        lowered = {name.lower(): provider for name, provider in given.items()}
+        lowered.setdefault("local", ProviderSettings(kind="llama_cpp"))
+        return {name: _completed(name, provider) for name, provider in lowered.items()}
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, dotenv_settings, toml
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'troupe.db'}"
+
+
+def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
+    """Fill in what a well-known provider's name says already.
+
+    Raises:
+        ValueError: an address or a key is missing; the text names its setting.
+    """
+    setting = f"TROUPE_PROVIDERS__{name.upper()}__"
+    if provider.kind != "openai":
+        return provider
+    base_url = provider.base_url or WELL_KNOWN.get(name)
+    if base_url is None:
+        raise ValueError(f"provider {name!r} has no address; set {setting}BASE_URL")
+    if provider.api_key is None and provider.base_url is None and name not in KEYLESS:
+        raise ValueError(f"provider {name!r} has no key; set {setting}API_KEY")
+    return provider.model_copy(update={"base_url": base_url})
+
+
+def read_settings(**given: object) -> Settings:
+    """Read the settings of this process; `given` wins over every file and variable.
+
+    Raises:
+        SettingsError: one line for each wrong setting, by its environment name.
+    """
+    try:
+        return Settings(**given)  # type: ignore[arg-type]  # pydantic checks the types
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explained(error))) from None
+    except ValueError as error:  # a troupe.toml that is no TOML
+        raise SettingsError(f"troupe.toml cannot be read: {error}") from None
+
+
+def _explained(error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        name = "TROUPE_" + "__".join(str(part).upper() for part in problem["loc"])
+        lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
+    return lines
