@@ -41,11 +41,11 @@ class Sending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One change to make on a platform, not yet stored: the parts of a turn count from 0."""
+    """How one part of an answer should read; the parts of a turn count from 0."""
 
     part: int
-    op: Op
     text: str
+    placeholder: str | None = None  # what to open it with, if it gets its text by an edit
 
 
 @dataclass(frozen=True, slots=True)
