@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
 from bot.chat.session import Claim, Heard, Turn
@@ -46,7 +45,7 @@ _MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
 _MOST_CRASHES = 8
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
-_NOTHING_SAID = "⚠ The model gave an empty answer. Please try again or say it differently."
+_NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 _INTERRUPTED = "\n\n⚠ (interrupted)"
 
 
@@ -114,7 +113,7 @@ class Walk:
             _log.info("not_answered", turn=heard.turn, reason=type(error).__name__)
             notice = error.notice if isinstance(error, BackendError) else str(error)
             await self._say(claim, heard, f"⚠ {notice}")
-        except Exception:  # the one broad except: a bug must not silence a whole conversation
+        except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("walk_failed", turn=heard.turn)
             await self._say(claim, heard, _BUG)
 
@@ -174,7 +173,7 @@ class Walk:
         show(cleaned.feed(echo.finish()) + cleaned.finish())
         answer = "".join(said).strip()
         if not answer:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID.removeprefix("⚠ "))
+            raise BackendError("an empty answer", notice=_NOTHING_SAID)
         return answer + interrupted
 
     @contextlib.asynccontextmanager
@@ -229,24 +228,34 @@ class Walk:
 
     @contextlib.asynccontextmanager
     async def _held(self, claim: Claim) -> AsyncIterator[None]:
-        """Renew the lease while the block runs; losing it cancels the block with `Fenced`."""
+        """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
+        walking = asyncio.current_task()
+        renewing = asyncio.create_task(self._renew(claim), name="renew lease")
+        if walking is not None:
+            renewing.add_done_callback(lambda _: walking.cancel() if _failed(renewing) else None)
         try:
-            async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(self._renew(claim), name="renew lease")
-                yield
-                renewing.cancel()
-        except* Fenced as errors:
-            raise errors.exceptions[0] from None
+            yield
+        except asyncio.CancelledError:
+            if walking is not None and _failed(renewing) and walking.uncancel() == 0:
+                raise Fenced(f"the lease of {claim.conversation} was lost") from None
+            raise
+        finally:
+            renewing.cancel()
 
     async def _renew(self, claim: Claim) -> None:
         while True:
             await self._clock.sleep(_LEASE_SECONDS / 3)
-            await self._conversations.renew(claim, _LEASE_SECONDS)
+            with contextlib.suppress(StoreError):  # should it last, `finish` finds out
+                await self._conversations.renew(claim, _LEASE_SECONDS)
 
     def _spoken(self, text: str) -> Turn:
         return Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
 
 
 def _said(heard: Heard) -> Turn:
-    incoming: Incoming = heard.incoming
+    incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
