@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import secrets
 import signal
 import socket
 import sys
@@ -337,7 +338,7 @@ def _owner(settings: Settings) -> str:
     """The name that leases are held under: on SQLite the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded"
-    return f"{socket.gethostname()}:{os.getpid()}:{random.randbytes(4).hex()}"
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:

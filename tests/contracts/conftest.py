@@ -89,7 +89,7 @@ async def _debian_redis(folder: Path) -> AsyncIterator[str]:
     server = await asyncio.create_subprocess_exec(
         program, "--port", "0", "--unixsocket", str(path), "--save", "", stdout=-3
     )
-    while not path.exists():
+    while not path.exists():  # noqa: ASYNC110 # another process makes it
         await asyncio.sleep(0.01)
     try:
         yield f"unix://{path}"
