@@ -1,6 +1,7 @@
 """Read JSON as people write it: comments and trailing commas pass, and every key knows its line."""
 
 import json
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,6 +118,8 @@ class _Reader:
             self._fail(error.msg[0].lower() + error.msg[1:], self._line(error.pos))
         except ValueError:  # an integer of more digits than Python reads
             self._fail("this number is too long")
+        if isinstance(value, float) and not math.isfinite(value):  # 1e999
+            self._fail("this number is too large")
         if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
             self._fail("this text holds half of a surrogate pair, which no file can store")
         return value

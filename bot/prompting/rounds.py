@@ -7,7 +7,7 @@ Item = TypeVar("Item")
 
 
 def rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
-    """The newest message is the new question, so `n` rounds are `2 * n - 1` messages.
+    """Count the newest message as the new question: `n` rounds are `2 * n - 1` messages.
 
     The preset's `system` is not among `messages` and always stays. Zero and less keep all, as in
     RodelAgent (SEEDS.md, [REAL 0-g]); it counts messages, whatever their roles.

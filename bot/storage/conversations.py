@@ -152,6 +152,7 @@ class SqlConversations(Conversations):
                     .where(conversation.c.key == claim.conversation)
                     .values(session=conversation.c.session + 1)
                 )
+                session += 1
             if turns:
                 rows = [_history_row(claim.conversation, session, one) for one in turns]
                 connection.execute(insert(turn), rows)
