@@ -7,12 +7,12 @@ message of the history, 130 µs for each chunk).
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import httpx2
 import openai
+from openai import RequestOptions
 from typing_extensions import override
 
 from bot.backends import faults, retrying
@@ -21,14 +21,15 @@ from bot.backends.completions import Reading, to_wire
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import Backend
+from bot.ports import Backend, Clock
 from bot.settings import ProviderSettings
 
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_CONNECTIONS = 1000  # a waiting chat holds one
-_READ_BY_US = {"X-Stainless-Raw-Response": "stream"}  # tells the client to leave the body alone
+_LISTS_NO_MODELS = frozenset({404, 405, 501})
 
 
 class _Refused(Exception):
@@ -51,17 +52,18 @@ class OpenAICompatible(Backend):
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
         max_retries: int = retrying.MAX_RETRIES,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
         dice: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._max_retries = max_retries
-        self._sleep = sleep
+        self._clock = clock or SystemClock()
         self._dice = dice or random.SystemRandom()
         self._budget = RetryBudget()
         self._breaker = CircuitBreaker()
         self._client = _client(settings, transport)
+        self._options: RequestOptions = {"headers": _headers(settings), "follow_redirects": False}
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
@@ -71,7 +73,7 @@ class OpenAICompatible(Backend):
         self._budget.call()
         retries = 0
         while True:
-            if not self._breaker.admits(time.monotonic()):
+            if not self._breaker.admits(self._clock.monotonic()):
                 raise BackendUnavailable(f"{self._endpoint} fails too often; it gets a rest")
             shown = False
             try:
@@ -80,7 +82,7 @@ class OpenAICompatible(Backend):
                         shown = True
                         yield piece
             except Fault as fault:
-                self._breaker.record(time.monotonic(), well=not fault.ill)
+                self._breaker.record(self._clock.monotonic(), well=not fault.ill)
                 if shown:
                     raise BackendInterrupted(str(fault), fault.notice) from fault
                 pause = self._pause(fault, retries)
@@ -88,26 +90,29 @@ class OpenAICompatible(Backend):
                 if pause is None or pause >= left:
                     raise BackendUnavailable(str(fault), fault.notice) from fault
             else:
-                self._breaker.record(time.monotonic(), well=True)
+                self._breaker.record(self._clock.monotonic(), well=True)
                 return
             retries += 1
-            await self._sleep(pause)
+            await self._clock.sleep(pause)
 
     @override
     async def check(self) -> str:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                answer = await self._client.get("/models", cast_to=httpx2.Response)
+                models = await self._client.get(
+                    "/models", cast_to=httpx2.Response, options=self._options
+                )
+                await models.aclose()
         except _Refused as refused:
             fault = self._refusal(refused, self._settings.model or "default")
             # Not every service lists its models, but every one says when a key is wrong.
-            if refused.status not in {401, 403} and not fault.ill:
-                return f"something at {self._endpoint.base_url}, which lists no models"
+            if refused.status in _LISTS_NO_MODELS:
+                return f"answers at {self._endpoint.base_url}, but lists no models"
             raise BackendUnavailable(str(fault), fault.notice) from fault
         except (openai.APIConnectionError, TimeoutError) as error:
             fault = faults.unreachable(self._endpoint, _reason(error))
             raise BackendUnavailable(str(fault)) from error
-        return f"{self._endpoint.base_url} ({len(answer.content)} bytes of models)"
+        return f"answers at {self._endpoint.base_url}"
 
     @override
     async def close(self) -> None:
@@ -142,7 +147,7 @@ class OpenAICompatible(Backend):
             if kind == "text/html":
                 raise faults.garbled(self._endpoint, "a web page")
             streamed = kind != "application/json"
-            reading = Reading(self._endpoint, model, streamed=streamed, now=time.time())
+            reading = Reading(self._endpoint, model, streamed=streamed, now=self._clock.now())
             async with aclosing(response.aiter_raw()) as chunks:
                 while not reading.done:
                     chunk = await self._next(chunks, reading, clocks)
@@ -179,7 +184,7 @@ class OpenAICompatible(Backend):
                 "/chat/completions",
                 cast_to=httpx2.Response,
                 content=body,
-                options={"headers": _READ_BY_US, "follow_redirects": False},
+                options=self._options,
             )
         except _Refused as refused:
             raise self._refusal(refused, model) from None
@@ -188,27 +193,17 @@ class OpenAICompatible(Backend):
 
     def _refusal(self, refused: _Refused, model: str) -> Fault:
         return faults.from_status(
-            self._endpoint, model, refused.status, refused.headers, refused.body, time.time()
+            self._endpoint, model, refused.status, refused.headers, refused.body, self._clock.now()
         )
 
 
 def _client(
     settings: ProviderSettings, transport: httpx2.AsyncBaseTransport | None
 ) -> openai.AsyncOpenAI:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
     timeout = httpx2.Timeout(None, connect=settings.connect_seconds, pool=settings.connect_seconds)
-    # The client would also send what it finds in OPENAI_* variables, to whatever provider.
-    headers: dict[str, str | openai.Omit] = {
-        "Accept-Encoding": "identity",  # nobody can send us a bomb to unpack
-        "OpenAI-Organization": openai.Omit(),
-        "OpenAI-Project": openai.Omit(),
-    }
-    if key is None:
-        headers["Authorization"] = openai.Omit()
     return openai.AsyncOpenAI(
         base_url=settings.base_url,
-        api_key=key or "none",
-        default_headers=headers,  # type: ignore[arg-type]  # Omit works but is not in its type
+        api_key=settings.api_key.get_secret_value() if settings.api_key else "none",
         timeout=timeout,
         max_retries=0,  # the only retry loop is above
         http_client=openai.DefaultAsyncHttpxClient(
@@ -219,6 +214,19 @@ def _client(
             event_hooks={"response": [_stop_at_errors]},
         ),
     )
+
+
+def _headers(settings: ProviderSettings) -> dict[str, str | openai.Omit]:
+    headers: dict[str, str | openai.Omit] = {
+        "X-Stainless-Raw-Response": "stream",  # tells the client to leave the body to us
+        "Accept-Encoding": "identity",  # nobody can send us a bomb to unpack
+        # The client would send what it finds in OPENAI_* variables, to whatever provider.
+        "OpenAI-Organization": openai.Omit(),
+        "OpenAI-Project": openai.Omit(),
+    }
+    if settings.api_key is None:
+        headers["Authorization"] = openai.Omit()
+    return headers
 
 
 async def _stop_at_errors(response: httpx2.Response) -> None:

@@ -4,18 +4,34 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
 import pytest
+from typing_extensions import override
 
 from bot.backends.openai_compatible import OpenAICompatible
-from bot.chat.prompt import Message, Prompt
+from bot.clock import SystemClock
 from bot.settings import ProviderSettings
 from tests.rigs.fake_openai import FakeOpenAI
 
 Connect: TypeAlias = Callable[..., OpenAICompatible]
 
 
-def prompt(text: str = "hello", **parts: object) -> Prompt:
-    defaults: dict[str, object] = {"model": "m", "conversation": "room"}
-    return Prompt(messages=(Message("user", text),), **(defaults | parts))  # type: ignore[arg-type]
+class Impatient(SystemClock):
+    """Notes how long it should sleep, and sleeps that long only on its own watch."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    @override
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock() -> Impatient:
+    return Impatient()
 
 
 @pytest.fixture
@@ -24,24 +40,9 @@ async def service() -> AsyncIterator[FakeOpenAI]:
         yield service
 
 
-class Pauses:
-    """Where waits between tries go, instead of into the night."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-
-
 @pytest.fixture
-def pauses() -> Pauses:
-    return Pauses()
-
-
-@pytest.fixture
-async def connect(service: FakeOpenAI, pauses: Pauses) -> AsyncIterator[Connect]:
-    """Make a backend that talks to `service`, with short clocks and these settings."""
+async def connect(service: FakeOpenAI, clock: Impatient) -> AsyncIterator[Connect]:
+    """Make a backend named acme that talks to `service`, with short clocks and these settings."""
     made: list[OpenAICompatible] = []
 
     def connect(**given: object) -> OpenAICompatible:
@@ -50,10 +51,10 @@ async def connect(service: FakeOpenAI, pauses: Pauses) -> AsyncIterator[Connect]
             "api_key": "sk-CANARY",
             "first_token_seconds": 2,
             "idle_seconds": 2,
-            "total_seconds": 10,
+            "total_seconds": 60,
         }
         backend = OpenAICompatible(
-            ProviderSettings.model_validate(settings | given), "acme", sleep=pauses
+            ProviderSettings.model_validate(settings | given), "acme", clock=clock
         )
         made.append(backend)
         return backend

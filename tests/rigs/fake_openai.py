@@ -73,10 +73,17 @@ class FakeOpenAI:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=5) if self._tasks else None
 
+    async def asked(self, number=0, seconds=3):
+        """Wait until a request has come."""
+        async with asyncio.timeout(seconds):
+            while len(self.log) <= number:
+                await asyncio.sleep(0.005)
+
     async def ended(self, number=0, seconds=3):
         """How the request ended, waiting for it."""
+        await self.asked(number, seconds)
         async with asyncio.timeout(seconds):
-            while len(self.log) <= number or self.log[number]["ended"] is None:
+            while self.log[number]["ended"] is None:
                 await asyncio.sleep(0.005)
         return self.log[number]["ended"]
 
@@ -124,14 +131,14 @@ class FakeOpenAI:
 
     async def _play(self, script, writer):
         headers = "".join(f"{name}: {value}\r\n" for name, value in script.headers.items())
-        start = f"HTTP/1.1 {script.status} X\r\n{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
+        start = f"HTTP/1.1 {script.status} X\r\n{headers}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode()
         try:
             for step in script.steps:
                 if step is CUT:
                     writer.transport.abort()
                     return "cut"
                 if isinstance(step, bytes):
-                    writer.write(start + b"%x\r\n%s\r\n" % (len(step), step))
+                    writer.write(start + (b"%x\r\n%s\r\n" % (len(step), step) if step else b""))
                     start = b""
                     await writer.drain()
                 else:
