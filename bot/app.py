@@ -106,7 +106,7 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            commands=CommandDesk(self.casting, self._may_change),
+            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)

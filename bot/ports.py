@@ -95,6 +95,10 @@ class Platform(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Let connections go, once the last answer is out."""
+        ...
+
     async def is_admin(self, incoming: Incoming) -> bool:
         """Ask the platform, now, whether the author may change what others see; False on doubt."""
         ...

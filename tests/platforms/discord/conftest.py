@@ -93,9 +93,7 @@ def platform_for(wire: SimWire, token: str = "sim-token") -> DiscordPlatform:
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
-    return DiscordPlatform(
-        settings, commands=COMMANDS, complete=complete, clock=ImpatientClock()
-    )
+    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ImpatientClock())
 
 
 @asynccontextmanager
