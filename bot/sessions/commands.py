@@ -1,9 +1,9 @@
 """Carry out what somebody commanded, and say so."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from bot.chat.command import Command
+from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
 from bot.prompting.preset import Preset
