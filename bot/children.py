@@ -1,4 +1,4 @@
-"""Helper processes that serve us and must not outlive us: the model's engine, the embedded Valkey."""
+"""Helper processes that serve us and must not outlive us: the model's engine, the Valkey."""
 
 import asyncio
 import contextlib

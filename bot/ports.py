@@ -95,6 +95,10 @@ class Platform(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Let connections go, once the last answer is out."""
+        ...
+
     async def is_admin(self, incoming: Incoming) -> bool:
         """Ask the platform, now, whether the author may change what others see; False on doubt."""
         ...
@@ -186,12 +190,12 @@ class Outbox(Protocol):
         """Lanes whose first unsent row is due."""
         ...
 
-    async def head(self, lane: str) -> OutboxRow | None:
-        """The first row of a lane that is neither sent nor dead, due or not."""
-        ...
+    async def take(self, lane: str) -> OutboxRow | None:
+        """The first unsent row of a lane if it is due, else None.
 
-    async def sending(self, row: OutboxRow) -> None:
-        """Note that a request is about to go out, durably, before it does."""
+        A pending row is noted as being sent, durably, before it is given (its `state` still says
+        pending); one with an unknown outcome is given as it is, to be reconciled.
+        """
         ...
 
     async def sent(self, row: OutboxRow, external_id: str | None) -> None: ...
@@ -210,8 +214,11 @@ class Outbox(Protocol):
         """The ids of the messages in this chat that are accounted for."""
         ...
 
-    async def recover(self, settle_seconds: float) -> int:
-        """At start, with nobody else running: what was being sent has an unknown outcome."""
+    async def give_up(self, *, older_than_seconds: float, settle_seconds: float) -> int:
+        """Call the outcome of what has been under way for so long unknown.
+
+        Such a row is due once `settle_seconds` have gone by since it was sent. Gives their number.
+        """
         ...
 
 

@@ -15,6 +15,8 @@ class Limits:
     unit: Literal["characters", "utf16"]  # Telegram counts UTF-16 units, so an emoji is two
     seconds_between_edits: float
     typing_seconds: float  # how long a typing indicator lasts; 0: there is none
+    calls_per_minute: float | None = None  # messages and edits together; None: headers tell
+    burst: int = 1  # how many of them may follow each other at once
     can_edit: bool = True
     can_reply: bool = True
     # None: a message is opened with its first text, and sending it again with the same nonce is
@@ -41,11 +43,11 @@ class Sending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One change to make on a platform, not yet stored: the parts of a turn count from 0."""
+    """How one part of an answer should read; the parts of a turn count from 0."""
 
     part: int
-    op: Op
     text: str
+    placeholder: str | None = None  # what to open it with, if it gets its text by an edit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,261 @@
+"""The walk: claim a conversation, and answer what was said in it, one message after the other.
+
+A message is answered by one transaction, `finish`. Whatever happens before it leaves no trace:
+after a crash the next claim finds the message unanswered and begins again, and an older claim that
+wakes up late is fenced by its epoch.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import structlog
+
+from bot.chat.command import Command
+from bot.chat.outgoing import Outgoing
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.chat.session import Claim, Heard, Turn
+from bot.errors import (
+    BackendError,
+    BackendInterrupted,
+    CoordinatorDown,
+    Fenced,
+    StoreError,
+    UserError,
+)
+from bot.ports import Backend, Clock, Conversations, Surface
+from bot.prompting.compose import compose
+from bot.prompting.echo import EchoRemover
+from bot.prompting.output_filter import OutputFilter
+from bot.prompting.preset import Preset
+from bot.prompting.tokens import count_tokens
+from bot.replying.stream import LiveReply, final, keep_typing
+from bot.routing.decide import Answer, Ignore, Overhear, decide
+from bot.sessions.casting import Casting
+from bot.sessions.commands import CommandDesk
+
+_log = structlog.get_logger(__name__)
+_LEASE_SECONDS = 15.0
+_MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
+# A message is set aside when the process died this often over it. Not fewer: whoever kills a
+# process takes innocent messages with it.
+_MOST_CRASHES = 8
+_SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
+_BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
+_INTERRUPTED = "\n\n⚠ (interrupted)"
+
+
+class Walk:
+    """One process's way through conversations; `surfaces` are those of live, unhurried edits."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        casting: Casting,
+        commands: CommandDesk,
+        backends: Mapping[str, Backend],
+        surfaces: Mapping[str, Surface],
+        arrival: Callable[[int], Awaitable[str]],
+        wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
+        owner: str,
+        clock: Clock,
+    ) -> None:
+        self._conversations = conversations
+        self._casting = casting
+        self._commands = commands
+        self._backends = backends
+        self._surfaces = surfaces
+        self._arrival = arrival
+        self._wake_lanes = wake_lanes
+        self._owner = owner
+        self._clock = clock
+        self.stopping = False
+
+    async def work(self, conversation: str) -> None:
+        """Answer everything that is unanswered in a conversation, unless somebody else does."""
+        more = True
+        while more and not self.stopping:
+            claim = await self._conversations.claim(conversation, self._owner, _LEASE_SECONDS)
+            if claim is None:
+                return
+            try:
+                async with self._held(claim):
+                    await self._answer_all(claim)
+                more = await self._conversations.release(claim)
+            except Fenced as error:
+                _log.warning("fenced", conversation=conversation, reason=str(error))
+                return
+
+    async def _answer_all(self, claim: Claim) -> None:
+        while not self.stopping and (heard := await self._conversations.next(claim)):
+            try:
+                await self._answer_safely(claim, heard)
+            except asyncio.CancelledError:
+                await self._conversations.spare(claim, heard)
+                raise
+
+    async def _answer_safely(self, claim: Claim, heard: Heard) -> None:
+        """Whatever goes wrong with one message, it is told, and the conversation goes on."""
+        try:
+            if heard.crashes >= _MOST_CRASHES:
+                _log.error("set_aside", turn=heard.turn, crashes=heard.crashes)
+                await self._say(claim, heard, _SET_ASIDE)
+            else:
+                await self._answer(claim, heard)
+        except (Fenced, StoreError):
+            raise
+        except (UserError, BackendError) as error:
+            _log.info("not_answered", turn=heard.turn, reason=type(error).__name__)
+            notice = error.notice if isinstance(error, BackendError) else str(error)
+            await self._say(claim, heard, f"⚠ {notice}")
+        except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
+            _log.exception("walk_failed", turn=heard.turn)
+            await self._say(claim, heard, _BUG)
+
+    async def _answer(self, claim: Claim, heard: Heard) -> None:
+        incoming = heard.incoming
+        cast = await self._casting.cast(incoming.scopes)
+        match decide(incoming, cast.preset, random.random):
+            case Ignore():
+                await self._conversations.finish(claim, heard, turns=(), outgoing=())
+            case Overhear():
+                await self._conversations.finish(claim, heard, turns=[_said(heard)], outgoing=())
+            case Command() as command:
+                await self._carry_out(claim, heard, command)
+            case Answer():
+                await self._reply(claim, heard, cast.preset)
+
+    async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
+        reply = await self._commands.carry_out(command, heard.incoming)
+        greeting = [self._spoken(reply.greeting)] if reply.greeting else []
+        await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
+
+    async def _reply(self, claim: Claim, heard: Heard, preset: Preset) -> None:
+        session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
+        composed = compose(
+            preset, session, heard.incoming, bot_name=preset.name, count=count_tokens
+        )
+        surface = self._surfaces[heard.incoming.address.platform]
+        async with self._live(claim, heard, surface) as live:
+            answer = await self._generate(preset, composed.prompt, live)
+        history = [_said(heard), self._spoken(answer)]
+        limits = surface.limits(heard.incoming.address)
+        await self._finish(claim, heard, history, final(answer, limits))
+
+    async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
+        """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
+        echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
+        said: list[str] = []
+
+        def show(text: str) -> None:
+            said.append(text)
+            if preset.stream:
+                live.feed(text)
+
+        interrupted = ""
+        try:
+            async with aclosing(self._backends[preset.provider].generate(prompt)) as stream:
+                async for event in stream:
+                    match event:
+                        case Delta(text):
+                            show(cleaned.feed(echo.feed(text)))
+                        case Finish(FinishReason.LENGTH):
+                            _log.info("answer_cut_at_length", preset=preset.name)
+                        case Finish():
+                            pass
+        except BackendInterrupted:
+            interrupted = _INTERRUPTED
+        show(cleaned.feed(echo.finish()) + cleaned.finish())
+        answer = "".join(said).strip()
+        if not answer:
+            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+        return answer + interrupted
+
+    @contextlib.asynccontextmanager
+    async def _live(self, claim: Claim, heard: Heard, surface: Surface) -> AsyncIterator[LiveReply]:
+        """Show an answer while it grows. When the block ends, nothing live is under way."""
+        address = heard.incoming.address
+
+        async def open_part(opening: Outgoing) -> int:
+            row = await self._conversations.open(claim, heard, opening)
+            await self._wake(address.lane)
+            return row
+
+        typing = asyncio.create_task(keep_typing(surface, address, self._clock))
+        try:
+            async with LiveReply(surface, address, open_part, self._arrival, self._clock) as live:
+                yield live
+        finally:
+            typing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await typing
+
+    async def _say(
+        self,
+        claim: Claim,
+        heard: Heard,
+        text: str,
+        turns: Sequence[Turn] = (),
+        *,
+        new_session: bool = False,
+    ) -> None:
+        """Answer with a text of our own, not the model's."""
+        limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
+        await self._finish(claim, heard, turns, final(text, limits), new_session=new_session)
+
+    async def _finish(
+        self,
+        claim: Claim,
+        heard: Heard,
+        turns: Sequence[Turn],
+        outgoing: Sequence[Outgoing],
+        *,
+        new_session: bool = False,
+    ) -> None:
+        await self._conversations.finish(
+            claim, heard, turns=turns, outgoing=outgoing, new_session=new_session
+        )
+        await self._wake(heard.incoming.address.lane)
+
+    async def _wake(self, lane: str) -> None:
+        with contextlib.suppress(CoordinatorDown):  # the senders' janitor finds it in SQL
+            await self._wake_lanes([lane])
+
+    @contextlib.asynccontextmanager
+    async def _held(self, claim: Claim) -> AsyncIterator[None]:
+        """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
+        walking = asyncio.current_task()
+        renewing = asyncio.create_task(self._renew(claim), name="renew lease")
+        if walking is not None:
+            renewing.add_done_callback(lambda _: walking.cancel() if _failed(renewing) else None)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if walking is not None and _failed(renewing) and walking.uncancel() == 0:
+                raise Fenced(f"the lease of {claim.conversation} was lost") from None
+            raise
+        finally:
+            renewing.cancel()
+
+    async def _renew(self, claim: Claim) -> None:
+        while True:
+            await self._clock.sleep(_LEASE_SECONDS / 3)
+            with contextlib.suppress(StoreError):  # should it last, `finish` finds out
+                await self._conversations.renew(claim, _LEASE_SECONDS)
+
+    def _spoken(self, text: str) -> Turn:
+        return Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
+
+
+def _said(heard: Heard) -> Turn:
+    incoming = heard.incoming
+    return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None

@@ -1,0 +1,55 @@
+"""Store what a platform heard, then wake the conversations it belongs to."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+from typing_extensions import override
+
+from bot.chat.incoming import Incoming
+from bot.errors import CoordinatorDown
+from bot.ports import Inbox, Intake
+
+_log = structlog.get_logger(__name__)
+
+
+class WakingIntake(Intake):
+    """When `hear` returns, the messages are safe, and somebody will walk them.
+
+    `wake` is told the conversations; should it fail, the janitor finds them in SQL.
+    """
+
+    def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        self._inbox = inbox
+        self._wake = wake
+
+    @override
+    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await self._inbox.hear([storable(one) for one in heard], cursors)
+        conversations = list(dict.fromkeys(one.address.conversation for one in heard))
+        try:
+            await self._wake(conversations)
+        except CoordinatorDown:
+            _log.info("wake_missed", conversations=len(conversations))
+
+    @override
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        return await self._inbox.cursors(prefix)
+
+
+def storable(incoming: Incoming) -> Incoming:
+    """Replace what no database stores as text, NUL and lone surrogates, by U+FFFD."""
+    quote = incoming.quote
+    return replace(
+        incoming,
+        text=_storable(incoming.text),
+        quote=_storable(quote) if quote else quote,
+        author=replace(incoming.author, name=_storable(incoming.author.name)),
+    )
+
+
+def _storable(text: str) -> str:
+    if "\0" not in text and text.isascii():
+        return text
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", "\ufffd")

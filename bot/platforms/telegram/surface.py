@@ -1,0 +1,168 @@
+"""Answer on Telegram: plain text that pings nobody, and a search for what arrived unannounced."""
+
+import re
+from collections.abc import Set
+from enum import Enum, auto
+
+from aiogram.enums import ChatAction, MessageEntityType
+from aiogram.methods import DeleteMessage, EditMessageText, SendChatAction, SendMessage
+from aiogram.types import LinkPreviewOptions, MessageEntity, ReplyParameters
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits
+from bot.errors import Vanished
+from bot.platforms.telegram.api import Api, NotEditable, NotModified
+
+# Telegram lets edits and messages share one budget: about 1 a second in a private chat, 20 a
+# minute in a group.
+_PRIVATE = Limits(
+    max_units=4096, unit="utf16", seconds_between_edits=1.2, typing_seconds=4, placeholder="…"
+)
+_GROUP = Limits(
+    max_units=4096, unit="utf16", seconds_between_edits=3.5, typing_seconds=4, placeholder="…"
+)
+
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
+_MAX_ENTITIES = 100  # Telegram drops what is above
+_MAX_PROBES = 64
+_MAX_GAP = 8  # ids in a row that a group does not have: its end is reached
+
+
+class _Found(Enum):
+    OURS = auto()
+    FOREIGN = auto()
+    NOTHING = auto()
+
+
+class TelegramSurface:
+    """Telegram knows no key for a message, so `nonce` is unused: delivery opens with `…`."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def limits(self, address: Address) -> Limits:
+        return _PRIVATE if _is_private(address) else _GROUP
+
+    async def send(
+        self,
+        address: Address,
+        text: str,
+        *,
+        nonce: str,
+        reply_to: str | None,
+        interaction: str | None,
+    ) -> str:
+        reply = None
+        if reply_to is not None:
+            # People delete what they asked; the answer is worth having all the same.
+            reply = ReplyParameters(message_id=int(reply_to), allow_sending_without_reply=True)
+        message = await self._api.call(
+            SendMessage(
+                chat_id=int(address.chat),
+                message_thread_id=_topic(address),
+                text=text,
+                entities=without_pings(text),
+                link_preview_options=_NO_PREVIEW,
+                reply_parameters=reply,
+            )
+        )
+        return str(message.message_id)
+
+    async def edit(self, address: Address, message_id: str, text: str) -> None:
+        try:
+            await self._api.call(_to_edit(address, int(message_id), text))
+        except NotModified:
+            return
+
+    async def delete(self, address: Address, message_id: str) -> None:
+        try:
+            await self._api.call(
+                DeleteMessage(chat_id=int(address.chat), message_id=int(message_id))
+            )
+        except Vanished:
+            return
+
+    async def typing(self, address: Address) -> None:
+        await self._api.call(
+            SendChatAction(
+                chat_id=int(address.chat),
+                message_thread_id=_topic(address),
+                action=ChatAction.TYPING,
+            )
+        )
+
+    async def find(
+        self, address: Address, text: str, *, after: str | None, known: Set[str]
+    ) -> str | None:
+        """Look for a message of ours by trying to give the unaccounted ids this text.
+
+        Telegram lists no messages to bots, but it answers an edit differently for a message of
+        ours, of somebody else's and none. Without `after` the search starts behind the newest
+        known message. In groups ids count up by one; private chats share one sequence over all
+        chats of the bot, so there a long gap means nothing and only the number of tries is
+        bounded. Both, and the wording of the answers, are modelled after the documentation and
+        must be confirmed once against the real service.
+        """
+        candidate = int(after) if after is not None else max(map(int, known), default=0)
+        probes = gap = 0
+        while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(address)):
+            candidate += 1
+            if str(candidate) in known:
+                gap = 0
+                continue
+            probes += 1
+            match await self._probe(address, candidate, text):
+                case _Found.OURS:
+                    return str(candidate)
+                case _Found.FOREIGN:
+                    gap = 0
+                case _Found.NOTHING:
+                    gap += 1
+        return None
+
+    async def _probe(self, address: Address, message_id: int, text: str) -> _Found:
+        try:
+            await self._api.call(_to_edit(address, message_id, text))
+        except NotModified:
+            return _Found.OURS
+        except NotEditable:
+            return _Found.FOREIGN
+        except Vanished:
+            return _Found.NOTHING
+        return _Found.OURS
+
+
+def _is_private(address: Address) -> bool:
+    return int(address.chat) > 0  # groups have negative ids
+
+
+def _topic(address: Address) -> int | None:
+    return None if address.thread is None else int(address.thread)
+
+
+def _to_edit(address: Address, message_id: int, text: str) -> EditMessageText:
+    return EditMessageText(
+        chat_id=int(address.chat),
+        message_id=message_id,
+        text=text,
+        entities=without_pings(text),
+        link_preview_options=_NO_PREVIEW,
+    )
+
+
+def without_pings(text: str) -> list[MessageEntity] | None:
+    """Set every `@name` as code: Telegram makes no mention of it, and the text stays as it is."""
+    entities = [
+        MessageEntity(
+            type=MessageEntityType.CODE,
+            offset=_utf16_units(text[: found.start()]),
+            length=len(found[0]),
+        )
+        for found in _MENTION.finditer(text)
+    ]
+    return entities[:_MAX_ENTITIES] or None
+
+
+def _utf16_units(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2

@@ -1,0 +1,154 @@
+"""Read JSON as people write it: comments and trailing commas pass, and every key knows its line."""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+Path = tuple[str | int, ...]
+"""Where a value stands: ("messages", 0, "role")."""
+
+MAX_DEPTH = 64
+
+
+class JsonError(Exception):
+    """The text is no JSON, not even with comments; `line` counts from 1."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    value: object
+    lines: dict[Path, int]
+
+    def line_of(self, path: Path) -> int:
+        """Tell the line of a key, or of the nearest thing around it that is there."""
+        while path not in self.lines:
+            path = path[:-1]
+        return self.lines[path]
+
+
+def read_json(text: str) -> Document:
+    """Raise JsonError also for a key that stands twice in one object, for NaN and for Infinity."""
+    return _Reader(text.removeprefix("\ufeff")).read()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._breaks = [place for place, sign in enumerate(text) if sign == "\n"]
+        self._lines: dict[Path, int] = {}
+        self._scalars = json.JSONDecoder(parse_constant=self._refuse_constant)
+
+    def read(self) -> Document:
+        self._skip()
+        self._lines[()] = self._line()
+        value = self._value(())
+        self._skip()
+        if self._at < len(self._text):
+            self._fail("there is more text after the end of the JSON")
+        return Document(value, self._lines)
+
+    def _value(self, path: Path) -> object:
+        if len(path) > MAX_DEPTH:
+            self._fail(f"brackets are nested deeper than {MAX_DEPTH}")
+        match self._peek():
+            case "{":
+                return self._object(path)
+            case "[":
+                return self._array(path)
+            case _:
+                return self._scalar()
+
+    def _object(self, path: Path) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for _ in self._items("}"):
+            line = self._line()
+            key = self._scalar() if self._peek() == '"' else None
+            if not isinstance(key, str):
+                self._fail('a key in double quotes or a "}" is missing here')
+            if key in found:
+                first = self._lines[(*path, key)]
+                self._fail(f"the key {key!r} stands twice here, first in line {first}", line)
+            self._lines[(*path, key)] = line
+            self._skip()
+            if self._peek() != ":":
+                self._fail(f'a ":" is missing after the key {key!r}')
+            self._at += 1
+            self._skip()
+            found[key] = self._value((*path, key))
+        return found
+
+    def _array(self, path: Path) -> list[object]:
+        found: list[object] = []
+        for _ in self._items("]"):
+            self._lines[(*path, len(found))] = self._line()
+            found.append(self._value((*path, len(found))))
+        return found
+
+    def _items(self, closing: str) -> Iterator[None]:
+        """Stand once on each item between the brackets; the commas are dealt with here."""
+        opened = self._line()
+        self._at += 1
+        self._skip()
+        while self._peek() != closing:
+            if not self._peek():
+                self._fail(f'the bracket opened in line {opened} is never closed by "{closing}"')
+            yield
+            self._skip()
+            if self._peek() == ",":
+                self._at += 1
+                self._skip()
+            elif self._peek() not in {closing, ""}:
+                self._fail(f'a "," or "{closing}" is missing here')
+        self._at += 1
+
+    def _scalar(self) -> object:
+        if self._at == len(self._text):
+            self._fail("the text ends too early")
+        try:
+            value, self._at = self._scalars.raw_decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            self._fail(error.msg[0].lower() + error.msg[1:], self._line(error.pos))
+        except ValueError:  # an integer of more digits than Python reads
+            self._fail("this number is too long")
+        if isinstance(value, float) and not math.isfinite(value):  # 1e999
+            self._fail("this number is too large")
+        if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
+            self._fail("this text holds half of a surrogate pair, which no file can store")
+        return value
+
+    def _skip(self) -> None:
+        """Step over white space and comments, both `// ...` and `/* ... */`."""
+        text = self._text
+        while self._at < len(text):
+            if text[self._at] in " \t\r\n":
+                self._at += 1
+            elif text.startswith("//", self._at):
+                end = text.find("\n", self._at)
+                self._at = len(text) if end < 0 else end
+            elif text.startswith("/*", self._at):
+                end = text.find("*/", self._at + 2)
+                if end < 0:
+                    self._fail("this comment is never closed by */")
+                self._at = end + 2
+            else:
+                return
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _line(self, place: int | None = None) -> int:
+        return bisect_left(self._breaks, self._at if place is None else place) + 1
+
+    def _fail(self, problem: str, line: int | None = None) -> NoReturn:
+        raise JsonError(problem, line or self._line())
+
+    def _refuse_constant(self, word: str) -> NoReturn:
+        self._fail(f"{word} is no JSON number")

@@ -1,0 +1,112 @@
+"""From a preset, a history and a new message to the prompt: stable parts first.
+
+system -> the preset's own messages -> history in budget -> the new message with what it quotes.
+A backend keeps the beginning of a prompt warm, so what changes with every message comes last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bot.chat.incoming import Incoming
+from bot.chat.prompt import Message, Prompt
+from bot.chat.session import Session, Turn
+from bot.errors import UserError
+from bot.prompting.budget import Count, costs, fit
+from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.preset import Preset
+from bot.prompting.rounds import rounds
+
+_MOST_STOPS = 4  # what OpenAI's API takes
+_MAX_QUOTE_CHARS = 300
+_TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
+    "end_template"
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A prompt, and how much of the history did not fit in."""
+
+    prompt: Prompt
+    dropped_turns: int
+
+
+def compose(
+    preset: Preset, session: Session, incoming: Incoming, *, bot_name: str, count: Count
+) -> Composed:
+    """Make the prompt that answers `incoming`.
+
+    Raises:
+        UserError: the message alone is longer than the preset's `max_input_tokens`.
+    """
+    newest = Turn("user", incoming.text, incoming.author, incoming.at)
+    name = preset.role_name or bot_name
+    turns = (*session.turns, newest)
+    known = labels((turn.speaker for turn in turns if turn.speaker), name)
+    tagged = tagging(preset.user_name_in_message, turns)
+    lines = [
+        Message(turn.role, tag(turn, known, name) if tagged else turn.text)
+        for turn in rounds(turns, preset.max_rounds)
+    ]
+    lines[-1] = _with_quote(lines[-1], incoming, session)
+    fixed = _fixed(preset)
+    history = _history(preset, fixed, lines, count)
+    return Composed(
+        Prompt(
+            messages=(*fixed, *history, lines[-1]),
+            model=preset.model,
+            conversation=incoming.address.conversation,
+            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences[:_MOST_STOPS],
+            parameters=_sampling(preset),
+            max_output_tokens=preset.max_output_tokens,
+            filtered=preset.filter_chars,
+            answers_as=name if tagged else None,
+        ),
+        dropped_turns=len(session.turns) - len(history),
+    )
+
+
+def _fixed(preset: Preset) -> list[Message]:
+    system = "\n\n".join(part for part in (preset.system, preset.persona) if part)
+    pinned = [Message(message.role, message.text) for message in preset.messages]
+    return [Message("system", system), *pinned] if system else pinned
+
+
+def _history(
+    preset: Preset, fixed: Sequence[Message], lines: Sequence[Message], count: Count
+) -> Sequence[Message]:
+    if preset.max_input_tokens is None:
+        return lines[:-1]
+    newest = costs(lines[-1:], count)[0]
+    left = preset.max_input_tokens - sum(costs(fixed, count)) - newest
+    if left < 0:
+        raise UserError(
+            f"That message is too long for me: about {newest} tokens, and with my instructions "
+            f"at most {preset.max_input_tokens} fit. Please send it in smaller parts."
+        )
+    return fit(lines[:-1], left, count)
+
+
+def _with_quote(line: Message, incoming: Incoming, session: Session) -> Message:
+    """Put what the message replies to in front of it, unless it is the line just before."""
+    quote = incoming.quote
+    if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
+        return line
+    short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
+    quoted = "\n".join(f"> {part}" for part in short.splitlines())
+    return Message(line.role, f"{quoted}\n\n{line.content}")
+
+
+def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tuple[str, ...]:
+    """The preset's own, then the speakers last heard: the model must not speak for them."""
+    speakers = dict.fromkeys(turn.speaker.id for turn in reversed(turns) if turn.speaker)
+    lines = [f"\n{known[one]}:" for one in speakers]
+    return tuple([*preset.stop_sequences, *lines][:_MOST_STOPS])
+
+
+def _sampling(preset: Preset) -> dict[str, object]:
+    return {
+        key: value
+        for key, value in preset.parameters.items()
+        if key not in _TEMPLATE_KEYS and value is not None
+    }

@@ -1,0 +1,180 @@
+"""Read presets from files and write them back; what is wrong is named with file and line."""
+
+import difflib
+import json
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot.errors import PresetError
+from bot.prompting.commented_json import Document, JsonError, read_json
+from bot.prompting.preset import (
+    DEFAULT_MODEL,
+    ContentPart,
+    Fallback,
+    Parameters,
+    Preset,
+    PresetMessage,
+    Wake,
+    preset_id,
+)
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "ContentPart",
+    "Fallback",
+    "Parameters",
+    "Preset",
+    "PresetMessage",
+    "Wake",
+    "export_preset",
+    "find_preset",
+    "load_presets",
+    "parse_preset",
+    "preset_id",
+]
+
+
+def load_presets(directory: Path) -> dict[str, Preset]:
+    """Read every `*.json` here, by name. A PresetError tells all that is wrong, a line each."""
+    presets: dict[str, Preset] = {}
+    origins: dict[str, Path] = {}
+    problems: list[str] = []
+    for file in _json_files(directory):
+        try:
+            preset = parse_preset(_read(file), str(file))
+        except PresetError as error:
+            problems.append(str(error))
+            continue
+        if (first := origins.setdefault(preset.id, file)) != file:
+            problems.append(
+                f"{file}: the name {preset.name!r} is already taken by {first};"
+                " rename one of the two"
+            )
+        presets[preset.name] = preset
+    if problems:
+        raise PresetError("\n".join(problems))
+    return presets
+
+
+def parse_preset(text: str, source: str) -> Preset:
+    """Comments and trailing commas pass. Raises PresetError with `source` and the line."""
+    try:
+        document = read_json(text)
+    except JsonError as error:
+        raise PresetError(f"{source}, line {error.line}: {error}") from error
+    if not isinstance(document.value, dict):
+        raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
+    try:
+        return Preset.model_validate(document.value)
+    except ValidationError as error:
+        lines = [_explain(problem, document, source) for problem in error.errors()]
+        raise PresetError("\n".join(lines)) from error
+
+
+def export_preset(preset: Preset) -> str:
+    """Strict JSON, without what is at its default, and with plain texts in their short form."""
+    data = preset.model_dump(mode="json", exclude_defaults=True)
+    for message in data.get("messages", ()):
+        match message["content"]:
+            case [{"type": "text", "text": text, **rest}] if not rest:
+                message["content"] = text
+    return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
+    """By name in any case. Raises PresetError that tells the nearest name."""
+    by_id = {preset.id: preset for preset in presets.values()}
+    wanted = preset_id(word.strip())
+    if wanted in by_id:
+        return by_id[wanted]
+    near = difflib.get_close_matches(wanted, by_id, n=1)
+    names = ", ".join(sorted(presets))
+    hint = f"did you mean {by_id[near[0]].name!r}?" if near else f"there are: {names}"
+    raise PresetError(f"no preset {word!r}; {hint}")
+
+
+def _json_files(directory: Path) -> list[Path]:
+    try:
+        files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
+    except OSError as error:
+        raise PresetError(
+            f"the presets directory {directory} cannot be read ({error.strerror});"
+            " set TROUPE_PRESETS_DIR to one with preset files"
+        ) from error
+    if not files:
+        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
+    return files
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PresetError(f"{file}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
+
+
+def _explain(problem: ErrorDetails, document: Document, source: str) -> str:
+    path = problem["loc"]
+    where = f"{source}, line {document.line_of(path)}"
+    key = _dotted(path)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key {key!r}{_nearest(path)}"
+        case "missing":
+            return f"{where}: the key {key!r} is missing"
+        case "value_error":
+            return f"{where}: {key}: {problem['msg'].removeprefix('Value error, ')}"
+        case "model_type" | "dict_type":
+            return f"{where}: {key}: should be an object {{...}}, not {_shown(problem['input'])}"
+        case _:
+            message = problem["msg"].removeprefix("Input ").removeprefix("String ")
+            return f"{where}: {key}: {message}, not {_shown(problem['input'])}"
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    """("messages", 0, "role") -> messages[0].role."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
+
+
+def _nearest(path: tuple[str | int, ...]) -> str:
+    unknown = str(path[-1])
+    known = _keys_at(path[:-1])
+    parameters = list(Parameters.__annotations__) if len(path) == 1 else []
+    wanted = unknown.lower().replace("-", "_")
+    match difflib.get_close_matches(wanted, known + parameters, n=1):
+        case [near] if near in parameters:
+            return f"; did you mean 'parameters': {{\"{near}\": ...}}?"
+        case [near]:
+            return f"; did you mean {near!r}?"
+        case _:
+            return f"; known keys: {', '.join(known)}"
+
+
+def _keys_at(path: tuple[str | int, ...]) -> list[str]:
+    """Which keys the schema knows in the object at this place."""
+    model: type[BaseModel] = Preset
+    for step in path:
+        if isinstance(step, str):
+            model = _model_in(model.model_fields[step].annotation)
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel]:
+    """tuple[Wake, ...] -> Wake."""
+    while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

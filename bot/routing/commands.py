@@ -1,0 +1,42 @@
+"""What people can command, and how a line of text becomes a command."""
+
+from bot.chat.command import Command, CommandSpec, Option
+
+COMMANDS = (
+    CommandSpec(
+        "preset",
+        "who answers here: use, list, show, reset",
+        actions=(
+            CommandSpec(
+                "use",
+                "let a preset answer in this channel (admins)",
+                (Option("name", "the preset", completes=True),),
+            ),
+            CommandSpec("list", "the presets there are"),
+            CommandSpec(
+                "show",
+                "what a preset says; without a name: the one used here",
+                (Option("name", "the preset", required=False, completes=True),),
+            ),
+            CommandSpec("reset", "go back to what the channel had before (admins)"),
+        ),
+    ),
+    CommandSpec("new", "begin a new conversation; the old one is kept"),
+    CommandSpec("help", "what I can do"),
+)
+_BY_NAME = {spec.name: spec for spec in COMMANDS}
+
+
+def parse(text: str) -> Command | None:
+    """Read `/preset use nova`; None for what is no command at all.
+
+    An unknown name is a command too: somebody meant one, and the answer can say so.
+    """
+    if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
+        return None
+    name, _, rest = text[1:].partition(" ")
+    spec = _BY_NAME.get(name.lower())
+    if spec is None or not spec.actions:
+        return Command(name.lower(), None, rest.strip())
+    action, _, argument = rest.strip().partition(" ")
+    return Command(spec.name, action.lower() or None, argument.strip())

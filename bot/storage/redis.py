@@ -1,0 +1,161 @@
+"""Which keys are ready and who works on them, in Redis or Valkey.
+
+For each queue: `ready` (sorted set, key -> since when), `lease` (key -> expiry), `owner` (hash) and
+`dirty` (keys that became ready again while under work). Every script may run twice without harm,
+because redis-py repeats a command whose answer was lost; a lost answer to `claim` only strands a
+key until its lease ends. Times are the server's own.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from typing_extensions import override
+
+from bot.errors import CoordinatorDown, SettingsError
+from bot.ports import Coordinator
+
+_NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+
+# KEYS: ready lease owner dirty bell
+_NOTIFY = (
+    _NOW
+    + """
+for _, key in ipairs(ARGV) do
+  if redis.call('ZSCORE', KEYS[2], key) then redis.call('SADD', KEYS[4], key)
+  else redis.call('ZADD', KEYS[1], 'NX', now, key) end
+end
+redis.call('LPUSH', KEYS[5], 1)
+redis.call('LTRIM', KEYS[5], 0, 31)
+return 1
+"""
+)
+_CLAIM = (
+    _NOW
+    + """
+local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[2])
+local keys = {}
+for i = 1, #popped, 2 do
+  redis.call('ZADD', KEYS[2], now + ARGV[3], popped[i])
+  redis.call('HSET', KEYS[3], popped[i], ARGV[1])
+  keys[#keys + 1] = popped[i]
+end
+return keys
+"""
+)
+_RENEW = (
+    _NOW
+    + """
+for i = 3, #ARGV do
+  if redis.call('HGET', KEYS[3], ARGV[i]) == ARGV[1] then
+    redis.call('ZADD', KEYS[2], 'XX', now + ARGV[2], ARGV[i])
+  end
+end
+return 1
+"""
+)
+_DONE = (
+    _NOW
+    + """
+if redis.call('HGET', KEYS[3], ARGV[2]) ~= ARGV[1] then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[2])
+redis.call('HDEL', KEYS[3], ARGV[2])
+if redis.call('SREM', KEYS[4], ARGV[2]) == 1 then
+  redis.call('ZADD', KEYS[1], 'NX', now, ARGV[2])
+  redis.call('LPUSH', KEYS[5], 1)
+  redis.call('LTRIM', KEYS[5], 0, 31)
+end
+return 1
+"""
+)
+_REAP = (
+    _NOW
+    + """
+local dead = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
+for _, key in ipairs(dead) do
+  redis.call('ZREM', KEYS[2], key)
+  redis.call('HDEL', KEYS[3], key)
+  redis.call('SREM', KEYS[4], key)
+  redis.call('ZADD', KEYS[1], 'NX', now, key)
+end
+if #dead > 0 then redis.call('LPUSH', KEYS[5], 1) end
+return #dead
+"""
+)
+
+
+class RedisCoordinator(Coordinator):
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._notify = redis.register_script(_NOTIFY)
+        self._claim = redis.register_script(_CLAIM)
+        self._renew = redis.register_script(_RENEW)
+        self._done = redis.register_script(_DONE)
+        self._reap = redis.register_script(_REAP)
+
+    @override
+    async def notify(self, queue: str, keys: Sequence[str]) -> None:
+        if keys:
+            await _answer(self._notify(keys=_names(queue), args=list(keys)))
+
+    @override
+    async def claim(
+        self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
+    ) -> Sequence[str]:
+        arguments: list[str | int] = [owner, limit, int(lease_seconds * 1000)]
+        claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+        if not claimed and wait_seconds > 0:
+            bell = _names(queue)[-1]
+            await _answer(self._redis.blpop([bell], timeout=wait_seconds))
+            claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+        return cast("list[str]", claimed)
+
+    @override
+    async def renew(
+        self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> None:
+        arguments: list[str | int] = [owner, int(lease_seconds * 1000), *keys]
+        await _answer(self._renew(keys=_names(queue), args=arguments))
+
+    @override
+    async def done(self, queue: str, key: str, owner: str) -> None:
+        await _answer(self._done(keys=_names(queue), args=[owner, key]))
+
+    @override
+    async def reap(self, queue: str) -> int:
+        return int(await _answer(self._reap(keys=_names(queue), args=[])))
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[RedisCoordinator]:
+    """Connect for the length of the block; a server that is away is no error until it is used."""
+    try:
+        redis = Redis.from_url(
+            url,
+            decode_responses=True,
+            retry=Retry(NoBackoff(), 1),
+            socket_connect_timeout=2,
+            socket_timeout=10,  # longer than any wait of `claim`
+        )
+    except ValueError as error:
+        raise SettingsError(f"TROUPE_REDIS_URL is no Redis address: {error}") from None
+    try:
+        yield RedisCoordinator(redis)
+    finally:
+        await redis.aclose()
+
+
+def _names(queue: str) -> list[str]:
+    # one hash slot for each queue, so that a cluster runs the scripts too
+    return [f"{{troupe:{queue}}}:{name}" for name in ("ready", "lease", "owner", "dirty", "bell")]
+
+
+async def _answer(asked: Awaitable[Any]) -> Any:
+    try:
+        return await asked
+    except (TimeoutError, RedisError, OSError) as error:
+        raise CoordinatorDown(f"Redis is away: {type(error).__name__}") from error

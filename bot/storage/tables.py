@@ -1,0 +1,132 @@
+"""The tables. SQL is the only truth: what stands here survives every crash, all else may be wiped.
+
+Times are Unix seconds in plain floats: no database then has an opinion on time zones.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only in a column that is spelled INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+# Everything heard. A row stays `new` until one transaction answers it.
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("platform", Text, nullable=False),
+    Column("external_key", Text, nullable=False),
+    Column("conversation", Text, nullable=False),
+    Column("payload", LargeBinary),  # the Incoming as JSON; emptied when it was answered
+    Column("received_at", Float, nullable=False),
+    Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
+    Column("crashes", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("platform", "external_key"),
+    sqlite_autoincrement=True,
+)
+Index(
+    "ix_inbox_open",
+    inbox.c.conversation,
+    inbox.c.id,
+    sqlite_where=text("state = 'new'"),
+    postgresql_where=text("state = 'new'"),
+)
+
+# How far each source was read: the Telegram offset, the last message of each Discord channel.
+cursor = Table(
+    "cursor",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# Who walks a conversation. The epoch grows with every claim and fences all earlier ones.
+conversation = Table(
+    "conversation",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("owner", Text),
+    Column("lease_until", Float, nullable=False, server_default="0"),
+    Column("session", Integer, nullable=False, server_default="1"),
+)
+
+# The histories. /new begins the next session; earlier ones are kept.
+turn = Table(
+    "turn",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("session", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("speaker_id", Text),
+    Column("speaker_name", Text),
+    Column("text", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Index("ix_turn_history", "conversation", "session", "id"),
+    sqlite_autoincrement=True,
+)
+
+# What is to be said. Within a lane, rows go out strictly in the order of their ids.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("turn", Text, nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("op", Text, nullable=False),  # send | edit | delete
+    Column("platform", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("thread", Text),
+    Column("lane", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("reply_to", Text),
+    Column("interaction", Text),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("not_before", Float, nullable=False, server_default="0"),
+    Column("started_at", Float),
+    Column("external_id", Text),
+    Column("error", Text),
+    UniqueConstraint("turn", "part", "op"),
+    sqlite_autoincrement=True,
+)
+_unsent = text("state NOT IN ('sent', 'dead')")
+Index(
+    "ix_outbox_unsent",
+    outbox.c.lane,
+    outbox.c.id,
+    sqlite_where=_unsent,
+    postgresql_where=_unsent,
+)
+Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
+
+# Settings made in chats: which preset a channel uses, and who chose it.
+choice = Table(
+    "choice",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("chosen_by", Text, nullable=False),
+    Column("chosen_at", Float, nullable=False),
+)

@@ -1,0 +1,109 @@
+"""Faults of the Bot API in the house's words, and never with the token."""
+
+import ssl
+
+import pytest
+from aiogram.exceptions import (
+    ClientDecodeError,
+    TelegramAPIError,
+    TelegramBadRequest,
+    TelegramConflictError,
+    TelegramEntityTooLarge,
+    TelegramForbiddenError,
+    TelegramNetworkError,
+    TelegramNotFound,
+    TelegramRetryAfter,
+    TelegramServerError,
+    TelegramUnauthorizedError,
+)
+from aiogram.methods import GetMe
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientOSError,
+    ConnectionTimeoutError,
+    InvalidURL,
+    ServerDisconnectedError,
+)
+from aiohttp.client_reqrep import ConnectionKey
+from pydantic import SecretStr
+
+from bot.errors import (
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    SettingsError,
+    Unreachable,
+    Vanished,
+)
+from bot.platforms.telegram.api import AnotherListener, Api, NotEditable, NotModified, translate
+from bot.settings import TelegramSettings
+
+HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
+TOKEN = "123456789:AAH-canary"
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (TelegramUnauthorizedError(GetMe(), "Unauthorized"), PlatformFatal),
+        (TelegramForbiddenError(GetMe(), "Forbidden: bot was blocked by the user"), Refused),
+        (TelegramNotFound(GetMe(), "Not Found"), Refused),
+        (TelegramBadRequest(GetMe(), "Bad Request: chat not found"), Refused),
+        (TelegramEntityTooLarge(GetMe(), "Request Entity Too Large"), Refused),
+        (TelegramBadRequest(GetMe(), "Bad Request: message to edit not found"), Vanished),
+        (TelegramBadRequest(GetMe(), "Bad Request: message to delete not found"), Vanished),
+        (TelegramBadRequest(GetMe(), "Bad Request: message can't be edited"), NotEditable),
+        (TelegramBadRequest(GetMe(), "Bad Request: message is not modified: s"), NotModified),
+        (TelegramServerError(GetMe(), "Bad Gateway"), OutcomeUnknown),
+        (TelegramConflictError(GetMe(), "Conflict: terminated"), AnotherListener),
+        (TelegramAPIError(GetMe(), "Too Many Requests"), RateLimited),
+        (ClientDecodeError("Failed to decode", ValueError(), "<html>"), OutcomeUnknown),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), OutcomeUnknown),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_answers_are_translated(error: Exception, meaning: type[PlatformError]) -> None:
+    assert type(translate(error)) is meaning
+
+
+@pytest.mark.parametrize(
+    ("cause", "meaning"),
+    [
+        (ClientConnectorError(HERE, ConnectionRefusedError(111, "refused")), Unreachable),
+        (ClientConnectorDNSError(HERE, OSError(-2, "unknown")), Unreachable),
+        (ClientConnectorCertificateError(HERE, ssl.CertificateError("bad")), Unreachable),
+        (ConnectionTimeoutError(), Unreachable),
+        (InvalidURL(f"nonsense/bot{TOKEN}"), Unreachable),
+        (TimeoutError(), OutcomeUnknown),
+        (ServerDisconnectedError(), OutcomeUnknown),
+        (ClientOSError(104, "reset"), OutcomeUnknown),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_network_faults_tell_whether_something_was_sent(
+    cause: Exception, meaning: type[PlatformError]
+) -> None:
+    error = TelegramNetworkError(GetMe(), f"at https://api.example/bot{TOKEN}/getMe")
+    error.__cause__ = cause
+
+    translated = translate(error)
+
+    assert type(translated) is meaning
+    assert "canary" not in str(translated)
+
+
+def test_flood_control_says_how_long() -> None:
+    translated = translate(TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
+    assert isinstance(translated, RateLimited)
+    assert translated.retry_after_seconds == 7
+
+
+@pytest.mark.parametrize("token", [None, SecretStr("canary"), SecretStr("12 canary:x")])
+async def test_missing_or_misshapen_token_is_a_setting_to_mend(token: SecretStr | None) -> None:
+    with pytest.raises(SettingsError, match="TROUPE_TELEGRAM__TOKEN") as caught:
+        Api(TelegramSettings(token=token))
+    assert "canary" not in str(caught.value)

@@ -1,0 +1,70 @@
+"""JSON as people write it, and where in it everything stands."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.prompting.commented_json import JsonError, read_json
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(values, st.sampled_from([None, 2]))
+def test_reads_what_json_writes(value: object, indent: int | None) -> None:
+    assert read_json(json.dumps(value, indent=indent)).value == json.loads(json.dumps(value))
+
+
+@given(st.text('{}[]",:/*-1e \n', max_size=30))
+def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
+    line = 1
+    try:
+        read_json(text)
+    except JsonError as error:
+        line = error.line
+
+    assert 1 <= line <= text.count("\n") + 1
+
+
+def test_comments_and_trailing_commas_pass() -> None:
+    document = read_json('// a\n{"a": [1, /* two */ 2,], // b\n "b": "// no comment",}')
+
+    assert document.value == {"a": [1, 2], "b": "// no comment"}
+    assert document.line_of(("b",)) == 3
+    assert document.line_of(("a", 5, "gone")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("", 1, "the text ends too early"),
+        ('{"a": 1,\n "a": 2}', 2, "the key 'a' stands twice here, first in line 1"),
+        ('{"a": 1\n "b": 2}', 2, 'a "," or "}" is missing here'),
+        ('{"a"\n 1}', 2, "a \":\" is missing after the key 'a'"),
+        ("{\n\n'a': 1}", 3, 'a key in double quotes or a "}" is missing here'),
+        ("{\n[", 2, 'a key in double quotes or a "}" is missing here'),
+        ("[1,\n2", 2, 'the bracket opened in line 1 is never closed by "]"'),
+        ('["a\nb"]', 1, "invalid control character at"),
+        ("[NaN]", 1, "NaN is no JSON number"),
+        ("[1e999]", 1, "this number is too large"),
+        (f"[{'9' * 5000}]", 1, "this number is too long"),
+        ('["\\ud83d"]', 1, "this text holds half of a surrogate pair, which no file can store"),
+        ("[] /* open", 1, "this comment is never closed by */"),
+        ("{}\n{}", 2, "there is more text after the end of the JSON"),
+        ("[" * 1000, 1, "brackets are nested deeper than 64"),
+    ],
+)
+def test_says_what_is_wrong_and_where(text: str, line: int, problem: str) -> None:
+    with pytest.raises(JsonError) as raised:
+        read_json(text)
+
+    assert (raised.value.line, str(raised.value)) == (line, problem)

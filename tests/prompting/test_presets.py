@@ -1,0 +1,218 @@
+"""Presets are read as people and RodelAgent write them; each problem is named with its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.errors import PresetError
+from bot.prompting.preset import name_problem
+from bot.prompting.presets import (
+    Preset,
+    export_preset,
+    find_preset,
+    load_presets,
+    parse_preset,
+)
+from tests.shared_data import golden, shared_folder
+
+SHIPPED = Path(__file__).parents[2] / "presets"
+LEAST = {"name": "nova", "provider": "local", "model": "default"}
+
+
+def parse(**keys: object) -> Preset:
+    return parse_preset(json.dumps(LEAST | keys), "nova.json")
+
+
+def problem_with(text: str) -> str:
+    with pytest.raises(PresetError) as raised:
+        parse_preset(text, "nova.json")
+    return str(raised.value)
+
+
+def write(folder: Path, **files: str) -> Path:
+    for stem, text in files.items():
+        (folder / f"{stem}.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_shipped_presets_are_in_export_form() -> None:
+    presets = load_presets(SHIPPED)
+
+    assert {"assistant", "marlowe", "兰亭", "coder"} <= set(presets)
+    texts = {file.read_text(encoding="utf-8") for file in SHIPPED.glob("*.json")}
+    assert texts == {export_preset(preset) for preset in presets.values()}
+
+
+def test_defaults_are_those_of_the_document() -> None:
+    preset = parse()
+
+    assert (preset.stream, preset.max_rounds, preset.max_input_tokens) == (True, 0, 1600)
+
+
+def test_null_input_limit_means_unlimited_and_is_kept() -> None:
+    preset = parse(max_input_tokens=None)
+
+    assert preset.max_input_tokens is None
+    assert parse_preset(export_preset(preset), "again") == preset
+
+
+def test_rodelagents_own_keys_and_nulls_are_dropped() -> None:
+    assert parse(id="7", plugins=[], emoji="🙂", system=None, messages=None) == parse()
+
+
+def test_both_message_forms_mean_the_same_and_export_short() -> None:
+    line = "从现在开始，你叫小明。"
+    short = parse(messages=[{"role": "User", "content": line}])
+    long = parse(messages=[{"role": "user", "content": [{"type": "Text", "text": line}]}])
+
+    assert short == long
+    assert json.loads(export_preset(long))["messages"] == [{"role": "user", "content": line}]
+
+
+@pytest.mark.parametrize(
+    ("given_text", "address"),
+    [
+        ("https://example.com/a.png", "https://example.com/a.png"),
+        ("data:image/gif;base64,R0lGOD", "data:image/gif;base64,R0lGOD"),
+        ("/9j/4AAQ", "data:image/jpeg;base64,/9j/4AAQ"),
+    ],
+)
+def test_images_are_links_data_uris_or_base64(given_text: str, address: str) -> None:
+    image = {"type": "image_url", "text": given_text, "detail": "high"}
+    preset = parse(messages=[{"role": "user", "content": [image]}])
+
+    (part,) = preset.messages[0].content
+    assert (part.type, part.image_url, part.detail) == ("image", address, "high")
+    exported = json.loads(export_preset(preset))["messages"][0]["content"]
+    assert exported == [{"type": "image", "text": given_text, "detail": "high"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            '{"name": "nova",\n "provider": "local",\n "modle": "default"}',
+            "nova.json, line 1: the key 'model' is missing\n"
+            "nova.json, line 3: unknown key 'modle'; did you mean 'model'?",
+        ),
+        (
+            '{"name": "nova", "provider": "local", "model": "default",\n "temprature": 1}',
+            "nova.json, line 2: unknown key 'temprature';"
+            " did you mean 'parameters': {\"temperature\": ...}?",
+        ),
+        ('{"name": "nova" "x": 1}', 'nova.json, line 1: a "," or "}" is missing here'),
+        ("[]", "nova.json: a preset is one JSON object: {...}"),
+    ],
+)
+def test_broken_text_is_named_with_file_line_and_nearest_key(text: str, problem: str) -> None:
+    assert problem_with(text) == problem
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"stream": "yes"}, 'stream: should be a valid boolean, not "yes"'),
+        ({"max_rounds": 1.5}, "max_rounds: should be a valid integer, not 1.5"),
+        ({"filter_chars": [""]}, 'filter_chars[0]: should have at least 1 character, not ""'),
+        ({"stop_sequences": ["x"] * 10000}, "stop_sequences: "),
+        ({"parameters": {"max_tokens": 10**9}}, "parameters.max_tokens: must be between 0 and 1e+"),
+        ({"parameters": {"temperature": "NaN"}}, "parameters.temperature: must be a number"),
+        ({"parameters": {"top_k": 1.5}}, "parameters.top_k: must be a whole number, not 1.5"),
+        ({"parameters": {"n": 1000000}}, "parameters.n: must be 1, not 1000000"),
+        ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a valid string"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role: should be 'system'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "text": "cat.png"}]}]},
+            "messages[0].content[0]: an image is a link, a data:image/ URI or base64",
+        ),
+        ({"wake": {"mentions": True}}, "unknown key 'wake.mentions'; did you mean 'mention'?"),
+        ({"busy": "drop"}, "busy: should be 'collect', 'interrupt' or 'queue', not \"drop\""),
+    ],
+)
+def test_wrong_values_are_named(keys: dict[str, object], problem: str) -> None:
+    assert f"nova.json, line 1: {problem}" in problem_with(json.dumps(LEAST | keys))
+
+
+def test_unknown_parameters_pass_to_the_provider() -> None:
+    assert parse(parameters={"mirostat": 2}).parameters == {"mirostat": 2}
+
+
+def test_all_broken_files_are_told_at_once(tmp_path: Path) -> None:
+    write(tmp_path, a="{", b='{"name": 1}')
+
+    with pytest.raises(PresetError) as raised:
+        load_presets(tmp_path)
+
+    assert "a.json, line 1" in str(raised.value)
+    assert "b.json, line 1" in str(raised.value)
+
+
+def test_duplicate_name_is_refused_with_both_files(tmp_path: Path) -> None:
+    write(tmp_path, a=json.dumps(LEAST), b=json.dumps(LEAST | {"name": "NOVA"}))
+
+    with pytest.raises(
+        PresetError, match=r"b\.json: the name 'NOVA' is already taken by .*a\.json"
+    ):
+        load_presets(tmp_path)
+
+
+def test_empty_and_absent_directories_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(PresetError, match="put a preset there"):
+        load_presets(tmp_path)
+    with pytest.raises(PresetError, match="TROUPE_PRESETS_DIR"):
+        load_presets(tmp_path / "absent")
+
+
+def test_preset_is_found_in_any_case_and_the_nearest_is_told() -> None:
+    presets = {"Nova": parse(name="Nova")}
+
+    assert find_preset(presets, " ＮＯＶＡ ").name == "Nova"
+    with pytest.raises(PresetError, match="no preset 'nora'; did you mean 'Nova'"):
+        find_preset(presets, "nora")
+
+
+@pytest.mark.parametrize("name", ["OpenAI Gpt4 示例", "Phi3 Q4 预设", "兰亭", "Ада", "🎭 troupe"])
+def test_names_may_be_in_any_script(name: str) -> None:
+    assert parse(name=name).name == name
+
+
+def test_names_that_could_leave_their_folder_are_refused() -> None:
+    attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
+    names = [case["input"] for case in attacks["cases"] if case["category"] == "path_traversal"]
+
+    accepted = {name for name in names if name_problem(name) is None}
+
+    # A symbolic link is a matter of the folder, not of its name.
+    assert accepted == {"symlink_to_root.gguf"}
+
+
+@given(st.dictionaries(st.sampled_from(["temperature", "top_p", "seed"]), st.sampled_from([0, 1])))
+def test_export_reads_back_as_the_same_preset(parameters: dict[str, object]) -> None:
+    preset = parse(
+        parameters=parameters,
+        messages=[{"role": "assistant", "content": "hi", "time": 5}],
+        wake={"words": ["nova"], "chance": 0.5},
+        fallbacks=[{"provider": "openai"}],
+    )
+
+    assert parse_preset(export_preset(preset), "again") == preset
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in golden("rodel_templates") if case["input"]["op"].endswith("json_loads")],
+    ids=lambda case: case["id"],
+)
+def test_documents_own_blocks_are_read(case: dict[str, Any]) -> None:
+    """Its blocks are whole presets or single messages; one has a trailing comma, which passes."""
+    block = case["input"]["text"]
+    if '"role"' in block:
+        block = json.dumps(LEAST | {"messages": [json.loads(block)]})
+
+    preset = parse_preset(block, case["id"])
+
+    assert parse_preset(export_preset(preset), "again") == preset

@@ -1,0 +1,32 @@
+"""Find the folder `shared`, which holds the golden vectors and lives outside the repository."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def shared_folder() -> Path:
+    """Beside the checkout, one level up, or where TROUPE_SHARED says; skips where there is none."""
+    checkout = Path(__file__).resolve().parent.parent
+    places = [checkout.parent / "shared", checkout.parent.parent / "shared"]
+    if "TROUPE_SHARED" in os.environ:  # noqa: TID251 # no setting of the service
+        places.insert(0, Path(os.environ["TROUPE_SHARED"]))  # noqa: TID251
+    for place in places:
+        if place.is_dir():
+            return place
+    reason = "the folder `shared` with the golden vectors is not beside the checkout"
+    if "CI" in os.environ:  # noqa: TID251
+        pytest.fail(reason)
+    pytest.skip(reason, allow_module_level=True)
+
+
+@cache
+def golden(name: str) -> list[dict[str, Any]]:
+    """Read the vectors of `rodel_templates`, `modelfile`, ..."""
+    text = (shared_folder() / "golden" / f"{name}.public.json").read_text(encoding="utf-8")
+    cases: list[dict[str, Any]] = json.loads(text)
+    return cases
