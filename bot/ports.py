@@ -95,6 +95,10 @@ class Platform(Protocol):
         """
         ...
 
+    async def check(self) -> str:
+        """Say in a few words who we are here; raises `PlatformError` when we are nobody."""
+        ...
+
     async def close(self) -> None:
         """Let connections go, once the last answer is out."""
         ...
