@@ -18,9 +18,12 @@ _CJK_SENTENCE_END = re.compile(r"[。！？｡…]+[」』）”’》】]*(?![�
 _CJK_WORD_END = re.compile(
     r"(?<=[\u3040-\u30ff\u3400-\u9fff，、；：」』）》】])(?=[\u3040-\u30ff\u3400-\u9fff「『（《【])"
 )
-# What loses its meaning when it is torn: inline code (an unfinished one too), links, emphasis.
+# What loses its meaning when it is torn: inline code, links, emphasis; the first two count when
+# they are not finished yet, too.
 _WHOLE = re.compile(
-    r"(`+)(?!`).*?(?<!`)\1(?!`)|\[[^\[\]\n]*\]\([^()\s]*\)|(\*\*|__|~~|\|\|)\S.*?\2|`+[^`\n]*\Z"
+    r"(`+)(?!`).*?(?<!`)\1(?!`)|`+[^`\n]*\Z"
+    r"|\[[^\[\]\n]*(?:\]\([^()\s]*(?:\)|\Z)|\]?\Z)"
+    r"|(\*\*|__|~~|\|\|)\S.*?\2"
 )
 
 
@@ -48,7 +51,7 @@ class Window:
         return (
             self.offsets[end] + closing_units(fence) <= self.top
             and not any(first < resume <= last for first, last in self.barred)
-            and not is_inside(self.text, resume)
+            and not is_inside(self.text, resume, self.start)
         )
 
     def shows_fence(self, position: int) -> bool:
@@ -153,11 +156,12 @@ def _cut_anywhere(window: Window, whole: Sequence[tuple[int, int]]) -> tuple[int
         for place in range(window.stop - 1, window.half, -1)
         if window.offsets[place] + closing_units(window.fence_at(place)) <= window.top
     ]
-    between = [place for place in fitting if window.admits(place, place)]
+    between = (place for place in fitting if window.admits(place, place))
     harmless = (
         place
-        for place in between
-        if not (_tears(whole, place) or window.splits_run(place) or window.shows_fence(place))
+        for place in fitting
+        if window.admits(place, place)
+        and not (_tears(whole, place) or window.splits_run(place) or window.shows_fence(place))
     )
     place = next(chain(harmless, between, fitting), window.start + 1)
     return place, place

@@ -35,6 +35,10 @@ class FenceLine:
     margin: str
     info: str
 
+    @property
+    def indentation(self) -> int:
+        return len(self.margin) - len(self.margin.lstrip())
+
     def opens(self, text: str) -> Fence | None:
         """The block that it opens, when it is met outside of one."""
         run = text[self.run_start : self.run_end]

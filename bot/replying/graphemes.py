@@ -19,9 +19,10 @@ def is_visible(text: str) -> bool:
     )
 
 
-def is_inside(text: str, position: int) -> bool:
+def is_inside(text: str, position: int, since: int = 0) -> bool:
     """Whether a cut before `text[position]` would tear one visible character apart.
 
+    At `since` at the latest, a visible character must begin.
     Follows Unicode's annex 29 for what occurs in chats: accents, joined emoji, skin tones, flags,
     Korean syllables in parts, tied Indic letters.
     """
@@ -35,7 +36,7 @@ def is_inside(text: str, position: int) -> bool:
         or before == _ZERO_WIDTH_JOINER
         or (unicodedata.combining(before) == _VIRAMA and after.isalpha())
         or (_is_jamo_tail(after) and _is_korean(before))
-        or (_is_flag_half(after) and _flag_halves_before(text, position) % 2 == 1)
+        or (_is_flag_half(after) and _flag_halves_before(text, position, since) % 2 == 1)
     )
 
 
@@ -52,9 +53,9 @@ def _is_flag_half(letter: str) -> bool:
     return "\U0001f1e6" <= letter <= "\U0001f1ff"
 
 
-def _flag_halves_before(text: str, position: int) -> int:
+def _flag_halves_before(text: str, position: int, since: int) -> int:
     start = position
-    while start > 0 and _is_flag_half(text[start - 1]):
+    while start > since and _is_flag_half(text[start - 1]):
         start -= 1
     return position - start
 

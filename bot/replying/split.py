@@ -47,14 +47,19 @@ def split(text: str, limits: Limits) -> list[str]:
 
 def pieces_of(text: str, limits: Limits) -> Iterator[Piece]:
     """Give the stretches of the text that become one message each, in order."""
-    reader = _Reader(text, limits)
+    offsets = _offsets(text, limits)
     position, fence = 0, None
     while True:
-        start, fence = reader.resume(position, fence)
+        position, fence = _behind_closing(text, position, fence)
+        start = _first_content(text, position, fence)
         if start == len(text):
             return
         opener = f"{fence.opener}\n" if fence else ""
-        end, position, fence = reader.advance(position, start, fence)
+        room = limits.max_units - _units(opener, limits)
+        reading = _Reading(text, offsets, position, start, fence, room, limits.max_units // 4)
+        window = reading.until_too_much()
+        end, position = choose_cut(window) if window else (len(text), len(text))
+        fence = reading.fence_at(position)
         content = text[start:end].rstrip()
         if is_visible(content):
             closer = f"\n{fence.closer}" if fence else ""
@@ -62,116 +67,136 @@ def pieces_of(text: str, limits: Limits) -> Iterator[Piece]:
         fence = replace(fence, margin="") if fence else None  # it is opened at the margin again
 
 
-class _Reader:
-    """Walks through a text and knows which code block is open."""
+def _behind_closing(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
+    """Skip the line that closes a block when nothing of the block is left: it is closed already."""
+    if fence is None:
+        return position, None
+    blank = _BLANK_LINES.match(text, position)
+    position = blank.end() if blank else position
+    closing = _CLOSING_LINE.match(text, position)
+    if closing is None or not closing["run"].startswith(fence.run):
+        return position, fence
+    return closing.end(), None
 
-    def __init__(self, text: str, limits: Limits) -> None:
+
+def _first_content(text: str, position: int, fence: Fence | None) -> int:
+    visible = _VISIBLE.search(text, position)
+    if visible is None:
+        return len(text)
+    return visible.start() if fence is None else position  # code keeps its indentation
+
+
+class _Reading:
+    """Reads on from the start of a piece and notes where code blocks begin and end.
+
+    Room is kept for closing whatever may turn out to be a code block. How much is kept only grows
+    while the text grows, so that too much for one piece stays too much.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        offsets: Sequence[int],
+        position: int,
+        start: int,
+        fence: Fence | None,
+        room: int,
+        longest_fence: int,
+    ) -> None:
         self._text = text
-        self._limits = limits
-        self._offsets = _offsets(text, limits)
+        self._offsets = offsets
+        self._position = position  # before `start`: there the indentation of its line stands
+        self._start = start
+        self._top = offsets[start] + room
         # A fence line longer than this would leave no room for what it fences: it is plain text.
-        self._longest_fence = limits.max_units // 4
+        self._longest_fence = longest_fence
+        self._reserve = closing_units(fence)
+        self._stop = self._too_much()
+        self._marks = [(start, fence)]
+        self._barred: list[tuple[int, int]] = []
+        self._edges: set[int] = set()
 
-    def resume(self, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
-        """Where the next piece begins: behind white space, and behind a fence closed already."""
-        if fence is not None:
-            blank = _BLANK_LINES.match(self._text, position)
-            position = blank.end() if blank else position
-            closing = _CLOSING_LINE.match(self._text, position)
-            if closing is None or not closing["run"].startswith(fence.run):
-                rest = _VISIBLE.search(self._text, position)
-                return (position if rest else len(self._text)), fence
-            position = closing.end()
-        content = _VISIBLE.search(self._text, position)
-        return (content.start() if content else len(self._text)), None
+    def fence_at(self, position: int) -> Fence | None:
+        """The code block that is open there."""
+        return next(fence for begin, fence in reversed(self._marks) if begin <= position)
 
-    def advance(
-        self, position: int, start: int, fence: Fence | None
-    ) -> tuple[int, int, Fence | None]:
-        """Where the piece from `start` ends, where the text goes on, the block that is open there.
-
-        Room is kept for closing whatever may turn out to be a code block. How much is kept only
-        grows while the text grows, so that too much for one piece stays too much.
-        """
-        overhead = _units(fence.opener, self._limits) + 1 if fence else 0
-        top = self._offsets[start] + self._limits.max_units - overhead
-        reserve = closing_units(fence)
-        stop = self._overflow(top - reserve)
-        marks, barred, edges = [(start, fence)], list[tuple[int, int]](), set[int]()
-        # From `position`, for a line's indentation stands before `start`.
-        for line in fence_lines(self._text, position, stop or len(self._text)):
-            if stop is not None and line.start >= stop:
+    def until_too_much(self) -> Window | None:
+        """What is needed to choose a cut; None when all of the text fits."""
+        for line in fence_lines(self._text, self._position, self._end):
+            if line.start >= self._end:
+                break
+            fence = self._marks[-1][1]
+            if fence is None:
+                self._keep_room(line)
+            if self._stop is not None and self._stop <= line.end:
+                if self._may_count(line, fence):
+                    self._barred.append((line.start, self._stop))
                 break
             if fence is None:
-                stop, reserve = self._keep_room(line, top, stop, reserve)
-            if stop is not None and stop <= line.end:  # what this line is, is not known yet
-                if self._may_be_fence(line, stop, fence):
-                    barred.append((line.start, stop))
-                break
-            becomes = self._read_fence(line, fence)
-            if becomes is fence:
-                continue
-            if becomes is None:
-                barred.append((line.start, line.end))
-                edges.add(line.end)
-            else:
-                content = _VISIBLE.search(self._text, line.end, stop or len(self._text))
-                barred.append((line.start, content.start() if content else line.end))
-                edges.update((line.start, line.start + _indentation(line)))
-                if line.start < start:
-                    becomes = replace(becomes, margin="")
-            fence = becomes
-            marks.append((line.start + 1, fence))
-        if stop is None:
-            return len(self._text), len(self._text), fence
-        half = max(start + 1, bisect_left(self._offsets, (self._offsets[start] + top) // 2))
-        window = Window(self._text, self._offsets, start, stop, top, half, marks, barred, edges)
-        end, resume = choose_cut(window)
-        return end, resume, window.fence_at(resume)
+                self._pass_opening(line)
+            elif line.closes(fence, self._text):
+                self._marks.append((line.start + 1, None))
+                self._barred.append((line.start, line.end))
+                self._edges.add(line.end)
+        if self._stop is None:
+            return None
+        half = bisect_left(self._offsets, (self._offsets[self._start] + self._top) // 2)
+        return Window(
+            self._text,
+            self._offsets,
+            self._start,
+            self._stop,
+            self._top,
+            max(self._start + 1, half),
+            self._marks,
+            self._barred,
+            self._edges,
+        )
 
-    def _overflow(self, top: int) -> int | None:
-        """The end of the shortest stretch that goes beyond `top`; white space does not count."""
-        beyond = bisect_right(self._offsets, top)
+    @property
+    def _end(self) -> int:
+        return len(self._text) if self._stop is None else self._stop
+
+    def _too_much(self) -> int | None:
+        """The end of the shortest stretch without room; white space at its end does not count."""
+        beyond = bisect_right(self._offsets, self._top - self._reserve)
         if beyond == len(self._offsets):
             return None
         visible = _VISIBLE.search(self._text, beyond - 1)
         return visible.end() if visible else None
 
-    def _keep_room(
-        self, line: FenceLine, top: int, stop: int | None, reserve: int
-    ) -> tuple[int | None, int]:
+    def _keep_room(self, line: FenceLine) -> None:
         """Keep room for closing the block that this line may open."""
         margin = line.run_start - line.start
         longest = min(line.run_end - line.run_start, self._longest_fence - margin)
         for length in range(3, longest + 1):
-            needed = max(reserve, 1 + margin + length)
-            if self._offsets[line.run_start + length] + needed > top:
-                return line.run_start + length, needed
-        if longest < 3 or 1 + margin + longest <= reserve:
-            return stop, reserve
-        reserve = 1 + margin + longest
-        return self._overflow(top - reserve), reserve
+            self._reserve = max(self._reserve, 1 + margin + length)
+            if self._offsets[line.run_start + length] + self._reserve > self._top:
+                self._stop = line.run_start + length
+                return
+        self._stop = self._too_much()
 
-    def _read_fence(self, line: FenceLine, fence: Fence | None) -> Fence | None:
-        """The block that is open behind this line."""
-        if fence is not None:
-            return None if line.closes(fence, self._text) else fence
+    def _pass_opening(self, line: FenceLine) -> None:
+        fence = line.opens(self._text)
         too_long = self._offsets[line.end] - self._offsets[line.start] > self._longest_fence
-        return None if too_long else line.opens(self._text)
+        if fence is None or too_long:
+            return
+        if line.start < self._start:
+            fence = replace(fence, margin="")
+        content = _VISIBLE.search(self._text, line.end, self._end)
+        self._marks.append((line.start + 1, fence))
+        self._barred.append((line.start, content.start() if content else line.end))
+        self._edges.add(line.start + line.indentation)
 
-    def _may_be_fence(self, line: FenceLine, stop: int, fence: Fence | None) -> bool:
-        """Whether the line, seen up to `stop` only, may still become one that counts."""
+    def _may_count(self, line: FenceLine, fence: Fence | None) -> bool:
+        """Whether a line that is known up to our end only may still open or close a block."""
         if fence is not None:
-            seen = self._text[line.start : stop]
-            return set(seen.strip()) <= {fence.run[0]}
-        if self._offsets[stop] - self._offsets[line.start] > self._longest_fence:
+            return set(self._text[line.start : self._end].strip()) <= {fence.run[0]}
+        if self._offsets[self._end] - self._offsets[line.start] > self._longest_fence:
             return False
-        info = self._text[line.run_end : stop]
-        return self._text[line.run_start] == "~" or "`" not in info
-
-
-def _indentation(line: FenceLine) -> int:
-    return len(line.margin) - len(line.margin.lstrip())
+        return self._text[line.run_start] == "~" or (
+            "`" not in self._text[line.run_end : self._end]
+        )
 
 
 def _units(text: str, limits: Limits) -> int:
