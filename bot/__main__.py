@@ -1,0 +1,183 @@
+"""The command line: thin; every command says what it does in words for people."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from alembic.script import ScriptDirectory
+
+from bot.app import presets_folder, running
+from bot.backends.models import import_file, installed, pull_default
+from bot.check import check as check_everything
+from bot.errors import TroupeError, UserError
+from bot.prompting.preset import Preset
+from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
+from bot.settings import Settings, read_settings
+from bot.storage.database import alembic_config, opened
+from bot.telemetry.logs import configure_logs
+
+app = typer.Typer(
+    name="troupe",
+    help="Characters and assistants that live in Discord servers and Telegram chats.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
+model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
+db_app = typer.Typer(no_args_is_help=True, help="The database.")
+app.add_typer(preset_app, name="preset")
+app.add_typer(model_app, name="model")
+app.add_typer(db_app, name="db")
+
+
+@app.command()
+def run() -> None:
+    """Start the service: Discord and Telegram where tokens are set, else this terminal."""
+    _serve(read_settings())
+
+
+@app.command()
+def chat() -> None:
+    """Talk to your presets in this terminal, whatever tokens are set."""
+    settings = read_settings()
+    settings.discord.token = settings.telegram.token = None
+    _serve(settings)
+
+
+@app.command()
+def check() -> None:
+    """Read every setting, preset and connection; say what is wrong and how to mend it."""
+    settings = read_settings()
+    raise typer.Exit(0 if _run(check_everything(settings, _tell)) else 1)
+
+
+@preset_app.command("list")
+def list_presets() -> None:
+    """Name every preset, with what it is for."""
+    for preset in _presets().values():
+        _tell(f"{preset.name}: {preset.description}" if preset.description else preset.name)
+
+
+@preset_app.command("show")
+def show_preset(name: str) -> None:
+    """Print a preset as strict JSON."""
+    _tell(export_preset(find_preset(_presets(), name)), end="")
+
+
+@preset_app.command("validate")
+def validate_presets(files: list[Path]) -> None:
+    """Read preset files and say what is wrong in them, by file, key and line."""
+    for file in files:
+        preset = parse_preset(_read(file), str(file))
+        _tell(f"{file}: {preset.name} is fine")
+
+
+@preset_app.command("import")
+def import_preset(file: Path) -> None:
+    """Take a preset into the presets folder, written anew as strict JSON."""
+    preset = parse_preset(_read(file), str(file))
+    target = presets_folder(read_settings()) / f"{preset.id}.json"
+    if target.exists():
+        raise UserError(f"{target} exists already; take it away first or rename the preset")
+    target.write_text(export_preset(preset), encoding="utf-8")
+    _tell(f"{preset.name} is now in {target}")
+
+
+@preset_app.command("export")
+def export_to_file(name: str, file: Annotated[Path, typer.Argument(help="where to")]) -> None:
+    """Write a preset to a file, as strict JSON that RodelAgent reads too."""
+    file.write_text(export_preset(find_preset(_presets(), name)), encoding="utf-8")
+    _tell(f"{name} is now in {file}")
+
+
+@model_app.command("pull")
+def pull_model(
+    file: Annotated[Path | None, typer.Argument(help="a GGUF of yours; without: SmolLM2")] = None,
+    sha256: Annotated[str | None, typer.Option(help="what the file must hash to")] = None,
+) -> None:
+    """Bring a model into the data directory, checked by its hash."""
+    folder = read_settings().data_dir
+    model = import_file(file, folder, sha256) if file else _run(pull_default(folder, _progress))
+    _tell(f"the model is in {model}")
+
+
+@model_app.command("list")
+def list_models() -> None:
+    """Name the models in the data directory."""
+    for model in installed(read_settings().data_dir):
+        _tell(f"{model.name}  {model.size_bytes / 1e6:.0f} MB")
+
+
+@db_app.command("upgrade")
+def upgrade_database() -> None:
+    """Bring the tables to the newest form; `run` does this by itself."""
+    _run(_open_and_close(read_settings()))
+    _tell(f"the database is at {_newest_revision()}")
+
+
+@db_app.command("current")
+def newest_tables() -> None:
+    """Name the form of the tables that this version of Troupe wants."""
+    _tell(_newest_revision() or "none")
+
+
+def main() -> None:
+    """Run the command line; what goes wrong on purpose ends in one line and exit code 1."""
+    try:
+        app()
+    except TroupeError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"troupe: {line}\n")
+        raise SystemExit(1) from None
+
+
+def _serve(settings: Settings) -> None:
+    terminal = not (settings.discord.token or settings.telegram.token)
+    configure_logs(settings, to_file=settings.data_dir / "troupe.log" if terminal else None)
+
+    async def serve() -> None:
+        async with running(settings, _progress) as service:
+            await service.serve()
+
+    _run(serve())
+
+
+async def _open_and_close(settings: Settings) -> None:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    async with opened(settings.sqlalchemy_url):
+        pass
+
+
+def _run(work: Any) -> Any:
+
+    return uvloop.run(work)
+
+
+def _newest_revision() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def _presets() -> dict[str, Preset]:
+    return load_presets(presets_folder(read_settings()))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+
+
+def _tell(text: str, *, end: str = "\n") -> None:
+    sys.stdout.write(text + end)
+
+
+def _progress(text: str) -> None:
+    sys.stderr.write(f"troupe: {text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The composition root: plug everything in, run it, and close it in reverse order."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from bot.backends.registry import make_backend
+from bot.chat.incoming import Incoming
+from bot.clock import SystemClock
+from bot.console.health import serving
+from bot.conversation import Walk
+from bot.delivery.pace import Pace, PacedSurface
+from bot.delivery.sender import Sender
+from bot.desk import Desk
+from bot.errors import SettingsError, StoreError
+from bot.intake.intake import WakingIntake
+from bot.listening import Listening, cancelled
+from bot.ports import Backend, Clock, Coordinator, Platform
+from bot.prompting.preset import Preset
+from bot.prompting.presets import load_presets
+from bot.routing.commands import COMMANDS
+from bot.sessions.casting import Casting
+from bot.sessions.commands import CommandDesk
+from bot.settings import Settings
+from bot.storage.choices import SqlChoices
+from bot.storage.conversations import SqlConversations
+from bot.storage.data_dir import locked
+from bot.storage.database import Database, opened
+from bot.storage.embedded_valkey import embedded_valkey
+from bot.storage.inbox import SqlInbox
+from bot.storage.outbox import SqlOutbox
+from bot.storage.redis import connected
+
+_log = structlog.get_logger(__name__)
+_DRAIN_SECONDS = 10.0
+_MOST_WALKS = 4000
+_MOST_LANES = 4000
+_SENDING_SECONDS = 30.0  # a request ends within 10 s, so this row's sender is gone
+SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
+
+
+class App:
+    """Everything plugged together; `running` makes one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        coordinator: Coordinator,
+        casting: Casting,
+        backends: Mapping[str, Backend],
+    ) -> None:
+        self.settings = settings
+        self.clock = SystemClock()
+        self.owner = _owner(settings)
+        self.inbox = SqlInbox(database, self.clock)
+        self.conversations = SqlConversations(database, self.clock)
+        self.outbox = SqlOutbox(database, self.clock)
+        self.casting = casting
+        self.coordinator = coordinator
+        self.backends = backends
+        self.database = database
+        platforms = make_platforms(settings, self.casting.complete, self.clock)
+        self.platforms = {one.name: one for one in [*platforms] or [self._terminal()]}
+        self._plug_stages()
+
+    def _terminal(self) -> Platform:
+        make = _plug("bot.platforms.terminal", "TerminalPlatform")
+        return cast("Platform", make(idle=self.idle))
+
+    def _plug_stages(self) -> None:
+        pace = Pace()
+        surfaces = {name: one.surface for name, one in self.platforms.items()}
+        self.sender = Sender(
+            self.outbox,
+            {name: PacedSurface(one, pace, self.clock) for name, one in surfaces.items()},
+            self.clock,
+            settle_seconds=self.settings.delivery.settle_seconds,
+        )
+        self.lanes = self._desk("lanes", self.outbox.lanes, self.sender.work, _MOST_LANES)
+        self.walk = Walk(
+            conversations=self.conversations,
+            casting=self.casting,
+            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
+            backends=self.backends,
+            surfaces={
+                name: PacedSurface(one, pace, self.clock, courtesy=True)
+                for name, one in surfaces.items()
+            },
+            arrival=self.sender.arrival,
+            wake_lanes=self.lanes.wake,
+            owner=self.owner,
+            clock=self.clock,
+        )
+        self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
+        intake = WakingIntake(self.inbox, self.walks.wake)
+        self.listening = Listening(self.platforms.values(), intake, self.clock)
+
+    def _desk(
+        self,
+        queue: str,
+        waiting: Callable[[int], Awaitable[Sequence[str]]],
+        work: Callable[[str], Awaitable[None]],
+        most_at_once: int,
+    ) -> Desk:
+        return Desk(
+            queue,
+            coordinator=self.coordinator,
+            waiting=waiting,
+            work=work,
+            owner=self.owner,
+            most_at_once=most_at_once,
+            clock=self.clock,
+        )
+
+    # --- running ----------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Work until a signal or the end of input; then drain.
+
+        Raises:
+            PlatformFatal: a platform refused us for good and none is left.
+            SettingsError: the port is taken.
+        """
+        alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
+        await self.outbox.give_up(
+            older_than_seconds=0 if alone else _SENDING_SECONDS,
+            settle_seconds=self.settings.delivery.settle_seconds,
+        )
+        async with serving(self.settings.console, self._probes()) as address:
+            self._greet(address)
+            jobs = [
+                asyncio.create_task(job)
+                for job in (
+                    self.listening.until_stopped(),
+                    self.walks.run(),
+                    self.lanes.run(),
+                    self._give_up_stale(),
+                )
+            ]
+            try:
+                ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                for job in ended:
+                    await job  # a desk never ends: it raises what broke it
+            finally:
+                await self._drain()
+                await cancelled(jobs)
+
+    async def idle(self) -> None:
+        """Wait until everything heard was answered and sent."""
+        while (
+            await self.inbox.waiting(1)
+            or self.walks.busy
+            or await self.outbox.lanes(1)
+            or self.lanes.busy
+        ):
+            await self.clock.sleep(0.02)
+
+    async def _drain(self) -> None:
+        """Finish what was begun: first the answers, then what is queued to be sent."""
+        self.walk.stopping = True
+        await self.walks.drain(_DRAIN_SECONDS)
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while await self.outbox.lanes(1) or self.lanes.busy:
+                    await self.clock.sleep(0.05)
+        await self.lanes.drain(0)
+
+    async def _give_up_stale(self) -> None:
+        """Settle what a sender on another machine left behind when it died."""
+        while True:
+            await self.clock.sleep(_SENDING_SECONDS / 3)
+            try:
+                await self.outbox.give_up(
+                    older_than_seconds=_SENDING_SECONDS,
+                    settle_seconds=self.settings.delivery.settle_seconds,
+                )
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+
+    # --- what the parts ask -----------------------------------------------------------------
+
+    async def _may_change(self, incoming: Incoming) -> bool:
+        if incoming.author.id in self.settings.admins:
+            return True
+        return await self.platforms[incoming.address.platform].is_admin(incoming)
+
+    def _probes(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        probes: dict[str, Callable[[], Awaitable[str | None]]] = {
+            "database": self._database_trouble
+        }
+        for name, platform in self.platforms.items():
+            probes[name] = self._platform_probe(platform)
+        return probes
+
+    def _platform_probe(self, platform: Platform) -> Callable[[], Awaitable[str | None]]:
+        async def probe() -> str | None:
+            return self.listening.trouble(platform)
+
+        return probe
+
+    async def _database_trouble(self) -> str | None:
+        try:
+            await self.inbox.waiting(1)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def _greet(self, address: str) -> None:
+        if "terminal" in self.platforms:
+            return
+        names = " and ".join(sorted(self.platforms))
+        sys.stderr.write(f"troupe: on {names}; health at {address}/readyz\n")
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncIterator[App]:
+    """Open everything that `settings` name, in order, and close it in reverse.
+
+    Raises:
+        SettingsError: with one line for what the operator must mend.
+        StoreError: the database cannot be opened.
+    """
+    presets = load_presets(presets_folder(settings))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(locked(settings.data_dir))
+        database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
+        choices = SqlChoices(database, SystemClock())
+        casting = Casting(presets, settings.default_preset, choices)
+        backends = make_backends(settings, presets)
+        for backend in backends.values():
+            stack.push_async_callback(backend.close)
+        if settings.redis_url is None:
+            url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
+        else:
+            url = settings.redis_url.get_secret_value()
+        coordinator = await stack.enter_async_context(connected(url))
+        app = App(settings, database, coordinator, casting, backends)
+        for platform in app.platforms.values():
+            stack.push_async_callback(platform.close)
+        yield app
+
+
+def presets_folder(settings: Settings) -> Path:
+    """The folder that was set, or ./presets, or what came with the package."""
+    if settings.presets_dir is not None:
+        return settings.presets_dir
+    own = Path("presets")
+    return own if own.is_dir() else SHIPPED_PRESETS
+
+
+def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str, Backend]:
+    """One backend for each provider that a preset names.
+
+    Raises:
+        SettingsError: a preset's provider is not set up; the text names both.
+    """
+    backends: dict[str, Backend] = {}
+    for preset in presets.values():
+        provider = settings.providers.get(preset.provider)
+        if provider is None:
+            raise SettingsError(
+                f"preset {preset.name!r} wants the provider {preset.provider!r}, which is not set "
+                f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
+            )
+        if preset.provider not in backends:
+            backends[preset.provider] = make_backend(preset.provider, provider, settings.data_dir)
+    return backends
+
+
+def make_platforms(
+    settings: Settings,
+    complete: Callable[[str], Sequence[str]] = lambda _: (),
+    clock: Clock | None = None,
+) -> Sequence[Platform]:
+    """One platform for each token; `complete` suggests names of presets while somebody types."""
+    clock = clock or SystemClock()
+    platforms: list[Platform] = []
+    if settings.discord.token:
+        make = _plug("bot.platforms.discord", "DiscordPlatform")
+
+        def suggest(
+            _command: str, _action: str | None, _option: str, partial: str
+        ) -> Sequence[str]:
+            return complete(partial)
+
+        platforms.append(make(settings.discord, commands=COMMANDS, complete=suggest, clock=clock))
+    if settings.telegram.token:
+        make = _plug("bot.platforms.telegram", "TelegramPlatform")
+        platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
+    return platforms
+
+
+def _plug(module: str, name: str) -> Any:
+    """Load a platform only where it is used: its library takes up to a second to import."""
+    return getattr(import_module(module), name)
+
+
+def _owner(settings: Settings) -> str:
+    """The name that leases are held under: on SQLite the same after a restart."""
+    if settings.sqlalchemy_url.startswith("sqlite"):
+        return "embedded"
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

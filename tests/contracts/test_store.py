@@ -1,0 +1,279 @@
+"""What the repositories promise, on SQLite and on PostgreSQL."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, func, select, update
+
+from bot.chat.outgoing import Op, Outgoing, Sending
+from bot.chat.session import Claim, Heard, Turn
+from bot.errors import Fenced
+from bot.storage.database import alembic_config
+from bot.storage.tables import inbox, outbox
+from tests.contracts.conftest import Store
+from tests.samples import ALICE, incoming
+
+LEASE = 60.0
+
+
+async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, Heard]:
+    await store.inbox.hear([incoming(key=key)], {})
+    claim = await store.conversations.claim("telegram:5", "me", LEASE)
+    assert claim is not None
+    heard = await store.conversations.next(claim)
+    assert heard is not None
+    return claim, heard
+
+
+def said(text: str) -> Turn:
+    return Turn("user", text, ALICE, datetime(2026, 11, 21, tzinfo=UTC))
+
+
+async def test_what_was_heard_is_given_back_whole(store: Store) -> None:
+    heard_once = incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
+    await store.inbox.hear([heard_once], {"telegram:offset": "8"})
+    claim = await store.conversations.claim(heard_once.address.conversation, "me", LEASE)
+    assert claim is not None
+    heard = await store.conversations.next(claim)
+    assert heard is not None
+    assert heard.incoming == heard_once
+    assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
+
+
+async def test_a_message_delivered_twice_is_heard_once(store: Store) -> None:
+    await store.inbox.hear([incoming(), incoming()], {})
+    await store.inbox.hear([incoming()], {"telegram:offset": "9"})
+    count = await store.database.read(lambda c: c.execute(select(func.count(inbox.c.id))).scalar())
+    assert count == 1
+
+
+async def test_messages_are_walked_in_the_order_they_were_heard(store: Store) -> None:
+    await store.inbox.hear([incoming(key=f"5:{n}") for n in range(3)], {})
+    claim = await store.conversations.claim("telegram:5", "me", LEASE)
+    assert claim is not None
+    keys = []
+    while heard := await store.conversations.next(claim):
+        keys.append(heard.incoming.external_key)
+        await store.conversations.finish(claim, heard, turns=(), outgoing=())
+    assert keys == ["5:0", "5:1", "5:2"]
+
+
+async def test_a_conversation_is_held_by_one_until_the_lease_ends(store: Store) -> None:
+    await store.inbox.hear([incoming()], {})
+    first = await store.conversations.claim("telegram:5", "me", LEASE)
+    assert await store.conversations.claim("telegram:5", "other", LEASE) is None
+    assert await store.inbox.waiting(10) == []
+    assert first is not None
+    assert await store.conversations.release(first) is True
+    assert await store.inbox.waiting(10) == ["telegram:5"]
+    assert await store.conversations.claim("telegram:5", "other", LEASE) is not None
+
+
+async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
+    await store.inbox.hear([incoming()], {})
+    old = await store.conversations.claim("telegram:5", "me", 0)
+    assert old is not None
+    heard = await store.conversations.next(old)
+    assert heard is not None
+    new = await store.conversations.claim("telegram:5", "other", LEASE)
+    assert new is not None
+    assert new.epoch > old.epoch
+    with pytest.raises(Fenced):
+        await store.conversations.finish(old, heard, turns=[said("x")], outgoing=[Outgoing(0, "x")])
+    with pytest.raises(Fenced):
+        await store.conversations.renew(old, LEASE)
+    with pytest.raises(Fenced):
+        await store.conversations.release(old)
+    with pytest.raises(Fenced):
+        await store.conversations.open(old, heard, Outgoing(0, "x"))
+    assert (await store.conversations.recall("telegram:5", 10)).turns == ()
+    assert await store.outbox.lanes(10) == []
+
+
+async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
+    claim, heard = await under_work(store)
+    assert heard.crashes == 0
+    again = await store.conversations.next(claim)
+    assert again is not None
+    assert again.crashes == 1
+    await store.conversations.spare(claim, again)
+    third = await store.conversations.next(claim)
+    assert third is not None
+    assert third.crashes == 1
+
+
+async def test_finish_stores_history_and_queues_the_answer_in_one_step(store: Store) -> None:
+    claim, heard = await under_work(store)
+    answer = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
+    await store.conversations.finish(
+        claim, heard, turns=[said("hello"), answer], outgoing=[Outgoing(0, "hi"), Outgoing(1, "!")]
+    )
+    session = await store.conversations.recall("telegram:5", 10)
+    assert session.turns == (said("hello"), answer)
+    assert await store.conversations.next(claim) is None
+    first = await store.outbox.take("telegram:5")
+    assert first is not None
+    assert (first.op, first.part, first.text, first.reply_to) == (Op.SEND, 0, "hi", "1")
+
+
+async def test_an_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=())
+    payload = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalar())
+    assert payload is None
+
+
+async def test_a_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=[said("old")], outgoing=())
+    claim, heard = await under_work(store, "5:2")
+    greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
+    await store.conversations.finish(claim, heard, turns=[greeting], outgoing=(), new_session=True)
+    session = await store.conversations.recall("telegram:5", 10)
+    assert session.turns == (greeting,)
+    assert session.number == 2
+
+
+async def test_recall_gives_the_newest_turns_oldest_first(store: Store) -> None:
+    claim, heard = await under_work(store)
+    turns = [said(str(n)) for n in range(5)]
+    await store.conversations.finish(claim, heard, turns=turns, outgoing=())
+    session = await store.conversations.recall("telegram:5", 2)
+    assert [turn.text for turn in session.turns] == ["3", "4"]
+
+
+async def test_a_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
+    claim, heard = await under_work(store)
+    first = await store.conversations.open(claim, heard, Outgoing(0, "…"))
+    assert await store.conversations.open(claim, heard, Outgoing(0, "other")) == first
+
+
+async def test_what_is_open_is_edited_and_what_is_too_much_is_deleted(store: Store) -> None:
+    claim, heard = await under_work(store)
+    for part in (0, 1):
+        await store.conversations.open(claim, heard, Outgoing(part, "…"))
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "done")])
+    done = []
+    while row := await store.outbox.take("telegram:5"):
+        done.append((row.op, row.part, row.text, row.external_id))
+        await store.outbox.sent(row, f"m{row.part}" if row.op is Op.SEND else None)
+    assert done == [
+        (Op.SEND, 0, "…", None),
+        (Op.SEND, 1, "…", None),
+        (Op.EDIT, 0, "done", "m0"),
+        (Op.DELETE, 1, "", "m1"),
+    ]
+
+
+async def test_a_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(
+        claim, heard, turns=(), outgoing=[Outgoing(0, "all of it", placeholder="…")]
+    )
+    opening = await store.outbox.take("telegram:5")
+    assert opening is not None
+    assert (opening.op, opening.text) == (Op.SEND, "…")
+    assert await store.outbox.take("telegram:5") is None, "strictly in order"
+    await store.outbox.sent(opening, "77")
+    text = await store.outbox.take("telegram:5")
+    assert text is not None
+    assert (text.op, text.text, text.external_id) == (Op.EDIT, "all of it", "77")
+
+
+async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(
+        claim, heard, turns=(), outgoing=[Outgoing(0, "a"), Outgoing(1, "b")]
+    )
+    head = await store.outbox.take("telegram:5")
+    assert head is not None
+    await store.outbox.again(head, not_before=4e9)
+    assert await store.outbox.take("telegram:5") is None
+    assert await store.outbox.lanes(10) == []
+    await store.outbox.again(head, not_before=0)
+    assert await store.outbox.lanes(10) == ["telegram:5"]
+    await store.outbox.dead(head, "blocked")
+    after = await store.outbox.take("telegram:5")
+    assert after is not None
+    assert after.text == "b"
+
+
+async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    taken = await store.outbox.take("telegram:5")
+    assert taken is not None
+    assert taken.state is Sending.PENDING
+    assert await store.outbox.give_up(older_than_seconds=60, settle_seconds=0) == 0
+    assert await store.outbox.give_up(older_than_seconds=0, settle_seconds=0) == 1
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    assert row.state is Sending.UNKNOWN
+    await store.outbox.sent(row, "9")
+    assert await store.outbox.known_ids(row.address) == {"9"}
+    assert await store.outbox.external_id(row.id) == "9"
+
+
+async def test_an_unknown_outcome_settles_before_it_is_looked_up(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.outbox.take("telegram:5")
+    await store.outbox.give_up(older_than_seconds=0, settle_seconds=60)
+    assert await store.outbox.take("telegram:5") is None
+
+
+async def test_what_was_sent_leaves_no_text_in_the_outbox(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "secret")])
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    await store.outbox.sent(row, "9")
+    text = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalar())
+    assert text == ""
+
+
+async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
+    await store.choices.choose("guild", "preset", "a", "discord:1")
+    await store.choices.choose("channel", "preset", "b", "discord:1")
+    scopes = ["thread", "channel", "guild"]
+    choice = await store.choices.chosen(scopes, "preset")
+    assert choice is not None
+    assert (choice.scope, choice.value) == ("channel", "b")
+    await store.choices.choose("channel", "preset", None, "discord:1")
+    choice = await store.choices.chosen(scopes, "preset")
+    assert choice is not None
+    assert choice.value == "a"
+    assert await store.choices.chosen(["elsewhere"], "preset") is None
+
+
+async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:
+    def spoiled(connection: Connection) -> None:
+        connection.execute(update(inbox).values(crashes=1))
+        raise Fenced("on purpose")
+
+    async with asyncio.TaskGroup() as group:
+        writes = [
+            group.create_task(store.inbox.hear([incoming(key=f"5:{n}")], {"last": str(n)}))
+            for n in range(50)
+        ]
+        failing = group.create_task(fails(store, spoiled))
+    assert all(write.done() for write in writes)
+    assert failing.done()
+    rows = await store.database.read(lambda c: c.execute(select(inbox.c.crashes)).scalars().all())
+    assert rows == [0] * 50
+
+
+async def fails(store: Store, unit: object) -> None:
+    with pytest.raises(Fenced):
+        await store.database.write(unit)  # type: ignore[arg-type]
+
+
+async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
+    def unit(connection: Connection) -> None:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.check(config)  # raises when a migration is missing
+
+    assert await store.database.write(unit) is None

@@ -1,0 +1,127 @@
+"""A Telegram on loopback, and fakes of what the platform is plugged into."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from pydantic import SecretStr
+
+from bot.chat.command import CommandSpec
+from bot.chat.incoming import Incoming
+from bot.errors import StoreError
+from bot.platforms.telegram import TelegramPlatform
+from bot.ports import Clock, Platform
+from bot.settings import TelegramSettings
+from tests.rigs.tgwire import TgWire
+
+COMMANDS = (
+    CommandSpec(
+        "preset", "Who answers here", actions=(CommandSpec("use", ""), CommandSpec("list", ""))
+    ),
+    CommandSpec("help", "What I can do"),
+)
+
+
+class FakeIntake:
+    """Stores in memory, all or nothing, and each message once."""
+
+    def __init__(self) -> None:
+        self.heard: list[Incoming] = []
+        self.stored: dict[str, str] = {}
+        self.down = False  # while it is, nothing is stored
+        self.refused = 0
+
+    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        if self.down:
+            self.refused += 1
+            raise StoreError("the disk is full")
+        known = {incoming.external_key for incoming in self.heard}
+        self.heard += [incoming for incoming in heard if incoming.external_key not in known]
+        self.stored |= cursors
+
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
+
+    @property
+    def texts(self) -> list[str]:
+        return [incoming.text for incoming in self.heard]
+
+
+class HurriedClock:
+    """Notes how long it was asked to sleep, and does not; its hands move when a test says so."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0.01)
+
+
+class Rig:
+    """A Telegram, bots on it, and the intake that outlives them."""
+
+    def __init__(self, telegram: TgWire) -> None:
+        self.telegram = telegram
+        self.intake = FakeIntake()
+        self.clock = HurriedClock()
+
+    def bot(self, **settings: object) -> TelegramPlatform:
+        given = {
+            "token": SecretStr(self.telegram.token),
+            "api_base": self.telegram.base,
+            "poll_seconds": 1,
+            **settings,
+        }
+        clock: Clock = self.clock
+        return TelegramPlatform(
+            TelegramSettings.model_validate(given), commands=COMMANDS, clock=clock
+        )
+
+    @asynccontextmanager
+    async def hearing(self, **settings: object) -> AsyncIterator[TelegramPlatform]:
+        """A bot that listens until the block ends, as abruptly as a killed process."""
+        bot = self.bot(**settings)
+        platform: Platform = bot
+        listening = asyncio.create_task(platform.run(self.intake))
+        try:
+            yield bot
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+            await bot.close()
+
+    async def hears(self, *texts: str) -> None:
+        await self.telegram.wait(lambda: self.intake.texts[-len(texts) :] == list(texts))
+
+    async def polled(self) -> None:
+        """Wait until a bot waits for updates."""
+        await self.telegram.wait(lambda: self.telegram.waiter)
+
+    def calls(self, method: str) -> list[dict[str, object]]:
+        return [call["params"] for call in self.telegram.log if call["method"] == method]
+
+
+@pytest.fixture
+async def telegram() -> AsyncIterator[TgWire]:
+    wire = TgWire(port=0)
+    await wire.start()
+    wire.base = f"http://127.0.0.1:{wire.runner.addresses[0][1]}"
+    yield wire
+    if wire.waiter:
+        wire.waiter.set()  # the poll of a bot that is gone would hold up the end
+    await wire.stop()
+
+
+@pytest.fixture
+def rig(telegram: TgWire) -> Rig:
+    return Rig(telegram)

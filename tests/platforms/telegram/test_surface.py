@@ -1,0 +1,271 @@
+"""Answering on Telegram: what goes out, what it means when it fails, what is found again."""
+
+import traceback
+from collections.abc import AsyncIterator
+
+import pytest
+from aiogram.types import MessageEntity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.incoming import Address
+from bot.errors import (
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    Unreachable,
+    Vanished,
+)
+from bot.platforms.telegram.surface import without_pings
+from bot.ports import Surface
+from tests.platforms.telegram.conftest import Rig
+
+ALICE, BOB, GROUP, FORUM = 5, 6, -100, -200
+PRIVATE_CHAT = Address("telegram", str(ALICE))
+GROUP_CHAT = Address("telegram", str(GROUP))
+
+
+@pytest.fixture
+async def surface(rig: Rig) -> AsyncIterator[Surface]:
+    bot = rig.bot()
+    rig.telegram.say(ALICE, "question")
+    rig.telegram.say(ALICE, "question", chat=GROUP)
+    yield bot.surface
+    await bot.close()
+
+
+async def send(
+    surface: Surface, text: str, at: Address = PRIVATE_CHAT, to: str | None = None
+) -> str:
+    return await surface.send(at, text, nonce="n", reply_to=to, interaction=None)
+
+
+# --- pings -----------------------------------------------------------------------------------
+
+
+@given(before=st.text(st.characters(exclude_categories=["Cs"])))
+def test_name_behind_any_text_is_set_as_code(before: str) -> None:
+    text = f"{before} (@alice_2)"
+    marks = without_pings(text) or []
+    assert marks[-1].extract_from(text) == "@alice_2"
+    assert all(mark.extract_from(text).startswith("@") for mark in marks)
+
+
+def test_text_without_names_has_no_entities() -> None:
+    assert without_pings("mail@host @ 5 @me") is None
+
+
+def test_more_names_than_telegram_takes_entities_are_left_alone() -> None:
+    marks = without_pings("@name " * 120)
+    assert marks is not None
+    assert len(marks) == 100
+    assert all(isinstance(mark, MessageEntity) for mark in marks)
+
+
+# --- what goes out ---------------------------------------------------------------------------
+
+
+@pytest.mark.service
+async def test_message_goes_out_plain_without_preview_as_a_reply(
+    rig: Rig, surface: Surface
+) -> None:
+    sent = await send(surface, "<b>5 < 6</b> ask @alice", GROUP_CHAT, to="1")
+
+    assert rig.telegram.texts(GROUP) == ["<b>5 < 6</b> ask @alice"]
+    assert rig.telegram.msgs[GROUP][int(sent)]["reply_to_message"]["message_id"] == 1
+    (call,) = rig.calls("sendMessage")
+    assert call == {
+        "chat_id": str(GROUP),
+        "text": "<b>5 < 6</b> ask @alice",
+        "entities": '[{"type": "code", "offset": 17, "length": 6}]',
+        "link_preview_options": '{"is_disabled": true}',
+        "reply_parameters": '{"message_id": 1, "allow_sending_without_reply": true}',
+    }
+
+
+@pytest.mark.service
+async def test_answer_goes_out_although_the_question_was_deleted(
+    rig: Rig, surface: Surface
+) -> None:
+    del rig.telegram.msgs[GROUP][1]
+    await send(surface, "hi", GROUP_CHAT, to="1")
+    assert rig.telegram.texts(GROUP) == ["hi"]
+
+
+@pytest.mark.service
+async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
+    rig.telegram.say(ALICE, "hi", chat=FORUM, thread=9)
+    rig.telegram.topics[FORUM] = {9: "T"}
+    topic = Address("telegram", str(FORUM), "9")
+
+    sent = await send(surface, "hi", topic)
+    await surface.typing(topic)
+
+    assert rig.telegram.msgs[FORUM][int(sent)]["message_thread_id"] == 9
+    assert rig.calls("sendChatAction") == [
+        {"chat_id": str(FORUM), "message_thread_id": "9", "action": "typing"}
+    ]
+
+
+@pytest.mark.service
+async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> None:
+    sent = await send(surface, "…")
+    for _ in range(2):
+        await surface.edit(PRIVATE_CHAT, sent, "done, @alice")
+    assert rig.telegram.texts(ALICE) == ["done, @alice"]
+
+    for _ in range(2):
+        await surface.delete(PRIVATE_CHAT, sent)
+    assert rig.telegram.texts(ALICE) == []
+
+
+@pytest.mark.service
+async def test_edit_of_a_message_that_is_gone_says_so(surface: Surface) -> None:
+    with pytest.raises(Vanished):
+        await surface.edit(PRIVATE_CHAT, "99", "text")
+
+
+@pytest.mark.service
+async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
+    rig.telegram.chat(-1000, "supergroup")
+    rig.telegram.fault("sendMessage", migrate_to=-1000)
+    await send(surface, "hi", GROUP_CHAT)
+    assert rig.telegram.texts(-1000) == ["hi"]
+
+
+def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:
+    surface = rig.bot().surface
+    assert surface.limits(PRIVATE_CHAT).seconds_between_edits == 1.2
+    assert surface.limits(GROUP_CHAT).seconds_between_edits == 3.5
+
+
+# --- what it means when it fails -------------------------------------------------------------
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("fault", "meaning"),
+    [
+        ({"retry_after": 7}, RateLimited),
+        ({"error_code": 403}, Refused),
+        ({"error_code": 400, "description": "Bad Request: TOPIC_CLOSED"}, Refused),
+        ({"error_code": 502}, OutcomeUnknown),
+        ({"raw": "<html>502</html>"}, OutcomeUnknown),
+        ({"drop": True}, OutcomeUnknown),
+    ],
+    ids=["429", "403", "400", "502 json", "502 html", "cut"],
+)
+async def test_faults_of_a_send_are_told_apart(
+    rig: Rig, surface: Surface, fault: dict[str, object], meaning: type[PlatformError]
+) -> None:
+    rig.telegram.fault("sendMessage", **fault)
+
+    with pytest.raises(meaning) as caught:
+        await send(surface, "hi")
+
+    assert rig.telegram.token not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.service
+async def test_wait_after_flood_control_is_passed_on(rig: Rig, surface: Surface) -> None:
+    rig.telegram.fault("sendMessage", retry_after=7)
+    with pytest.raises(RateLimited) as caught:
+        await send(surface, "hi")
+    assert caught.value.retry_after_seconds == 7
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("settings", "meaning"),
+    [
+        ({"api_base": "http://127.0.0.1:9"}, Unreachable),
+        ({"api_base": "nowhere"}, Unreachable),
+        ({"token": "987654321:AAH-canary"}, PlatformFatal),
+    ],
+    ids=["nobody there", "no address", "wrong token"],
+)
+async def test_settings_that_lead_nowhere_are_told_without_the_token(
+    rig: Rig, settings: dict[str, object], meaning: type[PlatformError]
+) -> None:
+    bot = rig.bot(**{"token": "123456789:AAH-canary", **settings})
+
+    with pytest.raises(meaning) as caught:
+        await send(bot.surface, "hi")
+    await bot.close()
+
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+# --- what is found again ---------------------------------------------------------------------
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])
+async def test_message_whose_receipt_was_lost_is_found(
+    rig: Rig, surface: Surface, at: Address
+) -> None:
+    rig.telegram.fault("sendMessage", drop=True, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await send(surface, "… @alice", at)
+    rig.telegram.say(BOB, "me too", chat=int(at.chat))
+
+    assert await surface.find(at, "… @alice", after="1", known=set()) == "2"
+    assert len(rig.telegram.texts(int(at.chat))) == 1
+
+
+@pytest.mark.service
+async def test_found_behind_what_others_said_and_what_is_accounted_for(
+    rig: Rig, surface: Surface
+) -> None:
+    first = await send(surface, "…", GROUP_CHAT)
+    for _ in range(12):
+        rig.telegram.say(BOB, "chatter", chat=GROUP)
+    del rig.telegram.msgs[GROUP][7]
+    lost = await send(surface, "…", GROUP_CHAT)
+
+    assert await surface.find(GROUP_CHAT, "…", after="1", known={first}) == lost
+    assert first not in {str(call["message_id"]) for call in rig.calls("editMessageText")}
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("at", "tries"), [(PRIVATE_CHAT, 64), (GROUP_CHAT, 8)], ids=["private", "group"]
+)
+async def test_what_never_arrived_is_not_found(
+    rig: Rig, surface: Surface, at: Address, tries: int
+) -> None:
+    assert await surface.find(at, "…", after="1", known=set()) is None
+    assert len(rig.calls("editMessageText")) == tries
+
+
+@pytest.mark.service
+async def test_search_in_a_busy_group_ends(rig: Rig, surface: Surface) -> None:
+    for _ in range(80):
+        rig.telegram.say(BOB, "chatter", chat=GROUP)
+    assert await surface.find(GROUP_CHAT, "…", after="1", known=set()) is None
+    assert len(rig.calls("editMessageText")) == 64
+
+
+@pytest.mark.service
+async def test_search_without_a_beginning_looks_behind_the_newest_known(
+    rig: Rig, surface: Surface
+) -> None:
+    first = await send(surface, "…")
+    lost = await send(surface, "…")
+    assert await surface.find(PRIVATE_CHAT, "…", after=None, known={first}) == lost
+
+
+@pytest.mark.service
+async def test_search_stops_for_flood_control(rig: Rig, surface: Surface) -> None:
+    rig.telegram.fault("editMessageText", retry_after=7)
+    with pytest.raises(RateLimited):
+        await surface.find(GROUP_CHAT, "…", after="1", known=set())
+
+
+@pytest.mark.service
+async def test_search_in_a_chat_that_shut_the_bot_out_says_so(rig: Rig, surface: Surface) -> None:
+    rig.telegram.blocked.add(GROUP)
+    with pytest.raises(Refused):
+        await surface.find(GROUP_CHAT, "…", after="1", known=set())

@@ -1,0 +1,36 @@
+"""Ready-made values for tests."""
+
+from datetime import UTC, datetime
+
+from bot.chat.incoming import Address, Incoming, Person, Wake
+
+ALICE = Person("telegram:1", "Alice")
+BOB = Person("telegram:2", "Bob")
+_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def incoming(
+    text: str = "hello",
+    *,
+    key: str = "5:1",
+    chat: str = "5",
+    thread: str | None = None,
+    author: Person = ALICE,
+    wake: Wake | None = Wake.DM,
+    quote: str | None = None,
+    admin: bool | None = False,
+    platform: str = "telegram",
+) -> Incoming:
+    address = Address(platform, chat, thread)
+    return Incoming(
+        address=address,
+        external_key=key,
+        message_id=key.rpartition(":")[2],
+        author=author,
+        text=text,
+        at=_AT,
+        wake=wake,
+        scopes=(address.conversation, address.lane) if thread else (address.lane,),
+        author_is_admin=admin,
+        quote=quote,
+    )
