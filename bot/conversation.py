@@ -156,9 +156,10 @@ class Walk:
         surface = self._surfaces[heard.incoming.address.platform]
         async with self._live(claim, heard, surface) as live:
             answer = await self._generate(preset, composed.prompt, live)
-        history = [_said(heard), self._spoken(answer)]
-        limits = surface.limits(heard.incoming.address)
-        await self._finish(claim, heard, history, final(answer, limits))
+        parts = final(answer, surface.limits(heard.incoming.address))
+        if not parts:
+            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+        await self._finish(claim, heard, [_said(heard), self._spoken(answer)], parts)
 
     async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
         """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
@@ -187,10 +188,7 @@ class Walk:
         except BackendInterrupted:
             interrupted = _INTERRUPTED
         show(cleaned.feed(echo.finish()) + cleaned.finish())
-        answer = "".join(said).strip()
-        if not answer:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
-        return answer + interrupted
+        return "".join(said).strip() + interrupted
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, surface: Surface) -> AsyncIterator[LiveReply]:

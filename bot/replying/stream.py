@@ -18,7 +18,7 @@ from bot.ports import Clock, Surface
 from bot.replying.split import split
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BEFORE_OPENING = 0.8  # an answer that is whole by then is sent whole
+_SECONDS_BEFORE_OPENING = 0.8  # at most: an answer that is whole by then is sent whole
 _LONGEST_PAUSE_SECONDS = 10.0
 _MOST_STRIKES = 3
 
@@ -98,8 +98,8 @@ class LiveReply:
         if not self._limits.can_edit:
             return
         await self._begun.wait()
-        await self._clock.sleep(_SECONDS_BEFORE_OPENING)
         pause = self._limits.seconds_between_edits
+        await self._clock.sleep(min(pause, _SECONDS_BEFORE_OPENING))
         while self._strikes < _MOST_STRIKES:
             try:
                 await self._show("".join(self._deltas))
