@@ -181,7 +181,7 @@ class Preset(_Strict):
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     token_counter: str | None = None
-    # A registered name, Jinja source, or `model`: the GGUF's own. It counts before string templates.
+    # A registered name, Jinja source, or `model`: the GGUF's own; before string templates.
     template: str | None = None
     trim_inputs: StrictBool = False
     prompter: str | None = None
