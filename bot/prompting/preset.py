@@ -157,6 +157,19 @@ class Fallback(_Strict):
     model: Word = DEFAULT_MODEL
 
 
+def _kind_alone(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+class PrompterChoice(_Strict):
+    """How a command's slots become a prompt (prompters.py); its kind alone is enough."""
+
+    kind: Literal["alpaca", "chat"]
+    instruction: str = ""  # behind `system`; `Translate into {language}.` has a slot
+    user: str | None = None  # in front of the user's words; may have slots, too
+    extra_keys: Words = ()
+
+
 class Preset(_Strict):
     """One character or assistant. The first block is RodelAgent's, unchanged (SEEDS.md, 000)."""
 
@@ -184,7 +197,7 @@ class Preset(_Strict):
     # A registered name, Jinja source, or `model`: the GGUF's own; before string templates.
     template: str | None = None
     trim_inputs: StrictBool = False
-    prompter: str | None = None
+    prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_alone)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
     wake: Wake = Field(default_factory=Wake)

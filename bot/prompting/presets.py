@@ -18,6 +18,7 @@ from bot.prompting.preset import (
     Parameters,
     Preset,
     PresetMessage,
+    PrompterChoice,
     Wake,
     preset_id,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Parameters",
     "Preset",
     "PresetMessage",
+    "PrompterChoice",
     "Wake",
     "export_preset",
     "find_preset",
