@@ -9,7 +9,7 @@ from bot.errors import PresetError
 from bot.importers.go_to_jinja import jinja_from_go
 from bot.importers.modelfile_text import Command, Modelfile, parse_modelfile
 from bot.importers.role_templates import role_templates
-from bot.prompting.presets import Preset, preset_from
+from bot.prompting.presets import DEFAULT_MODEL, Preset, preset_from
 from bot.templates import JinjaTemplate, StringTemplate
 
 __all__ = [
@@ -105,6 +105,11 @@ def modelfile_from_preset(preset: Preset) -> str:
         raise PresetError(
             f"preset {preset.name!r}: its template is not made of string templates, so it cannot"
             " become a Modelfile's TEMPLATE; remove `template` to export the rest"
+        )
+    if preset.model == DEFAULT_MODEL:
+        raise PresetError(
+            f"preset {preset.name!r}: its model is whatever the provider is configured with;"
+            " set `model` to a name or a file, which becomes FROM"
         )
     commands = list(_commands(preset))
     text = "".join(f"{_written(command)}\n" for command in commands)

@@ -1,5 +1,6 @@
 """Read a Modelfile by ollama's own rules, with its error texts (parser/parser.go, v0.5.7)."""
 
+import unicodedata
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -101,7 +102,7 @@ class _Reader:
         if sign == "#":
             self._state = _State.COMMENT
         elif sign not in " \t\r\n":
-            self._buffer = [sign] if sign.isprintable() else []
+            self._buffer = [sign] if _prints(sign) else []
             self._state = _State.NAME
 
     def _in_name(self, sign: str) -> None:
@@ -138,7 +139,7 @@ class _Reader:
         if sign in "\r\n" and (value := _unquoted("".join(self._buffer))) is not None:
             self._keep(value)
             self._state = _State.BETWEEN
-        elif sign in " \t\r\n" or sign.isprintable():  # the rest is dropped, as ollama does
+        elif sign in " \t\r\n" or _prints(sign):  # the rest is dropped, as ollama does
             self._buffer.append(sign)
 
     def _keep(self, value: str) -> None:
@@ -159,6 +160,11 @@ class _Reader:
                 self._keep(value)
             case _State.NAME | _State.PARAMETER | _State.ROLE:
                 raise PresetError(_UNEXPECTED_END)
+
+
+def _prints(sign: str) -> bool:
+    """Ask for what Go calls printable; signs newer than Python's tables are taken to be."""
+    return sign.isprintable() or unicodedata.category(sign) == "Cn"
 
 
 def _unquoted(text: str) -> str | None:

@@ -20,8 +20,8 @@ from bot.prompting.preset import (
     PresetMessage,
     PrompterChoice,
     Wake,
-    preset_id,
 )
+from bot.prompting.preset_names import preset_id
 
 __all__ = [
     "DEFAULT_MODEL",

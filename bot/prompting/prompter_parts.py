@@ -127,8 +127,10 @@ def _call_text(call: Message, configs: ModelConfigs) -> str:
     return f"{configs.tool_start_token}\n{function}{configs.tool_end_token}\n"
 
 
-def _tool_answer(content: str) -> object:
+def _tool_answer(content: object) -> object:
     """LazyLLM prints what JSON stands for, as Python writes it."""
+    if not isinstance(content, str):
+        return content
     try:
         return json.loads(content.strip())
     except (ValueError, RecursionError):

@@ -24,7 +24,7 @@ from bot.prompting.prompter_parts import (
     input_text,
     tools_text,
 )
-from bot.prompting.slots import assign, fill, slots_in
+from bot.prompting.slots import assign, extra_slots, fill, slots_in
 
 __all__ = ["LEGACY_MARKERS", "AlpacaPrompter", "ChatPrompter", "ModelConfigs", "prompter_of"]
 
@@ -168,7 +168,7 @@ class AlpacaPrompter(_Prompter):
         extra_keys: str | Sequence[str] | None = None,
         tools: Tools | None = None,
     ) -> None:
-        extra = _extra_slots(extra_keys)
+        extra = extra_slots(extra_keys)
         match instruction:
             case Mapping():
                 system_part = _ALPACA + instruction.get("system", "")
@@ -182,7 +182,10 @@ class AlpacaPrompter(_Prompter):
         if parts.history:
             raise UserError("AlpacaPrompter has no place for a history; use ChatPrompter")
         if parts.input:
-            raise UserError("All keys should in instruction or extra-keys")
+            raise UserError(
+                "AlpacaPrompter has no place for an input without a slot;"
+                " write {input} into the instruction, or name it in extra_keys"
+            )
 
     @override
     def _as_text(self, parts: _Parts) -> str:
@@ -206,7 +209,7 @@ class ChatPrompter(_Prompter):
         tools: Tools | None = None,
         history: History | None = None,
     ) -> None:
-        extra = _extra_slots(extra_keys)
+        extra = extra_slots(extra_keys)
         match instruction:
             case Mapping():
                 system_part = instruction.get("system", "")
@@ -255,14 +258,3 @@ def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
     prompter = kind(parts, choice.extra_keys)
     prompter.set_model_configs(system=preset.system or "")
     return prompter
-
-
-def _extra_slots(keys: str | Sequence[str] | None) -> str:
-    if not keys:
-        return ""
-    if not isinstance(keys, str | tuple | list):
-        raise UserError("Only str, tuple[str], list[str] are supported")
-    names = [keys] if isinstance(keys, str) else keys
-    return "Here are some extra messages you can referred to:\n\n" + "".join(
-        f"### {name}:\n{{{name}}}\n\n" for name in names
-    )

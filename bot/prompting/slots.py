@@ -15,6 +15,18 @@ def slots_in(*texts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for text in texts for name in _SLOT.findall(text)))
 
 
+def extra_slots(keys: str | Sequence[str] | None) -> str:
+    """Write the part of an instruction that asks for more values by their names."""
+    if not keys:
+        return ""
+    if not isinstance(keys, str | tuple | list):
+        raise UserError(f"extra_keys must be one name or a list of names, not {keys!r}")
+    names = [keys] if isinstance(keys, str) else keys
+    return "Here are some extra messages you can referred to:\n\n" + "".join(
+        f"### {name}:\n{{{name}}}\n\n" for name in names
+    )
+
+
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Put the values in, in one pass: a slot inside a value stays what it is."""
     return _SLOT.sub(lambda match: values.get(match[1], match[0]), text)

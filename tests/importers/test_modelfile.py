@@ -199,6 +199,7 @@ def test_a_preset_exports_to_a_modelfile_and_back() -> None:
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
+        ({"model": "default"}, "set `model` to a name or a file, which becomes FROM"),
         ({"template": "{{ messages }}"}, "remove `template` to export the rest"),
         ({"parameters": {"response_format": {}}}, "ollama has no parameter 'response_format'"),
         ({"system": "ideographic\u3000space"}, "ollama cannot read back this system"),
