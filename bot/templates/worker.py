@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import structlog
 
 from bot.errors import TemplateError
+from bot.templates.adaptation import PROBES, Capabilities, conclude
 from bot.templates.jinja import Message
 from bot.templates.render_child import LENGTH
 
@@ -95,6 +96,16 @@ class RenderWorker:
         if answer.startswith(b"-"):
             raise TemplateError(text)
         return text
+
+    async def capabilities(self, source: str, **options: Any) -> Capabilities:
+        """Return what the template accepts, as `adaptation.capabilities` does for our own."""
+        prompts: dict[str, str | None] = {}
+        for name, probe in PROBES.items():
+            try:
+                prompts[name] = await self.render(source, probe, **options)
+            except TemplateError:
+                prompts[name] = None
+        return conclude(prompts)
 
     async def _next_idle(self) -> "_Process":
         try:

@@ -16,6 +16,7 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
+from bot.templates.adaptation import EVERYTHING
 from bot.templates.worker import RenderWorker
 from tests.attacks import attacks, expanded
 
@@ -85,6 +86,13 @@ async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderWorker
     assert await worker.render("next", HI) == "next"
 
 
+async def test_it_finds_out_what_a_template_accepts(worker: RenderWorker) -> None:
+    without_system = CHATML.replace("%}<|im", "if m.role != 'system' %}<|im", 1)
+
+    assert await worker.capabilities(CHATML) == EVERYTHING
+    assert not (await worker.capabilities(without_system)).system
+
+
 async def test_many_at_once_get_their_own_answers(worker: RenderWorker) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(worker.render(f"{{{{ {n} }}}}", HI)) for n in range(50)]
@@ -132,6 +140,7 @@ def test_the_process_dies_with_its_parent() -> None:
 
 PARENT = """
 import asyncio
+from bot.templates.adaptation import EVERYTHING
 from bot.templates.worker import RenderWorker
 
 async def main():
