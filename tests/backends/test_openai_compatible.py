@@ -171,6 +171,21 @@ async def test_cancelling_before_the_first_word_hangs_up(
     assert (await asyncio.wait({task}, timeout=1))[0], "it ends"
 
 
+async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([said("Hello!\nE", "ve: hi", " there"), 60])
+
+    answer = await ask(
+        connect(), prompt(stop=tuple(f"\n{name}:" for name in ("A", "B", "C", "D", "Eve")))
+    )
+
+    assert (answer.text, answer.error) == ("Hello!", None)
+    assert answer.finish is not None
+    assert len(service.log[0]["body"]["stop"]) == 4
+    assert await service.ended() == "hung up"
+
+
 async def test_stream_that_flows_is_read_in_sips(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([*[said("x"), 0.005] * 100, STOP + DONE])
 
