@@ -1,4 +1,4 @@
-"""Connections to one provider: its own key, nothing from the environment, errors of bounded size."""
+"""Connections to one provider: its own key, nothing from the environment, bounded errors."""
 
 from contextlib import aclosing
 
@@ -13,7 +13,7 @@ _MAX_ERROR_BYTES = 64 * 1024
 _LIMITS = httpx2.Limits(max_connections=1000, keepalive_expiry=30)
 
 
-class Refused(Exception):
+class HttpRefusal(Exception):
     """An HTTP answer that is an error, read no further than it is of use."""
 
     def __init__(self, status: int, headers: httpx2.Headers, body: bytes) -> None:
@@ -26,7 +26,7 @@ class Refused(Exception):
 def connect(
     settings: ProviderSettings, transport: httpx2.AsyncBaseTransport | None
 ) -> openai.AsyncOpenAI:
-    """Make the connections of one provider; each of its errors is raised as `Refused`."""
+    """Make the connections of one provider; each of its errors is raised as `HttpRefusal`."""
     timeout = httpx2.Timeout(None, connect=settings.connect_seconds, pool=settings.connect_seconds)
     return openai.AsyncOpenAI(
         base_url=settings.base_url,
@@ -67,4 +67,4 @@ async def _stop_at_errors(response: httpx2.Response) -> None:
             body += chunk
             if len(body) >= _MAX_ERROR_BYTES:
                 break
-    raise Refused(response.status_code, response.headers, body[:_MAX_ERROR_BYTES])
+    raise HttpRefusal(response.status_code, response.headers, body[:_MAX_ERROR_BYTES])

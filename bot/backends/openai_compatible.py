@@ -20,7 +20,7 @@ from typing_extensions import override
 from bot.backends import faults, retrying
 from bot.backends.clocks import Clocks
 from bot.backends.completions import Reading, to_wire
-from bot.backends.connection import Refused, connect, request_options
+from bot.backends.connection import HttpRefusal, connect, request_options
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
@@ -98,7 +98,7 @@ class OpenAICompatible(Backend):
                     "/models", cast_to=httpx2.Response, options=self._options
                 )
                 await models.aclose()
-        except Refused as refused:
+        except HttpRefusal as refused:
             fault = self._refusal(refused, self._settings.model or "default")
             # Not every service lists its models, but every one says when a key is wrong.
             if refused.status in _LISTS_NO_MODELS:
@@ -190,12 +190,12 @@ class OpenAICompatible(Backend):
                 content=body,
                 options=self._options,
             )
-        except Refused as refused:
+        except HttpRefusal as refused:
             raise self._refusal(refused, model) from None
         except (openai.APIConnectionError, aiohttp.ClientError) as error:
             raise faults.unreachable(self._endpoint, _reason(error)) from error
 
-    def _refusal(self, refused: Refused, model: str) -> Fault:
+    def _refusal(self, refused: HttpRefusal, model: str) -> Fault:
         return faults.from_status(
             self._endpoint, model, refused.status, refused.headers, refused.body, self._clock.now()
         )
