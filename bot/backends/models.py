@@ -70,6 +70,12 @@ async def pull_default(data_dir: Path, progress: Callable[[str], None]) -> Path:
     return target
 
 
+def wants_default(word: str, settings: ProviderSettings) -> bool:
+    """Whether a preset's model stands for the one that comes with Troupe."""
+    own = settings.model_path or settings.model
+    return settings.kind == "llama_cpp" and word == "default" and own is None
+
+
 def import_file(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     """Copy a GGUF into the data directory; gives its new path.
 

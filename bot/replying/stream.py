@@ -19,7 +19,8 @@ from bot.ports import Clock, Surface
 from bot.replying.split import split
 
 _log = structlog.get_logger(__name__)
-_FIRST_CHARS = 30  # a message is opened with so many characters or ...
+_WHOLE_SECONDS = 0.25  # an answer that is whole by then is sent whole: one request, not two
+_FIRST_CHARS = 30  # after that a message is opened with so many characters or ...
 _FIRST_SECONDS = 1.0  # ... so long after the first of them
 _LOOK_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -74,9 +75,10 @@ class Draft:
         if not self._fresh or self._since is None:
             return math.inf
         wait = self._not_before - now
-        if not self._shown and self._chars < _FIRST_CHARS:
-            first = min(_FIRST_SECONDS, self._limits.seconds_between_edits)
-            wait = max(wait, self._since + first - now)
+        if not self._shown:
+            patience = _WHOLE_SECONDS if self._chars >= _FIRST_CHARS else _FIRST_SECONDS
+            patience = min(patience, self._limits.seconds_between_edits)
+            wait = max(wait, self._since + patience - now)
         return max(0.0, wait)
 
     def due(self, now: float) -> bool:

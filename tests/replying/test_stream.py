@@ -43,6 +43,7 @@ class Outbox:
 
 class Stage:
     def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
         self.surface = FakeSurface(limits)
         self.outbox = Outbox(self.surface)
         self.clock = FakeClock()
@@ -76,7 +77,8 @@ def test_the_first_words_are_due_when_they_are_enough_or_old_enough() -> None:
     assert not draft.due(0.9)
     assert draft.due(1.0)
     draft.feed(ENOUGH, 0.1)
-    assert draft.due(0.1)
+    assert not draft.due(0.2)
+    assert draft.due(0.25)
 
 
 @given(
@@ -138,6 +140,17 @@ async def test_an_answer_grows_by_edits_at_the_pace_of_the_platform() -> None:
         assert live.opened == 1
 
 
+async def test_an_answer_that_comes_at_once_is_not_shown_twice() -> None:
+    stage = Stage()
+
+    async with stage.live() as live:
+        for _ in range(20):
+            live.feed("word ")
+        await stage.clock.advance(0.2)
+
+    assert live.opened == 0
+
+
 async def test_a_short_beginning_waits_for_a_second() -> None:
     stage = Stage()
 
@@ -155,7 +168,7 @@ async def test_a_placeholder_opens_the_message_and_the_text_follows_by_an_edit()
 
     async with stage.live() as live:
         live.feed(ENOUGH)
-        await stage.clock.advance(0.1)
+        await stage.clock.advance(0.3)
 
     assert stage.outbox.openings == [Outgoing(0, "…")]
     assert stage.surface.calls == [("send", "…"), ("edit", ENOUGH)]
