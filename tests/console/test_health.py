@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from bot.console.health import serving
-from bot.errors import SettingsError
+from bot.errors import SettingsError, StoreError
 from bot.settings import ConsoleSettings
 
 ANY_PORT = ConsoleSettings(port=0)
@@ -25,6 +25,10 @@ async def away() -> str | None:
 async def stuck() -> str | None:
     await asyncio.sleep(60)
     return None
+
+
+async def broken() -> str | None:
+    raise StoreError("postgresql://bot:secret@db/chat is away")
 
 
 async def get(address: str) -> tuple[int, str]:
@@ -55,14 +59,20 @@ async def test_what_is_missing_is_named() -> None:
     assert '"discord": "not connected"' in text
 
 
-async def test_a_probe_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bot.console.health._PROBE_SECONDS", 0.05)
-
-    async with serving(ANY_PORT, {"redis": stuck}) as address:
+async def test_a_probe_that_hangs_is_not_waited_for() -> None:
+    async with serving(ANY_PORT, {"redis": stuck}, probe_seconds=0.05) as address:
         status, text = await get(f"{address}/readyz")
 
     assert status == 503
     assert "no answer within" in text
+
+
+async def test_a_probe_that_fails_tells_no_addresses() -> None:
+    async with serving(ANY_PORT, {"database": broken}) as address:
+        status, text = await get(f"{address}/readyz")
+
+    assert status == 503
+    assert '"database": "StoreError"' in text
 
 
 async def test_metrics_are_in_the_form_of_prometheus() -> None:
