@@ -26,8 +26,8 @@ FAULTS: Final = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    MemoryError,
     RuntimeError,
+    SyntaxError,
     TypeError,
     ValueError,
 )

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -41,21 +40,6 @@ async def is_idle(process: psutil.Process) -> bool:
     process.cpu_percent()
     await asyncio.sleep(0.5)
     return bool(process.cpu_percent() < 30)
-
-
-@pytest.mark.service
-async def test_first_answer_of_a_warm_start_comes_within_three_seconds(tmp_path: Path) -> None:
-    await lend_model(tmp_path)
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path)
-    start = time.monotonic()
-
-    async with aclosing(backend.generate(prompt(model="default"))) as pieces:
-        first = await anext(pieces)
-    took = time.monotonic() - start
-    await backend.close()
-
-    assert isinstance(first, Delta)
-    assert took < 3
 
 
 @pytest.mark.service

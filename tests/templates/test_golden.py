@@ -4,7 +4,6 @@ A group of vectors is one test that lists what differs: thousands of parameters 
 than the rendering.
 """
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -14,7 +13,8 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
-from tests.shared_data import golden, shared_folder
+from tests.shared_data import golden
+from tests.templates.sources import golden_templates
 
 Case = dict[str, Any]
 
@@ -66,11 +66,10 @@ def differing(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
 
 
 def chat_cases(prefix: str) -> list[Case]:
-    sources = shared_folder() / "golden" / "chat_templates.templates.json"
-    templates = json.loads(sources.read_text(encoding="utf-8"))
+    templates = golden_templates()
     cases = [case for case in golden("chat_templates") if case["id"].startswith(prefix)]
     return [
-        {**case, "source": given.get("template") or templates[given["template_id"]]["template"]}
+        {**case, "source": given.get("template") or templates[given["template_id"]].source}
         for case in cases
         for given in [case["input"]]
     ]
