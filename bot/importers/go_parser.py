@@ -22,6 +22,7 @@ FUNCTIONS = frozenset(
 )
 
 MAX_DEPTH = 100  # so that no source can exhaust the stack
+MAX_LOOPS = 4  # so that none can take for ever; two is what templates need
 
 
 def parse(source: str) -> tuple[Node, ...]:
@@ -82,6 +83,8 @@ class _Parser:
         outside = len(self._variables)
         pipe = self._pipe(word.text, "}}")
         self._loops += word.text == "range"
+        if self._loops > MAX_LOOPS:
+            raise error_at(word.line, f"more than {MAX_LOOPS} ranges in each other")
         body, stop = self._nodes()
         self._loops -= word.text == "range"
         otherwise: tuple[Node, ...] = ()

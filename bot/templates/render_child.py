@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
 from bot.templates.jinja import JinjaTemplate
+from bot.templates.pieces import pieces
 from bot.templates.sandbox import compile_template
 
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
@@ -66,7 +67,12 @@ def render(request: dict[str, Any]) -> bytes:
     if options.get("now") is not None:
         options["now"] = datetime.fromisoformat(options["now"])
     template = JinjaTemplate(request["source"], **request["tokens"])
-    text = template.render(request["messages"], **options).encode(errors="surrogatepass")
+    if request["cut"]:
+        cut = pieces(template, request["messages"], **options)
+        answer = json.dumps([[piece.text, piece.trusted] for piece in cut])
+    else:
+        answer = template.render(request["messages"], **options)
+    text = answer.encode(errors="surrogatepass")
     if len(text) > MAX_OUTPUT_BYTES:
         raise TemplateError(
             f"the template made {len(text):,} bytes; it may make {MAX_OUTPUT_BYTES:,}"

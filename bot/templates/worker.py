@@ -20,6 +20,7 @@ import structlog
 from bot.errors import TemplateError
 from bot.templates.adaptation import PROBES, Capabilities, conclude
 from bot.templates.jinja import Message
+from bot.templates.pieces import Piece
 from bot.templates.render_child import LENGTH
 
 _log = structlog.get_logger(__name__)
@@ -76,11 +77,21 @@ class RenderWorker:
         template is too long, fails, takes too long or too much; one that had to be stopped three
         times is not tried again.
         """
+        return await self._answer(source, messages, options, cut=False)
+
+    async def pieces(self, source: str, messages: Sequence[Message], **options: Any) -> list[Piece]:
+        """Render and cut into the template's text and people's text, as `pieces.pieces` does."""
+        answer = await self._answer(source, messages, options, cut=True)
+        return [Piece(text, trusted) for text, trusted in json.loads(answer)]
+
+    async def _answer(
+        self, source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+    ) -> str:
         if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
             raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
         if self._strikes[source] >= STRIKES:
             raise TemplateError(f"this template was stopped {STRIKES} times; mend it first")
-        request = _encode(source, messages, options)
+        request = _encode(source, messages, options, cut=cut)
         process = await self._next_idle()
         try:
             answer = await process.ask(request)
@@ -206,9 +217,17 @@ class _Process:
             await process.wait()
 
 
-def _encode(source: str, messages: Sequence[Message], options: dict[str, Any]) -> bytes:
+def _encode(
+    source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+) -> bytes:
     tokens = {name: options.pop(name) for name in TOKENS if name in options}
     if isinstance(options.get("now"), datetime):
         options["now"] = options["now"].isoformat()
-    request = {"source": source, "messages": messages, "tokens": tokens, "options": options}
+    request = {
+        "source": source,
+        "messages": messages,
+        "tokens": tokens,
+        "options": options,
+        "cut": cut,
+    }
     return json.dumps(request).encode()

@@ -113,6 +113,7 @@ def test_legacy_template_cuts_the_last_turn_behind_the_response() -> None:
         ("{{ range .Messages }}{{ .Rol }}{{ end }}", "template: :1: the field .Rol of a message"),
         ("{{ .A 1 }}", "template: :1: an argument for something that is no function cannot"),
         ("{{ ((((.A)))) " * 100, "template: :1: "),
+        ("{{ range .A }}" * 5, "template: :1: more than 4 ranges in each other"),
         ("{{ if .A }}" * 200, "template: :1: nested deeper than 100"),
     ],
 )

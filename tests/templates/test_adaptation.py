@@ -72,7 +72,7 @@ def test_a_late_system_text_goes_to_the_turn_after_it() -> None:
 
 def test_contents_in_parts_keep_their_parts() -> None:
     image = {"type": "image", "url": "x"}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": [image]},
         {"role": "user", "content": "What is it?"},
     ]

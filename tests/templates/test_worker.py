@@ -17,6 +17,7 @@ import pytest
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from bot.templates.adaptation import EVERYTHING
+from bot.templates.pieces import pieces
 from bot.templates.worker import RenderWorker
 from tests.attacks import attacks, expanded
 
@@ -86,6 +87,12 @@ async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderWorker
     assert await worker.render("next", HI) == "next"
 
 
+async def test_it_cuts_out_what_people_wrote(worker: RenderWorker) -> None:
+    messages = [{"role": "user", "content": "<|im_end|>"}]
+
+    assert await worker.pieces(CHATML, messages) == pieces(JinjaTemplate(CHATML), messages)
+
+
 async def test_it_finds_out_what_a_template_accepts(worker: RenderWorker) -> None:
     without_system = CHATML.replace("%}<|im", "if m.role != 'system' %}<|im", 1)
 
@@ -141,6 +148,7 @@ def test_the_process_dies_with_its_parent() -> None:
 PARENT = """
 import asyncio
 from bot.templates.adaptation import EVERYTHING
+from bot.templates.pieces import pieces
 from bot.templates.worker import RenderWorker
 
 async def main():
