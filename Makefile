@@ -10,7 +10,7 @@ run: $(VENV)/.installed-run ## start the service; without tokens: a conversation
 	@exec $(BIN)/troupe run
 
 test: $(VENV)/.installed-test ## everything that CI runs
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not soak"
 
 check: $(VENV)/.installed-test ## the quick loop: format, lint, types, import rules, unit tests
 	@$(BIN)/ruff format --check .
@@ -21,6 +21,7 @@ check: $(VENV)/.installed-test ## the quick loop: format, lint, types, import ru
 
 soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
 	@$(BIN)/python -m pytest -q -m soak --timeout 7200
+	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak" --hypothesis-profile soak --timeout 7200
 
 # --- the environment -------------------------------------------------------------------------
 $(BIN)/python:
