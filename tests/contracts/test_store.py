@@ -88,8 +88,15 @@ async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store)
         await store.conversations.release(old)
     with pytest.raises(Fenced):
         await store.conversations.open(old, heard, Outgoing(0, "x"))
+    with pytest.raises(Fenced):
+        await store.conversations.next(old)
+    with pytest.raises(Fenced):
+        await store.conversations.spare(old, heard)
     assert (await store.conversations.recall("telegram:5", 10)).turns == ()
     assert await store.outbox.lanes(10) == []
+    still = await store.conversations.next(new)
+    assert still is not None
+    assert still.crashes == 1, "counted for the two claims that were given it, and for no other"
 
 
 async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
