@@ -32,7 +32,7 @@ else
 endif
 
 ifdef UV
-INSTALL = $(UV) pip install -q -p $(BIN)/python
+INSTALL = $(UV) pip install -q --compile-bytecode -p $(BIN)/python
 else
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 endif

@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import os
-import random
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -23,9 +21,10 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import PlatformFatal, SettingsError, StoreError
+from bot.errors import SettingsError, StoreError
 from bot.intake.intake import WakingIntake
-from bot.ports import Backend, Coordinator, Platform
+from bot.listening import Listening, cancelled
+from bot.ports import Backend, Clock, Coordinator, Platform
 from bot.prompting.preset import Preset
 from bot.prompting.presets import load_presets
 from bot.routing.commands import COMMANDS
@@ -45,7 +44,6 @@ _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
 _MOST_WALKS = 4000
 _MOST_LANES = 4000
-_LONGEST_PAUSE_SECONDS = 30.0
 _SENDING_SECONDS = 30.0  # a request ends within 10 s, so this row's sender is gone
 SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
 
@@ -59,13 +57,11 @@ class App:
         database: Database,
         coordinator: Coordinator,
         casting: Casting,
-        choices: SqlChoices,
         backends: Mapping[str, Backend],
     ) -> None:
         self.settings = settings
         self.clock = SystemClock()
         self.owner = _owner(settings)
-        self.platforms: dict[str, Platform] = {}
         self.inbox = SqlInbox(database, self.clock)
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
@@ -73,25 +69,13 @@ class App:
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
-        self._troubles: dict[str, str] = {}
-        for platform in self._plugged():
-            self.platforms[platform.name] = platform
+        platforms = make_platforms(settings, self.casting.complete, self.clock)
+        self.platforms = {one.name: one for one in [*platforms] or [self._terminal()]}
         self._plug_stages()
 
-    # --- plugging in ------------------------------------------------------------------------
-
-    def _plugged(self) -> Sequence[Platform]:
-        settings = self.settings
-        plugs: list[Platform] = []
-        if settings.discord.token:
-            make = _plug("bot.platforms.discord", "DiscordPlatform")
-            plugs.append(make(settings.discord, commands=COMMANDS, complete=self._complete))
-        if settings.telegram.token:
-            make = _plug("bot.platforms.telegram", "TelegramPlatform")
-            plugs.append(make(settings.telegram, commands=COMMANDS))
-        if not plugs:
-            plugs.append(_plug("bot.platforms.terminal", "TerminalPlatform")(idle=self.idle))
-        return plugs
+    def _terminal(self) -> Platform:
+        make = _plug("bot.platforms.terminal", "TerminalPlatform")
+        return cast("Platform", make(idle=self.idle))
 
     def _plug_stages(self) -> None:
         pace = Pace()
@@ -106,7 +90,7 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            commands=CommandDesk(self.casting, self._may_change),
+            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -118,7 +102,8 @@ class App:
             clock=self.clock,
         )
         self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
-        self.intake = WakingIntake(self.inbox, self.walks.wake)
+        intake = WakingIntake(self.inbox, self.walks.wake)
+        self.listening = Listening(self.platforms.values(), intake, self.clock)
 
     def _desk(
         self,
@@ -153,13 +138,22 @@ class App:
         )
         async with serving(self.settings.console, self._probes()) as address:
             self._greet(address)
-            desks = [asyncio.create_task(desk.run()) for desk in (self.walks, self.lanes)]
-            desks.append(asyncio.create_task(self._give_up_stale()))
+            jobs = [
+                asyncio.create_task(job)
+                for job in (
+                    self.listening.until_stopped(),
+                    self.walks.run(),
+                    self.lanes.run(),
+                    self._give_up_stale(),
+                )
+            ]
             try:
-                await self._hear()
+                ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                for job in ended:
+                    await job  # a desk never ends: it raises what broke it
             finally:
                 await self._drain()
-                await _cancelled(desks)
+                await cancelled(jobs)
 
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
@@ -170,50 +164,6 @@ class App:
             or self.lanes.busy
         ):
             await self.clock.sleep(0.02)
-
-    async def _hear(self) -> None:
-        """Run the platforms until all have ended or a signal says stop."""
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        stopped = asyncio.create_task(stop.wait())
-        keepers = {asyncio.create_task(self._keep(one)) for one in self.platforms.values()}
-        running = set(keepers)
-        fatal: BaseException | None = None
-        try:
-            while running and not stop.is_set():
-                done, _ = await asyncio.wait(
-                    running | {stopped}, return_when=asyncio.FIRST_COMPLETED
-                )
-                running -= done
-                for task in done - {stopped}:
-                    fatal = task.exception() or fatal
-        finally:
-            await _cancelled([*running, stopped])
-        if fatal is not None and not stop.is_set():
-            raise fatal
-
-    async def _keep(self, platform: Platform) -> None:
-        """Run a platform again whenever it fails, except when no retry helps."""
-        pause = 1.0
-        while True:
-            run = asyncio.create_task(platform.run(self.intake), name=f"hear {platform.name}")
-            try:
-                await asyncio.wait([run])
-            finally:
-                await _cancelled([run])
-            error = run.exception()
-            if error is None:
-                return
-            self._troubles[platform.name] = str(error) or type(error).__name__
-            if isinstance(error, PlatformFatal):
-                _log.error("platform_refused_us", platform=platform.name, reason=str(error))
-                raise error
-            _log.error("platform_failed", platform=platform.name, exc_info=error)
-            await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            self._troubles.pop(platform.name, None)
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
@@ -244,22 +194,17 @@ class App:
             return True
         return await self.platforms[incoming.address.platform].is_admin(incoming)
 
-    def _complete(
-        self, _command: str, _action: str | None, _option: str, partial: str
-    ) -> Sequence[str]:
-        return self.casting.complete(partial)  # names of presets are all that is ever completed
-
     def _probes(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
         probes: dict[str, Callable[[], Awaitable[str | None]]] = {
             "database": self._database_trouble
         }
         for name, platform in self.platforms.items():
-            probes[name] = self._platform_probe(name, platform)
+            probes[name] = self._platform_probe(platform)
         return probes
 
-    def _platform_probe(self, name: str, platform: Platform) -> Callable[[], Awaitable[str | None]]:
+    def _platform_probe(self, platform: Platform) -> Callable[[], Awaitable[str | None]]:
         async def probe() -> str | None:
-            return self._troubles.get(name) or platform.trouble
+            return self.listening.trouble(platform)
 
         return probe
 
@@ -278,7 +223,7 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[App]:
+async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncIterator[App]:
     """Open everything that `settings` name, in order, and close it in reverse.
 
     Raises:
@@ -299,7 +244,10 @@ async def running(settings: Settings) -> AsyncIterator[App]:
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        yield App(settings, database, coordinator, casting, choices, backends)
+        app = App(settings, database, coordinator, casting, backends)
+        for platform in app.platforms.values():
+            stack.push_async_callback(platform.close)
+        yield app
 
 
 def presets_folder(settings: Settings) -> Path:
@@ -329,6 +277,29 @@ def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str
     return backends
 
 
+def make_platforms(
+    settings: Settings,
+    complete: Callable[[str], Sequence[str]] = lambda _: (),
+    clock: Clock | None = None,
+) -> Sequence[Platform]:
+    """One platform for each token; `complete` suggests names of presets while somebody types."""
+    clock = clock or SystemClock()
+    platforms: list[Platform] = []
+    if settings.discord.token:
+        make = _plug("bot.platforms.discord", "DiscordPlatform")
+
+        def suggest(
+            _command: str, _action: str | None, _option: str, partial: str
+        ) -> Sequence[str]:
+            return complete(partial)
+
+        platforms.append(make(settings.discord, commands=COMMANDS, complete=suggest, clock=clock))
+    if settings.telegram.token:
+        make = _plug("bot.platforms.telegram", "TelegramPlatform")
+        platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
+    return platforms
+
+
 def _plug(module: str, name: str) -> Any:
     """Load a platform only where it is used: its library takes up to a second to import."""
     return getattr(import_module(module), name)
@@ -339,10 +310,3 @@ def _owner(settings: Settings) -> str:
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)

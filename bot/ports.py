@@ -95,6 +95,14 @@ class Platform(Protocol):
         """
         ...
 
+    async def check(self) -> str:
+        """Say in a few words who we are here; raises `PlatformError` when we are nobody."""
+        ...
+
+    async def close(self) -> None:
+        """Let connections go, once the last answer is out."""
+        ...
+
     async def is_admin(self, incoming: Incoming) -> bool:
         """Ask the platform, now, whether the author may change what others see; False on doubt."""
         ...

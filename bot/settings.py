@@ -1,5 +1,7 @@
 """Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
 
+import difflib
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -180,3 +182,15 @@ def _explained(error: ValidationError) -> list[str]:
         name = "TROUPE_" + "__".join(str(part).upper() for part in problem["loc"])
         lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
     return lines
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Find variables that look like settings and are none, each with the nearest that is one."""
+    known = {"TROUPE_" + name.upper() for name in Settings.model_fields}
+    unknown: dict[str, str | None] = {}
+    for variable in os.environ:
+        name = variable.upper()
+        if name.startswith("TROUPE_") and name.split("__")[0] not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            unknown[variable] = near[0] if near else None
+    return unknown

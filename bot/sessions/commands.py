@@ -1,13 +1,12 @@
 """Carry out what somebody commanded, and say so."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from bot.chat.command import Command
+from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
 from bot.prompting.preset import Preset
-from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 
 _MAX_LISTED_CHARS = 100
@@ -25,9 +24,15 @@ class Reply:
 class CommandDesk:
     """`may_change(incoming)` asks, at the time, whether the author may change what others see."""
 
-    def __init__(self, casting: Casting, may_change: Callable[[Incoming], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        casting: Casting,
+        may_change: Callable[[Incoming], Awaitable[bool]],
+        commands: Sequence[CommandSpec],
+    ) -> None:
         self._casting = casting
         self._may_change = may_change
+        self._known = commands
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
@@ -90,7 +95,7 @@ class CommandDesk:
         lines = [
             f"I am {cast.preset.role_name or cast.preset.name}. Write to me here; in a group, "
             "mention me or reply to me.",
-            *(f"/{spec.name} – {spec.summary}" for spec in COMMANDS),
+            *(f"/{spec.name} – {spec.summary}" for spec in self._known),
         ]
         return Reply("\n".join(lines))
 

@@ -1,0 +1,190 @@
+"""OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from bot.backends import faults
+from bot.backends.faults import Endpoint, Fault
+from bot.backends.sse import EventStream, EventTooLong
+from bot.chat.prompt import FinishReason, Prompt, Usage
+from bot.errors import BackendUnavailable
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model writes in one answer
+
+# RodelAgent keeps its string templates among the sampling parameters; no provider knows them.
+_NOT_SENT = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
+_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
+_NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
+
+
+def to_wire(prompt: Prompt, model: str) -> bytes:
+    """Write the request's body.
+
+    Parameters go in as the preset gives them; one that is null is left out, also of what we add.
+
+    Raises:
+        BackendUnavailable: the parameters ask for several answers.
+    """
+    if prompt.parameters.get("n") not in {None, 1}:
+        raise BackendUnavailable(
+            f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer: take it out",
+            "This preset asks for several answers at once; an operator has to mend it.",
+        )
+    sent = {name: each for name, each in prompt.parameters.items() if name not in _NOT_SENT}
+    body: dict[str, object] = {"stream_options": {"include_usage": True}, **sent}
+    if prompt.max_output_tokens is not None:
+        name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+        given = body.get(name)
+        asked = given if isinstance(given, int) else prompt.max_output_tokens
+        body[name] = min(asked, prompt.max_output_tokens)
+    if prompt.stop:
+        body["stop"] = prompt.stop
+    given_values = {name: value for name, value in body.items() if value is not None}
+    messages = [{"role": each.role, "content": each.content} for each in prompt.messages]
+    return msgspec.json.encode(
+        {**given_values, "model": model, "messages": messages, "stream": True}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What some bytes of an answer brought."""
+
+    text: str
+    progress: bool  # the model did something, be it thinking; comments and empty deltas are not
+    fault: Fault | None = None  # what came after it
+
+
+class Reading:
+    """An answer while it comes in, as events or, from a server that cannot stream, in one piece."""
+
+    def __init__(self, endpoint: Endpoint, model: str, *, streamed: bool, now: float) -> None:
+        self.done = False  # nothing of interest follows
+        self.reason: FinishReason | None = None
+        self.usage = Usage()
+        self._endpoint = endpoint
+        self._model = model
+        self._now = now
+        self._events = EventStream()
+        self._whole: list[bytes] | None = None if streamed else []
+        self._bytes = 0
+
+    def feed(self, chunk: bytes) -> Heard:
+        """Take the next bytes."""
+        self._bytes += len(chunk)
+        if self._bytes > MAX_ANSWER_BYTES:
+            return self._failed(f"more than {MAX_ANSWER_BYTES} bytes")
+        if self._whole is not None:
+            self._whole.append(chunk)
+            return Heard("", progress=False)
+        try:
+            events = self._events.feed(chunk)
+        except EventTooLong as error:
+            return self._failed(str(error))
+        return self._take(events)
+
+    def end(self) -> Heard:
+        """Say that the connection has ended; an answer that had not is a fault."""
+        self.done = True
+        last = self._events.end() if self._whole is None else [b"".join(self._whole)]
+        heard = self._take(last)
+        if self.reason is None and heard.fault is None:
+            return Heard(heard.text, heard.progress, faults.cut(self._endpoint))
+        return heard
+
+    def _failed(self, what: str) -> Heard:
+        return Heard("", progress=False, fault=faults.garbled(self._endpoint, what))
+
+    def _take(self, events: list[bytes]) -> Heard:
+        text: list[str] = []
+        progress = False
+        fault: Fault | None = None
+        for data in events:
+            if data.strip() == b"[DONE]":
+                self.done = True
+                fault = faults.cut(self._endpoint) if self.reason is None else None
+                break
+            try:
+                progress = self._take_chunk(data, text) or progress
+            except Fault as found:
+                fault = found
+                break
+        return Heard("".join(text), progress, fault)
+
+    def _take_chunk(self, data: bytes, text: list[str]) -> bool:
+        """Append what it says to `text`; True if the model did something."""
+        if not data.strip():
+            return False
+        try:
+            chunk = _decode_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
+        if chunk.error:
+            raise faults.from_event(self._endpoint, self._model, data, self._now)
+        if chunk.usage:
+            self.usage = chunk.usage.counted()
+        if not chunk.choices or self.reason is not None:
+            return False
+        choice = chunk.choices[0]
+        delta = choice.delta or choice.message or _Delta()
+        if said := delta.text():
+            text.append(said)
+        if choice.finish_reason in _NO_REASONS:
+            raise faults.cut(self._endpoint)
+        if choice.finish_reason:
+            self.reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
+        return bool(said or delta.thinks() or choice.finish_reason)
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | list[_Part] | None = None  # Mistral's reasoning models send parts
+    reasoning_content: object = None
+    reasoning: object = None
+    tool_calls: object = None
+
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+    def thinks(self) -> bool:
+        return bool(self.content or self.reasoning_content or self.reasoning or self.tool_calls)
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None  # where a whole answer has it
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name
+
+    def counted(self) -> Usage:
+        details = self.prompt_tokens_details or _PromptDetails()
+        return Usage(
+            prompt_tokens=self.prompt_tokens or 0,
+            cached_tokens=details.cached_tokens or self.prompt_cache_hit_tokens or 0,
+            output_tokens=self.completion_tokens or 0,
+        )
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: object = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode

@@ -1,0 +1,87 @@
+"""Look at everything an operator set up, and say what is wrong and how to mend it."""
+
+from collections.abc import Awaitable, Callable
+
+from bot.app import make_backends, make_platforms, presets_folder
+from bot.errors import TroupeError
+from bot.ports import Backend, Platform
+from bot.prompting.preset import Preset
+from bot.prompting.presets import find_preset, load_presets
+from bot.settings import Settings, unknown_variables
+from bot.storage.database import opened
+from bot.storage.redis import connected
+
+Tell = Callable[[str], None]
+
+
+async def check(settings: Settings, tell: Tell) -> bool:
+    """Tell one line for each thing; True when all of them are well."""
+    results = [_no_typos(tell)]
+
+    async def look(name: str, at: Awaitable[str]) -> None:
+        try:
+            tell(f"ok     {name}: {await at}")
+            results.append(True)
+        except TroupeError as error:
+            for line in str(error).splitlines():
+                tell(f"WRONG  {name}: {line}")
+            results.append(False)
+
+    await look("presets", _presets(settings))
+    await look("database", _database(settings))
+    await look("coordinator", _coordinator(settings))
+    for platform in make_platforms(settings):
+        await look(platform.name, _platform(platform))
+    if all(results):  # without presets nobody knows which providers are wanted
+        for name, backend in make_backends(settings, _read(settings)).items():
+            await look(f"provider {name}", _backend(backend))
+    return all(results)
+
+
+def _no_typos(tell: Tell) -> bool:
+    unknown = unknown_variables()
+    for name, nearest in unknown.items():
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        tell(f"WRONG  settings: {name} is no setting of Troupe{hint}")
+    if not unknown:
+        tell("ok     settings")
+    return not unknown
+
+
+def _read(settings: Settings) -> dict[str, Preset]:
+    return load_presets(presets_folder(settings))
+
+
+async def _presets(settings: Settings) -> str:
+    presets = _read(settings)
+    default = find_preset(presets, settings.default_preset)
+    make_backends(settings, presets)
+    return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
+
+
+async def _database(settings: Settings) -> str:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    async with opened(settings.sqlalchemy_url) as database:
+        return "SQLite" if database.is_sqlite else "PostgreSQL"
+
+
+async def _coordinator(settings: Settings) -> str:
+    if settings.redis_url is None:
+        return "an embedded Valkey, started with the service"
+    async with connected(settings.redis_url.get_secret_value()) as coordinator:
+        await coordinator.reap("check")
+    return "Redis answers"
+
+
+async def _platform(platform: Platform) -> str:
+    try:
+        return await platform.check()
+    finally:
+        await platform.close()
+
+
+async def _backend(backend: Backend) -> str:
+    try:
+        return await backend.check()
+    finally:
+        await backend.close()

@@ -1,0 +1,87 @@
+"""Keep every platform listening, until a signal says stop or there is nothing more to hear."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import structlog
+
+from bot.errors import PlatformFatal
+from bot.ports import Clock, Intake, Platform
+
+_log = structlog.get_logger(__name__)
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Listening:
+    """Runs platforms side by side; one that fails is run again, unless no retry helps."""
+
+    def __init__(self, platforms: Collection[Platform], intake: Intake, clock: Clock) -> None:
+        self._platforms = platforms
+        self._intake = intake
+        self._clock = clock
+        self._failed: dict[str, str] = {}
+
+    def trouble(self, platform: Platform) -> str | None:
+        """Why nothing is heard from there just now; None while all is well."""
+        return self._failed.get(platform.name) or platform.trouble
+
+    async def until_stopped(self) -> None:
+        """Return on SIGINT or SIGTERM, and when every platform has come to its end.
+
+        Raises:
+            PlatformFatal: a platform refused us while we were starting, or none is left.
+        """
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stopped = asyncio.create_task(stop.wait())
+        running = {asyncio.create_task(self._keep(one)) for one in self._platforms}
+        try:
+            while running and not stop.is_set():
+                done, _ = await asyncio.wait(
+                    {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
+                )
+                running -= done
+                for task in done - {stopped}:
+                    await task  # raises what it ended with
+        finally:
+            await cancelled([*running, stopped])
+
+    async def _keep(self, platform: Platform) -> None:
+        pause = 1.0
+        was_connected = False
+        while True:
+            run = asyncio.create_task(platform.run(self._intake), name=f"hear {platform.name}")
+            try:
+                while not run.done():
+                    await asyncio.wait([run], timeout=1)
+                    was_connected = was_connected or platform.trouble is None
+            finally:
+                await cancelled([run])
+            error = run.exception()
+            if error is None:
+                return
+            self._failed[platform.name] = str(error) or type(error).__name__
+            if isinstance(error, PlatformFatal) and not (was_connected and self._others(platform)):
+                raise error
+            _log.error("platform_failed", platform=platform.name, exc_info=error)
+            if isinstance(error, PlatformFatal):
+                return  # the others go on; /readyz says what is wrong here
+            await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._failed.pop(platform.name, None)
+
+    def _others(self, platform: Platform) -> bool:
+        return any(one.name not in self._failed for one in self._platforms if one is not platform)
+
+
+async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they raised stays in them."""
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -1,0 +1,108 @@
+"""Commands as Discord shows them: the payloads it is told, and what comes back from people."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import discord
+import structlog
+from discord.app_commands import Choice
+
+from bot.chat.command import CommandSpec, Option
+from bot.platforms.discord.requests import FAILURES
+
+# (command, action, option, what was typed so far) -> what might be meant
+Complete = Callable[[str, str | None, str, str], Sequence[str]]
+
+_log = structlog.get_logger(__name__)
+_SUBCOMMAND, _STRING = 1, 3  # option types
+_IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
+_MAX_CHOICES = 25
+_MAX_CHOICE_CHARS = 100
+_MAX_SUMMARY_CHARS = 100
+
+
+def to_payload(spec: CommandSpec) -> dict[str, Any]:
+    """Describe a command for `PUT /applications/{id}/commands`."""
+    actions = [{**_described(action), "type": _SUBCOMMAND} for action in spec.actions]
+    return {
+        **_described(spec),
+        "options": actions or _described(spec)["options"],
+        "type": 1,
+        "contexts": [_IN_A_GUILD, _IN_A_DM],
+    }
+
+
+def differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether Discord knows other commands than these; what it adds by itself does not count."""
+    known = {command["name"]: command for command in theirs}
+    if {command["name"] for command in ours} != set(known):
+        return True
+    return any(not _says(known[command["name"]], command) for command in ours)
+
+
+def spoken(interaction: discord.Interaction) -> str:
+    """What somebody would have typed for this command: "/preset use nova"."""
+    name, action, options = _parts(interaction)
+    words = [f"/{name}", action, *(str(option["value"]) for option in options)]
+    return " ".join(word for word in words if word)
+
+
+async def suggest(interaction: discord.Interaction, complete: Complete) -> None:
+    """Answer an option that somebody is typing; Discord drops answers after 3 s by itself."""
+    name, action, options = _parts(interaction)
+    focused = next((option for option in options if option.get("focused")), None)
+    if focused is None:
+        return
+    found = complete(name, action, focused["name"], str(focused["value"]))
+    fitting = [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
+    try:
+        await interaction.response.autocomplete([Choice(name=text, value=text) for text in fitting])
+    except FAILURES as error:
+        _log.info("no suggestions were shown", command=name, error=type(error).__name__)
+
+
+def _described(spec: CommandSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "description": spec.summary[:_MAX_SUMMARY_CHARS],
+        "options": [_option(option) for option in spec.options],
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "type": _STRING,
+        "name": option.name,
+        "description": option.summary[:_MAX_SUMMARY_CHARS],
+        "required": option.required,
+        "autocomplete": option.completes,
+    }
+
+
+def _says(theirs: object, ours: object) -> bool:
+    """Compare what we say only. An empty list and False may be left out by Discord."""
+    match ours:
+        case dict():
+            return isinstance(theirs, Mapping) and all(
+                _says(theirs.get(key), value) for key, value in ours.items()
+            )
+        case list():
+            listed = list(theirs) if isinstance(theirs, Sequence) else []
+            return len(listed) == len(ours) and all(map(_says, listed, ours))
+        case False:
+            return not theirs
+        case _:
+            return theirs == ours
+
+
+def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict[str, Any]]]:
+    data: Mapping[str, Any] = interaction.data or {}
+    options = list(_options(data))
+    for option in options:
+        if option["type"] == _SUBCOMMAND:
+            return data["name"], option["name"], list(_options(option))
+    return data.get("name", ""), None, options
+
+
+def _options(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from data.get("options") or []

@@ -1,0 +1,120 @@
+"""The gateway connection: puts all that Discord says into one queue, in the order it was said."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import discord
+import structlog
+import yarl
+from discord.gateway import DiscordWebSocket
+from discord.http import Route
+from discord.utils import utcnow
+
+from bot.platforms.discord.commands import Complete, suggest
+from bot.platforms.discord.requests import FAILURES, LONGEST_WAIT_SECONDS
+from bot.settings import DiscordSettings
+
+_log = structlog.get_logger(__name__)
+_DEFER_SECONDS = 3.0  # Discord forgets a command that nobody acknowledged by then
+_GUILDS_SECONDS = 1.0  # the longest pause between two guilds while a new session begins
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegan:
+    """Discord began a new session: what was said between the last one and this was not heard."""
+
+    at: datetime
+    guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A native command, and whether it could be acknowledged."""
+
+    interaction: discord.Interaction
+    deferred: asyncio.Future[bool]
+
+
+Event = discord.Message | Commanded | SessionBegan
+
+
+class Gateway(discord.Client):
+    """One connection with RESUME, heartbeats and reconnects by discord.py."""
+
+    def __init__(self, settings: DiscordSettings, complete: Complete) -> None:
+        # discord.py keeps both addresses on its classes: one process talks to one Discord.
+        Route.BASE = settings.api_base.rstrip("/")
+        if settings.gateway_url is not None:
+            DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(settings.gateway_url)
+        super().__init__(
+            intents=discord.Intents(guilds=True, messages=True, message_content=True),
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            guild_ready_timeout=_GUILDS_SECONDS,
+        )
+        # The constructor would not take less than 30 s.
+        self.http.max_ratelimit_timeout = LONGEST_WAIT_SECONDS
+        self._complete = complete
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._session: SessionBegan | None = None
+        self._connected = False
+
+    @property
+    def trouble(self) -> str | None:
+        if self.is_closed():
+            return "the Discord client has ended"
+        if not self._connected:
+            return "connecting to the Discord gateway"
+        return None if self.ws.open else "the Discord gateway closed the connection"
+
+    async def events(self) -> list[Event]:
+        """Wait for something, and take all there is up to the beginning of a session."""
+        taken = [await self._events.get()]
+        while not self._events.empty() and not isinstance(taken[-1], SessionBegan):
+            taken.append(self._events.get_nowait())
+        return taken
+
+    async def on_connect(self) -> None:
+        """A session began, by IDENTIFY; a resumed one tells what was missed by itself."""
+        self._guilds_known()
+        self._session = SessionBegan(utcnow())
+        _log.info("a Discord session began")
+        self._events.put_nowait(self._session)
+
+    async def on_ready(self) -> None:
+        self._connected = True
+        self._guilds_known()
+
+    async def on_resumed(self) -> None:
+        self._connected = True
+
+    async def on_disconnect(self) -> None:
+        self._connected = False
+
+    async def on_message(self, message: discord.Message) -> None:
+        self._events.put_nowait(message)
+
+    async def on_interaction(self, interaction: discord.Interaction) -> None:
+        if interaction.channel_id is None:
+            return  # a kind of place that discord.py does not know: nobody could be answered there
+        if interaction.type is discord.InteractionType.autocomplete:
+            await suggest(interaction, self._complete)
+        elif interaction.type is discord.InteractionType.application_command:
+            deferred = asyncio.get_running_loop().create_future()
+            self._events.put_nowait(Commanded(interaction, deferred))
+            deferred.set_result(await _deferred(interaction))
+
+    def _guilds_known(self) -> None:
+        if self._session is not None:
+            self._session.guilds_known.set()
+
+
+async def _deferred(interaction: discord.Interaction) -> bool:
+    try:
+        async with asyncio.timeout(_DEFER_SECONDS):
+            await interaction.response.defer(ephemeral=True, thinking=True)
+    except FAILURES as error:
+        _log.warning("a command was not acknowledged in time", error=type(error).__name__)
+        return False
+    return True

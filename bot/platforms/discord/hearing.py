@@ -1,0 +1,193 @@
+"""From the gateway to disk: everything in one order, and what was missed before what is live."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import discord
+import structlog
+from discord.utils import snowflake_time, time_snowflake
+
+from bot.chat.incoming import Incoming
+from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
+from bot.platforms.discord.cursors import CONNECTED, PREFIX, Cursors, named
+from bot.platforms.discord.gateway import Commanded, Event, Gateway, SessionBegan
+from bot.platforms.discord.incoming import command_to_incoming, to_incoming
+from bot.platforms.discord.requests import asking
+from bot.ports import Clock, Intake
+
+Room = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
+
+_log = structlog.get_logger(__name__)
+_ANSWERED = timedelta(hours=24)  # older than that nobody waits for an answer any more
+_REMEMBERED = timedelta(days=7)
+_DISORDER = timedelta(seconds=60)  # by how much channels may overtake each other
+_MAX_CHANNELS = 500
+_AT_ONCE = 5
+_PAGE = 100
+_CATCH_UP_SECONDS = 120.0
+_PAUSE_SECONDS = 2.0
+_DEFER_SECONDS = 4.0
+
+
+class Hearing:
+    """Stores what one gateway connection says; nothing is dropped while the store is away."""
+
+    def __init__(self, gateway: Gateway, bot: discord.ClientUser, intake: Intake, clock: Clock):
+        self._gateway = gateway
+        self._bot = bot
+        self._intake = intake
+        self._clock = clock
+        self._cursors = Cursors()
+        self._few = asyncio.Semaphore(_AT_ONCE)
+        self.trouble: str | None = None
+
+    async def run(self) -> None:
+        while True:
+            events = await self._gateway.events()
+            await self._store(events)
+            if isinstance(events[-1], SessionBegan):
+                await self._catch_up(events[-1])
+
+    async def _store(self, events: Sequence[Event]) -> None:
+        """Hand over what people said, in order; a cursor moves with what it counts, or later."""
+        incomings: list[Incoming] = []
+        heard: list[tuple[int, int]] = []
+        kept: set[int] = set()
+        for event in events:
+            match event:
+                case SessionBegan():
+                    continue
+                case Commanded():
+                    incomings.append(await _commanded(event))
+                case discord.Message():
+                    heard.append((event.channel.id, event.id))
+                    if (incoming := to_incoming(event, self._bot)) is not None:
+                        incomings.append(incoming)
+                        kept.add(event.channel.id)
+        due = self._cursors.due(heard, kept)
+        if not incomings:
+            self._cursors.passed(due)
+            return
+        await self._hear(incomings, named(due))
+        self._cursors.kept(due)
+
+    async def _hear(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        while True:
+            try:
+                await self._intake.hear(incomings, cursors)
+            except StoreError as error:
+                await self._store_away(error)
+            else:
+                self.trouble = None
+                return
+
+    async def _learn(self) -> None:
+        while True:
+            try:
+                self._cursors.learn(await self._intake.cursors(PREFIX))
+            except StoreError as error:
+                await self._store_away(error)
+            else:
+                self.trouble = None
+                return
+
+    async def _store_away(self, error: StoreError) -> None:
+        self.trouble = "what Discord says cannot be stored"
+        _log.warning("messages wait for the store", error=str(error))
+        await self._clock.sleep(_PAUSE_SECONDS)
+
+    async def _catch_up(self, session: SessionBegan) -> None:
+        """Ask for what was said between the last session and this one."""
+        await session.guilds_known.wait()
+        await self._learn()
+        missing = dict(self._unheard(session.at))
+        try:
+            async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
+                for channel, after in list(missing.items()):
+                    tasks.create_task(self._catch_up_with(channel, after, missing))
+        except TimeoutError:
+            _log.warning("some channels could not be caught up with", channels=len(missing))
+            self._cursors.hold(missing)
+        else:
+            await self._hear((), {CONNECTED: str(time_snowflake(session.at))})
+
+    async def _catch_up_with(self, channel: int, after: int, missing: dict[int, int]) -> None:
+        """Store all messages of a channel after this one, and take it out of `missing`."""
+        async with self._few:
+            while True:
+                try:
+                    page = await self._page(channel, after)
+                except PlatformFatal:
+                    raise
+                except Refused as error:
+                    _log.info("a channel cannot be read", channel=channel, error=str(error))
+                    page = []
+                except RateLimited as limited:
+                    await self._clock.sleep(limited.retry_after_seconds)
+                    continue
+                except PlatformError:
+                    await self._clock.sleep(_PAUSE_SECONDS)
+                    continue
+                await self._store(page)
+                if len(page) < _PAGE:
+                    del missing[channel]
+                    return
+                after = page[-1].id
+
+    async def _page(self, channel_id: int, after: int) -> list[discord.Message]:
+        gateway = self._gateway
+        async with asking(gateway):
+            channel = gateway.get_channel(channel_id) or await gateway.fetch_channel(channel_id)
+            if not isinstance(channel, discord.abc.Messageable):
+                return []
+            history = channel.history(limit=_PAGE, after=discord.Object(after), oldest_first=True)
+            return [message async for message in history]
+
+    def _unheard(self, now: datetime) -> list[tuple[int, int]]:
+        """The channels that may have something new, and the message to look after.
+
+        Discord tells the last message of every channel of a guild, so that only those with news
+        are asked; it tells nothing of direct messages and archived threads.
+        """
+        stored = self._cursors.stored
+        since = self._everywhere_heard_until()
+        if since is None:
+            return []  # the first start: nobody waits for an answer to what was said before
+        visible = {channel.id: channel.last_message_id or 0 for channel in self._visible()}
+        unheard = {
+            channel: stored.get(channel, since)
+            for channel, last in visible.items()
+            if last > stored.get(channel, since)
+        } | {
+            channel: cursor
+            for channel, cursor in stored.items()
+            if channel not in visible and snowflake_time(cursor) > now - _REMEMBERED
+        }
+        newest_first = sorted(unheard.items(), key=lambda item: item[1], reverse=True)
+        oldest = time_snowflake(now - _ANSWERED)
+        return [(channel, max(after, oldest)) for channel, after in newest_first[:_MAX_CHANNELS]]
+
+    def _everywhere_heard_until(self) -> int | None:
+        marks = [self._cursors.connected] if self._cursors.connected else []
+        if self._cursors.stored:
+            newest = snowflake_time(max(self._cursors.stored.values()))
+            marks.append(time_snowflake(newest - _DISORDER))
+        return max(marks, default=None)
+
+    def _visible(self) -> Iterator[Room]:
+        for guild in self._gateway.guilds:
+            rooms: list[Room] = [*guild.text_channels, *guild.voice_channels]
+            rooms += [*guild.stage_channels, *guild.threads]
+            for room in rooms:
+                place = room.parent if isinstance(room, discord.Thread) else room
+                may = place.permissions_for(guild.me) if place else discord.Permissions.none()
+                if may.read_messages and may.read_message_history:
+                    yield room
+
+
+async def _commanded(event: Commanded) -> Incoming:
+    # Its answer would be refused while Discord does not know of the acknowledgement.
+    await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
+    deferred = event.deferred.done() and event.deferred.result()
+    return command_to_incoming(event.interaction, deferred=deferred)

@@ -1,0 +1,143 @@
+"""What Discord says, as `Incoming`: the way in, where everything of discord.py ends."""
+
+import re
+
+import discord
+
+from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.platforms.discord.commands import spoken
+
+_REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
+_WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
+
+
+def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming | None:
+    """Turn a message from the gateway or from the history into ours.
+
+    None for what nobody said: our own messages, those of bots and webhooks, system messages, and
+    messages without text.
+    """
+    if message.author.bot or message.webhook_id is not None:
+        return None
+    if message.type not in _WRITTEN_BY_PEOPLE or not message.content.strip():
+        return None
+    original = _replied_to(message)
+    return Incoming(
+        address=Address("discord", str(message.channel.id)),
+        external_key=str(message.id),
+        message_id=str(message.id),
+        author=_person(message.author),
+        text=_readable(_without_call(message, bot), message),
+        at=message.created_at,
+        wake=_wake(message, original, bot),
+        scopes=_scopes(message.channel.id, message.channel, message.guild),
+        author_is_admin=True if message.guild is None else None,
+        quote=_quote(original),
+    )
+
+
+def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> Incoming:
+    """Turn a native command into ours, written as people would write it: "/preset use nova".
+
+    One that was not deferred in time has no interaction: it is answered by a plain message.
+    """
+    permissions = interaction.permissions
+    return Incoming(
+        address=Address("discord", str(interaction.channel_id)),
+        external_key=f"i{interaction.id}",
+        message_id=None,
+        author=_person(interaction.user),
+        text=spoken(interaction),
+        at=interaction.created_at,
+        wake=Wake.COMMAND,
+        scopes=_scopes(interaction.channel_id, interaction.channel, interaction.guild),
+        author_is_admin=interaction.guild_id is None
+        or permissions.administrator
+        or permissions.manage_guild,
+        interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
+    )
+
+
+def _person(user: discord.abc.User) -> Person:
+    return Person(id=f"discord:{user.id}", name=user.display_name)
+
+
+def _scopes(place: int | None, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:
+    scopes = [f"discord:{place}"]
+    if isinstance(channel, discord.Thread):
+        scopes.append(f"discord:{channel.parent_id}")
+    if guild is not None:
+        scopes.append(f"discord:guild:{guild.id}")
+    return tuple(scopes)
+
+
+def _replied_to(message: discord.Message) -> discord.Message | None:
+    # A forward has a reference, too, but is no reply.
+    if message.type is not discord.MessageType.reply or message.reference is None:
+        return None
+    original = message.reference.resolved
+    return original if isinstance(original, discord.Message) else None
+
+
+def _quote(original: discord.Message | None) -> str | None:
+    return (_readable(original.content, original) or None) if original is not None else None
+
+
+def _wake(
+    message: discord.Message, original: discord.Message | None, bot: discord.ClientUser
+) -> Wake | None:
+    if message.guild is None:
+        return Wake.DM
+    if _called_in(message, bot):
+        return Wake.MENTION
+    if original is not None and original.author.id == bot.id:
+        return Wake.REPLY
+    return None
+
+
+def _called_in(message: discord.Message, bot: discord.ClientUser) -> bool:
+    """Whether the text calls the bot by its name or by the role that Discord made for it.
+
+    Discord's own list is asked as well, since a mention within a code block is none; the list
+    alone does not do, since it also names whom a reply goes to.
+    """
+    listed = {user.id for user in message.mentions} | {role.id for role in message.role_mentions}
+    return bool(_names(message, bot) & _referred(message.content) & listed)
+
+
+def _names(message: discord.Message, bot: discord.ClientUser) -> set[int]:
+    role = message.guild.self_role if message.guild else None
+    return {bot.id, role.id} if role else {bot.id}
+
+
+def _referred(content: str) -> set[int]:
+    return {int(found["id"]) for found in _REFERENCE.finditer(content)}
+
+
+def _without_call(message: discord.Message, bot: discord.ClientUser) -> str:
+    """Take the call off the beginning; somebody who only calls keeps it, or nothing was said."""
+    rest = text = message.content.strip()
+    names = _names(message, bot)
+    while (found := _REFERENCE.match(rest)) and int(found["id"]) in names:
+        rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
+    return rest or text
+
+
+def _readable(text: str, message: discord.Message) -> str:
+    """Write names where Discord writes ids; what cannot be resolved stays as it is."""
+    people = {user.id: user.display_name for user in message.mentions}
+    guild = message.guild
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found["id"])
+        match found["kind"]:
+            case "#":
+                channel = guild.get_channel_or_thread(number) if guild else None
+                return f"#{channel.name}" if channel else found[0]
+            case "@&":
+                role = guild.get_role(number) if guild else None
+                return f"@{role.name}" if role else found[0]
+            case _:
+                return f"@{people[number]}" if number in people else found[0]
+
+    return _REFERENCE.sub(name, text.strip())

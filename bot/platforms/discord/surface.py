@@ -1,0 +1,125 @@
+"""How answers reach Discord: one REST call each, repeatable, and nobody is ever pinged."""
+
+import contextlib
+from collections.abc import Mapping, Set
+from typing import Any
+
+import discord
+from discord.http import Route
+from typing_extensions import override
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits
+from bot.errors import OutcomeUnknown, Refused, Unreachable, Vanished
+from bot.platforms.discord.requests import asking
+from bot.ports import Surface
+
+_PAGE = 100
+_MAX_PAGES = 10
+_LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=8.0)
+
+
+class DiscordSurface(Surface):
+    """Says things through whatever connection the platform has at the moment."""
+
+    def __init__(self) -> None:
+        self._client: discord.Client | None = None
+
+    def speak_through(self, client: discord.Client | None) -> None:
+        """Use this client, which is logged in, from now on; None while there is none."""
+        self._client = client
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return _LIMITS
+
+    @override
+    async def send(
+        self,
+        address: Address,
+        text: str,
+        *,
+        nonce: str,
+        reply_to: str | None,
+        interaction: str | None,
+    ) -> str:
+        if interaction is not None:
+            with contextlib.suppress(Refused):  # its token is spent: say it in the channel instead
+                return await self._respond(interaction, text)
+        body: dict[str, Any] = {**_spoken(text), "nonce": nonce, "enforce_nonce": True}
+        if reply_to is not None:
+            body["message_reference"] = {"message_id": reply_to, "fail_if_not_exists": False}
+        route = Route("POST", "/channels/{channel_id}/messages", channel_id=address.chat)
+        return str((await self._ask(route, json=body))["id"])
+
+    @override
+    async def edit(self, address: Address, message_id: str, text: str) -> None:
+        await self._ask(_message("PATCH", address, message_id), json=_spoken(text))
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        with contextlib.suppress(Vanished):
+            await self._ask(_message("DELETE", address, message_id))
+
+    @override
+    async def typing(self, address: Address) -> None:
+        await self._ask(Route("POST", "/channels/{channel_id}/typing", channel_id=address.chat))
+
+    @override
+    async def find(
+        self, address: Address, text: str, *, after: str | None, known: Set[str]
+    ) -> str | None:
+        newest = after
+        for _ in range(_MAX_PAGES):
+            page = await self._page(address, newest)
+            for message in page:
+                if message["id"] not in known and self._wrote(message, text):
+                    return str(message["id"])
+            if len(page) < _PAGE or newest is None:
+                return None
+            newest = page[-1]["id"]
+        raise OutcomeUnknown(f"more than {_MAX_PAGES * _PAGE} messages came after the one to find")
+
+    def _wrote(self, message: Mapping[str, Any], text: str) -> bool:
+        bot = self._connected().user
+        ours = bot is not None and message["author"]["id"] == str(bot.id)
+        # Discord takes white space off both ends.
+        return ours and message["content"].strip() == text.strip()
+
+    async def _page(self, address: Address, after: str | None) -> list[dict[str, Any]]:
+        """Give the messages after this one, oldest first; without one, the newest of all."""
+        params = {"limit": str(_PAGE)} | ({"after": after} if after else {})
+        route = Route("GET", "/channels/{channel_id}/messages", channel_id=address.chat)
+        page: list[dict[str, Any]] = await self._ask(route, params=params)
+        return page[::-1]
+
+    async def _respond(self, interaction: str, text: str) -> str:
+        """Fill in the deferred response of a command; doing it twice is the same as once."""
+        application, _, token = interaction.partition(":")
+        route = Route(
+            "PATCH",
+            "/webhooks/{webhook_id}/{webhook_token}/messages/@original",
+            webhook_id=application,
+            webhook_token=token,
+        )
+        return str((await self._ask(route, json=_spoken(text)))["id"])
+
+    async def _ask(self, route: Route, **request: Any) -> Any:
+        client = self._connected()
+        async with asking(client):
+            return await client.http.request(route, **request)
+
+    def _connected(self) -> discord.Client:
+        if self._client is None:
+            raise Unreachable("Discord is not connected just now")
+        return self._client
+
+
+def _spoken(text: str) -> dict[str, Any]:
+    # Nobody is pinged; edits are asked again who is.
+    return {"content": text, "allowed_mentions": {"parse": [], "replied_user": False}}
+
+
+def _message(method: str, address: Address, message_id: str) -> Route:
+    path = "/channels/{channel_id}/messages/{message_id}"
+    return Route(method, path, channel_id=address.chat, message_id=message_id)

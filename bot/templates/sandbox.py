@@ -1,0 +1,193 @@
+"""The Jinja engine of chat templates: what transformers runs, made quick for plain dictionaries.
+
+A chat template asks for `message.role` and `loop.first` far more often than for anything else. The
+stock sandbox answers each with a failed attribute look-up, an exception and a walk over its rules.
+Here the compiled code asks first whether the object is a plain `dict` (or jinja's own loop), whose
+answer is known to be safe, and goes to the sandbox with everything else.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import BuiltinMethodType
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from typing_extensions import override
+
+DICT_ATTRIBUTES = frozenset(dir(dict))
+LOOP_ATTRIBUTES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
+# What a template may take from the two kinds of object it is made of, without further questions.
+# `str.format` is not among it: it walks into the attributes of its arguments.
+HARMLESS: dict[type, frozenset[str]] = {
+    str: frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"},
+    dict: frozenset(("get", "items", "keys", "values")),
+}
+
+
+class DictFirst(CodeGenerator):
+    """Writes `x.key` as: `x["key"]` if x is a plain dict that has it, else the sandbox's answer."""
+
+    @override
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        guard = None
+        if isinstance(node.node, nodes.Name):
+            name = frame.symbols.ref(node.node.name)
+            if node.node.name == "loop" and node.attr in LOOP_ATTRIBUTES:
+                guard = f"{name}.{node.attr} if {name}.__class__ is LoopContext"
+            elif node.attr not in DICT_ATTRIBUTES:  # jinja prefers the attribute to the key
+                guard = _when_dict(name, node.attr)
+        self._guarded(guard, super().visit_Getattr, node, frame)
+
+    @override
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        guard = None
+        key = node.arg.value if isinstance(node.arg, nodes.Const) else None
+        if isinstance(node.node, nodes.Name) and isinstance(key, str):
+            guard = _when_dict(frame.symbols.ref(node.node.name), key)
+        self._guarded(guard, super().visit_Getitem, node, frame)
+
+    def _guarded(
+        self, guard: str | None, visit: Callable[..., None], node: nodes.Expr, frame: Frame
+    ) -> None:
+        if guard is None:
+            visit(node, frame)
+            return
+        self.write(f"({guard} else ")
+        visit(node, frame)
+        self.write(")")
+
+
+def _when_dict(name: str, key: str) -> str:
+    return f"{name}[{key!r}] if {name}.__class__ is dict and {key!r} in {name}"
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """transformers' environment: no code, no files, no changes to what is passed in."""
+
+    code_generator_class = DictFirst
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension]
+        )
+        self.filters["tojson"] = to_json
+        self.globals["raise_exception"] = raise_exception
+        self.globals["namespace"] = PublicNamespace
+
+    @override
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = obj.__class__
+        if kind is dict and attribute not in DICT_ATTRIBUTES:
+            return self.getitem(obj, attribute)
+        if attribute in HARMLESS.get(kind, ()):
+            return getattr(obj, attribute)
+        if kind is PublicNamespace and attribute in obj.__dict__:
+            return obj.__dict__[attribute]
+        return super().getattr(obj, attribute)
+
+    @override
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if obj.__class__ is dict and argument.__class__ is str and argument not in DICT_ATTRIBUTES:
+            return obj[argument] if argument in obj else self.undefined(obj=obj, name=argument)
+        return super().getitem(obj, argument)
+
+    @override
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # Methods of texts are what templates call most, and there is nothing to check about them.
+        if obj.__class__ is BuiltinMethodType and obj.__self__.__class__ in HARMLESS:
+            kwargs.pop("_loop_vars", None)  # compiled code passes its scope with every call
+            kwargs.pop("_block_vars", None)
+            return obj(*args, **kwargs)
+        return super().call(context, obj, *args, **kwargs)
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks what a model wrote, for training; prompts do not change by it."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
+
+    @override
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class PublicNamespace(Namespace):
+    """jinja's `namespace()` without names that begin with an underscore.
+
+    The values are ordinary attributes: jinja's own look-up is a function in Python, and templates
+    read their namespaces for every message.
+    """
+
+    __getattribute__ = object.__getattribute__
+
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
+
+    @override
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise SecurityError(
+                "Chat templates cannot store underscore-prefixed attributes on a namespace, "
+                f"but got {name!r}. Please rename the attribute."
+            )
+        self.__dict__[name] = value
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Namespace {self.__dict__!r}>"
+
+
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it was in the training data: no HTML escapes, which jinja's own filter adds."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+class CompiledTemplate:
+    """A template as code, with everything that does not change from one rendering to the next."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._template: Template = ENVIRONMENT.from_string(source)
+        # jinja keeps globals in a ChainMap and walks it on every rendering.
+        self._globals: dict[str, Any] = dict(self._template.globals)
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        context = Context(
+            ENVIRONMENT, {**self._globals, **variables}, self._template.name, self._template.blocks
+        )
+        return "".join(self._template.root_render_func(context))
+
+
+ENVIRONMENT = Sandbox()
+
+
+@lru_cache(maxsize=256)
+def compile_template(source: str) -> CompiledTemplate:
+    """Compile once: it costs several milliseconds. Raises what jinja2 raises for bad syntax."""
+    return CompiledTemplate(source)

@@ -1,0 +1,364 @@
+"""Every way in which a service can fail an answer ends in a stated way, in time."""
+
+import asyncio
+import gzip
+import json
+from itertools import chain
+
+import pytest
+
+from bot.backends import completions
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.errors import BackendInterrupted, BackendUnavailable
+from tests.backends.asking import ask, prompt
+from tests.backends.conftest import Connect, Impatient
+from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
+from tests.shared_data import shared_folder
+
+OVERLOADED = event({"error": {"message": "SECRET overloaded", "code": "overloaded"}})
+COMMENTS = [step for _ in range(300) for step in (b": OPENROUTER PROCESSING\n\n", 0.02)]
+QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
+
+
+def bytewise(whole: bytes) -> list[bytes | float]:
+    return list(chain.from_iterable((whole[i : i + 1], 0.0001) for i in range(len(whole))))
+
+
+COMPLETE = {
+    "split inside characters": (bytewise(said("héllo 🎉 日本") + STOP + DONE), "héllo 🎉 日本"),
+    "CRLF": ([(said("a", "b") + STOP + DONE).replace(b"\n", b"\r\n")], "ab"),
+    "no DONE": ([said("com", "plete") + STOP], "complete"),
+    "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
+    "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
+    "comments first": ([b": keep-alive\n\n", 0.05, b": hi\n\n", said("a") + STOP + DONE], "a"),
+    "foreign events": ([said("a") + b"event: ping\n\n" + said("b") + STOP + DONE], "ab"),
+    "no choices": ([event({"choices": []}) + said("ok") + STOP + DONE], "ok"),
+    "null deltas": ([chunk(tool_calls=None) + event({"choices": [{}]}) + said("a") + STOP], "a"),
+    "reasoning": ([chunk(reasoning_content="hm") + chunk(reasoning="so") + said("a") + STOP], "a"),
+    "only reasoning": ([chunk(reasoning_content="hm") + STOP + DONE], ""),
+    "content in parts": (
+        [chunk([{"type": "text", "text": "a"}, {"type": "thinking"}]) + STOP],
+        "a",
+    ),
+    "two finish reasons": ([said("a") + STOP + STOP + said("LATE") + DONE], "a"),
+    "an error after the finish": ([said("a") + STOP + OVERLOADED], "a"),
+    "data after DONE": ([said("a") + STOP + DONE + said("LATE") + STOP], "a"),
+    "tool calls": ([said("a") + chunk(finish="tool_calls", tool_calls=[{"index": 0}]) + DONE], "a"),
+    "usage null": ([said("a") + event({"choices": [], "usage": None}) + STOP + DONE], "a"),
+    "nothing at all": ([STOP + DONE], ""),
+    "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
+    "its own prompt": ([said("CANARY") + STOP + DONE], "CANARY"),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+async def test_odd_but_complete_answer(connect: Connect, service: FakeOpenAI, name: str) -> None:
+    steps, text = COMPLETE[name]
+    service.plays(steps)
+
+    answer = await ask(connect())
+
+    assert (answer.error, answer.text) == (None, text)
+    assert answer.finish == Finish(
+        FinishReason.STOP, answer.finish.usage if answer.finish else Usage()
+    )
+    assert len(service.log) == 1
+
+
+CUT_SHORT = {
+    "end without finish reason": ([said("par", "tial")], "partial"),
+    "DONE without finish reason": ([said("par") + DONE], "par"),
+    "reset": ([said("abc"), 0.05, b'data: {"id":"c1","obj', 0.05, CUT], "abc"),
+    "error event": ([said("par", "tial"), OVERLOADED], "partial"),
+    "error event in the same breath": ([said("par", "tial") + OVERLOADED], "partial"),
+    "error as finish reason": ([said("par") + chunk(finish="error") + DONE], "par"),
+    "bad JSON": ([said("abc") + b"data: {nope\n\n" + STOP + DONE], "abc"),
+    "stall": ([said(*["x"] * 50), 60], "x" * 50),
+    "stall behind keep-alives": ([said("abc"), *COMMENTS], "abc"),
+    "stall behind empty deltas": ([said("abc")] + [said(""), 0.02] * 300, "abc"),
+    "a line without end": ([said("abc"), 0.05, b"data: " + b"x" * (5 * 1024 * 1024)], "abc"),
+}
+
+
+@pytest.mark.parametrize("name", CUT_SHORT)
+async def test_answer_cut_short_keeps_what_was_said(
+    connect: Connect, service: FakeOpenAI, name: str
+) -> None:
+    steps, text = CUT_SHORT[name]
+    service.plays(steps)
+
+    async with asyncio.timeout(5):
+        answer = await ask(connect(**QUICK))
+
+    assert answer.text == text
+    assert answer.finish is None
+    assert isinstance(answer.error, BackendInterrupted)
+    assert "SECRET" not in answer.says_why
+    assert len(service.log) == 1, "never start again after the first word"
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+async def test_passing_trouble_is_tried_twice_more(
+    connect: Connect, service: FakeOpenAI, clock: Impatient, status: int
+) -> None:
+    service.plays(Script([b"<html>SECRET</html>"], status), Script([b""], status))
+
+    answer = await ask(connect())
+
+    assert answer.text == "Hello there"
+    assert len(service.log) == 3
+    assert 0 <= clock.slept[0] <= 0.5
+    assert 0 <= clock.slept[1] <= 1
+
+
+BEFORE_THE_FIRST_WORD = {
+    "reset": [CUT],
+    "reset after the headers": [b": hi\n\n", CUT],
+    "error event": [OVERLOADED],
+    "end": [b": hi\n\n"],
+    "DONE": [DONE],
+    "web page": None,
+    "gzip": [gzip.compress(bytes(10_000_000))],
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_THE_FIRST_WORD)
+async def test_three_failures_are_enough(connect: Connect, service: FakeOpenAI, name: str) -> None:
+    steps = BEFORE_THE_FIRST_WORD[name]
+    page = Script([b"<html>please log in</html>"], content_type="text/html")
+    service.plays(*[Script(steps) if steps else page for _ in range(5)])
+
+    answer = await ask(connect())
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert len(service.log) == 3
+    assert "SECRET" not in answer.says_why
+
+
+async def test_nobody_there_is_said_with_the_address(connect: Connect) -> None:
+    answer = await ask(connect(base_url="http://127.0.0.1:9/v1"))
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert "provider 'acme' cannot be reached at http://127.0.0.1:9/v1" in str(answer.error)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[60], [b": headers\n\n", 60], COMMENTS, [said(""), 60]],
+    ids=["no headers", "headers only", "comments for ever", "an empty delta"],
+)
+async def test_silence_ends_at_the_first_word_clock_and_is_not_tried_again(
+    connect: Connect, service: FakeOpenAI, steps: list[object]
+) -> None:
+    service.plays(steps)
+
+    async with asyncio.timeout(3):
+        answer = await ask(connect(**QUICK))
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert "TROUPE_PROVIDERS__ACME__FIRST_TOKEN_SECONDS" in str(answer.error)
+    assert len(service.log) == 1
+    assert await service.ended() == "hung up"
+
+
+async def test_thinking_model_may_take_longer_than_the_first_word_clock(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    thinking = [step for _ in range(10) for step in (chunk(reasoning_content="hm"), 0.05)]
+    service.plays([*thinking, said("42") + STOP + DONE])
+
+    answer = await ask(connect(**QUICK))
+
+    assert (answer.text, answer.error) == ("42", None)
+
+
+async def test_model_that_stops_thinking_is_stopped(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays([chunk(reasoning_content="hm"), 60])
+
+    async with asyncio.timeout(3):
+        answer = await ask(connect(**QUICK))
+
+    assert isinstance(answer.error, BackendUnavailable)
+
+
+async def test_answer_that_never_ends_is_stopped(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays([step for _ in range(500) for step in (said("x"), 0.02)])
+
+    async with asyncio.timeout(3):
+        answer = await ask(connect(total_seconds=0.3))
+
+    assert isinstance(answer.error, BackendInterrupted)
+    assert "TROUPE_PROVIDERS__ACME__TOTAL_SECONDS" in str(answer.error)
+
+
+async def test_answer_without_measure_is_stopped(
+    connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "MAX_ANSWER_BYTES", 100_000)
+    service.plays([said("word " * 1000)] * 100)
+
+    answer = await ask(connect())
+
+    assert isinstance(answer.error, BackendInterrupted)
+
+
+async def test_slow_reader_is_not_taken_for_a_slow_model(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([said("a"), 0.1, said("b"), STOP + DONE])
+    backend = connect(**QUICK)
+
+    heard = []
+    async for piece in backend.generate(prompt()):
+        heard.append(piece)
+        await asyncio.sleep(0.3)
+
+    assert isinstance(heard[-1], Finish)
+
+
+async def test_retry_after_is_honoured(
+    connect: Connect, service: FakeOpenAI, clock: Impatient
+) -> None:
+    service.plays(Script([b""], 429, {"Retry-After": "7"}))
+
+    answer = await ask(connect())
+
+    assert answer.text == "Hello there"
+    assert 7 <= clock.slept[0] <= 7.5
+
+
+@pytest.mark.parametrize("value", ["86400", "31", "Fri, 31 Dec 2100 23:59:59 GMT"])
+async def test_long_retry_after_means_no_retry(
+    connect: Connect, service: FakeOpenAI, value: str
+) -> None:
+    service.plays(Script([b""], 429, {"Retry-After": value}))
+
+    answer = await ask(connect())
+
+    assert "The model is busy" in answer.says_why
+    assert len(service.log) == 1
+
+
+@pytest.mark.parametrize("value", ["nonsense", "-1", "", "Fri, 31 Dec 1999 23:59:59 GMT", "1e99"])
+async def test_odd_retry_after_is_no_obstacle(
+    connect: Connect, service: FakeOpenAI, value: str
+) -> None:
+    service.plays(Script([b""], 429, {"Retry-After": value}))
+
+    assert (await ask(connect())).text == "Hello there"
+
+
+async def test_used_up_credit_is_not_tried_again(connect: Connect, service: FakeOpenAI) -> None:
+    body = {"error": {"code": "insufficient_quota", "message": "SECRET"}}
+    service.plays(Script([json.dumps(body).encode()], 429))
+
+    answer = await ask(connect())
+
+    assert "insufficient_quota" in str(answer.error)
+    assert len(service.log) == 1
+
+
+REFUSALS = {
+    401: (b"SECRET", "refuses the key (401); check TROUPE_PROVIDERS__ACME__API_KEY"),
+    403: (b"SECRET", "refuses the key (403); check TROUPE_PROVIDERS__ACME__API_KEY"),
+    402: (b"SECRET", "its balance is used up"),
+    404: (b"SECRET", "knows no model 'm' at http://127.0.0.1"),
+    400: (b'{"error":{"code":"context_length_exceeded"}}', "with /new."),
+    413: (b'{"error":{"type":"exceed_context_size_error"}}', "with /new."),
+    422: (b'{"error":{"param":"top_k","message":"SECRET"}}', "refuses the request (422, top_k)"),
+    302: (b"SECRET", "correct TROUPE_PROVIDERS__ACME__BASE_URL"),
+}
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+async def test_refusal_names_what_to_mend(
+    connect: Connect, service: FakeOpenAI, status: int
+) -> None:
+    body, words = REFUSALS[status]
+    service.plays(Script([body], status, {"Location": "http://127.0.0.1:9/"}))
+
+    answer = await ask(connect())
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert words in answer.says_why
+    assert "SECRET" not in answer.says_why
+    assert "CANARY" not in answer.says_why
+    assert len(service.log) == 1
+
+
+async def test_error_of_any_length_is_read_only_at_its_beginning(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays(Script([b"x" * 65536] * 1000, 400))
+
+    await ask(connect())
+
+    assert await service.ended() == "hung up"
+
+
+async def test_status_in_an_error_event_counts_like_the_real_one(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([event({"error": {"code": 401, "message": "SECRET"}})])
+
+    answer = await ask(connect())
+
+    assert "TROUPE_PROVIDERS__ACME__API_KEY" in str(answer.error)
+    assert len(service.log) == 1
+
+
+async def test_retries_dry_up_when_everything_fails(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays(*[Script([b""], 400) for _ in range(15)], *[Script([b""], 503)] * 100)
+    backend = connect()
+
+    for _ in range(25):
+        await ask(backend)
+
+    assert len(service.log) <= 25 + 3 + 2
+
+
+async def test_provider_that_keeps_failing_gets_a_rest_and_then_a_trial(
+    connect: Connect, service: FakeOpenAI, clock: Impatient
+) -> None:
+    service.plays(*[Script([b""], 503) for _ in range(20)])
+    backend = connect()
+    for _ in range(30):
+        await ask(backend)
+    asked = len(service.log)
+    refused = await ask(backend)
+    await clock.sleep(15)
+
+    assert "gets a rest" in str(refused.error)
+    assert asked == 20
+    assert (await ask(backend)).text == "Hello there"
+
+
+async def test_wrong_requests_do_not_open_the_breaker(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays(*[Script([b""], 400) for _ in range(30)])
+    backend = connect()
+    for _ in range(30):
+        await ask(backend)
+
+    assert (await ask(backend)).text == "Hello there"
+
+
+def test_every_fault_of_the_list_is_tried_here() -> None:
+    attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
+    listed = {case["id"] for case in attacks["cases"] if case["category"] == "llm_faults"}
+
+    assert listed - TRIED == set()
+
+
+# What of the list of hostile inputs is covered by which of the tests above.
+TRIED = {
+    f"LLM-FAULTS-{number:03}"
+    for number in (
+        *(3, 4, 5, 7),  # silence
+        *(6, 9),  # cut short
+        *(10, 12, 13, 14, 17, 18, 19, 20, 21, 32, 34, 35, 38),  # odd streams
+        *(22, 23, 27, 29, 31),  # statuses
+        *(39, 40),  # tests/backends/test_llama_cpp.py
+    )
+}

@@ -1,0 +1,93 @@
+"""Server-sent events."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.backends.sse import EventStream, EventTooLong
+
+FIELDS = ["data: a", "data:b", "data:  c", "data", "data:", "data: 日本 🎉", "", ""]
+OTHERS = [": keep-alive", "event: ping", "id: 1", "datax: no"]
+LINES = st.lists(st.sampled_from([*FIELDS, *OTHERS]))
+ENDS = st.sampled_from(["\n", "\r\n", "\r"])
+
+
+def all_events(chunks: list[bytes]) -> list[bytes]:
+    stream = EventStream()
+    return [event for chunk in chunks for event in stream.feed(chunk)] + stream.end()
+
+
+def cut(whole: bytes, places: list[int]) -> list[bytes]:
+    at = sorted({0, len(whole), *(place % (len(whole) + 1) for place in places)})
+    return [whole[start:end] for start, end in pairwise(at)]
+
+
+@given(LINES, ENDS, st.lists(st.integers(0, 1000)))
+def test_it_does_not_matter_where_the_network_cuts(
+    lines: list[str], end: str, places: list[int]
+) -> None:
+    whole = end.join(lines).encode()
+
+    assert all_events(cut(whole, places)) == all_events([whole])
+
+
+@given(st.binary(), st.lists(st.integers(0, 1000)))
+def test_no_bytes_break_it(noise: bytes, places: list[int]) -> None:
+    assert all_events(cut(noise, places)) == all_events([noise])
+
+
+@given(LINES, st.lists(st.integers(0, 1000)))
+def test_all_three_line_ends_mean_the_same(lines: list[str], places: list[int]) -> None:
+    feeds, crlf, returns = (end.join(lines).encode() for end in ("\n", "\r\n", "\r"))
+
+    assert all_events(cut(crlf, places)) == all_events([feeds]) == all_events(cut(returns, places))
+
+
+def test_several_data_lines_are_one_event() -> None:
+    assert all_events([b"data: {\ndata:  1}\n\n"]) == [b"{\n 1}"]
+
+
+def test_only_one_space_after_the_colon_is_dropped() -> None:
+    assert all_events([b"data:a\n\ndata: b\n\ndata:  c\n\n"]) == [b"a", b"b", b" c"]
+
+
+def test_comments_and_other_fields_are_no_events() -> None:
+    assert all_events([b": hi\n\nevent: ping\n\nid: 1\nretry: 2\n\n"]) == []
+
+
+def test_last_event_needs_no_empty_line() -> None:
+    assert all_events([b"data: [DONE]"]) == [b"[DONE]"]
+
+
+def test_byte_order_mark_at_the_start_is_dropped() -> None:
+    assert all_events([b"\xef\xbb\xbfdata: a\n\n"]) == [b"a"]
+
+
+def test_endless_line_is_refused() -> None:
+    with pytest.raises(EventTooLong, match="more than 100 bytes"):
+        EventStream(max_event_bytes=100).feed(b"data: " + b"x" * 101)
+
+
+def test_endless_line_of_tiny_chunks_is_refused() -> None:
+    stream = EventStream(max_event_bytes=100)
+    stream.feed(b"data: ")
+    for _ in range(94):
+        stream.feed(b"x")
+
+    with pytest.raises(EventTooLong):
+        stream.feed(b"x")
+
+
+def test_endless_event_of_short_lines_is_refused() -> None:
+    stream = EventStream(max_event_bytes=100)
+
+    with pytest.raises(EventTooLong):
+        stream.feed(b"data: 0123456789\n" * 11)
+
+
+def test_many_events_in_turn_are_not_too_long() -> None:
+    stream = EventStream(max_event_bytes=100)
+
+    assert sum(len(stream.feed(b"data: 0123456789\n\n")) for _ in range(1000)) == 1000

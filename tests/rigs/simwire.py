@@ -1,0 +1,255 @@
+"""simwire: simcord 3.2.1's backend behind REAL sockets (HTTP API + gateway websocket + CDN) on loopback.
+
+simcord patches discord.py at object level; this puts the same third-party model of Discord on the wire, so an
+unmodified bot PROCESS (discord.py with its own HTTPClient, rate limiter, gateway, resume) can be tested, and adds the
+faults simcord cannot show: 429 with retry_after, 5xx, slow/half-open HTTP, gateway cut/op7/op9, RESUME with replay.
+Pinned to simcord==3.2.1 private modules.  Drive in process (SimWire().alice.slash(...)) or over POST /_sim/<op>.
+"""
+from __future__ import annotations
+import argparse, asyncio, copy, fnmatch, io, json, sys, time, zlib
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+import discord
+from aiohttp import web, WSMsgType
+from simcord import interactions as sci
+from simcord import intents as scintents
+from simcord.actors import MemberActor
+from simcord.backend import Backend, serializers
+from simcord.backend.errors import BackendError, SetupError
+from simcord.builders import ChannelHandle, GuildHandle, UserHandle
+from simcord.env import Env
+from simcord.http import router
+from simcord.results import ResponseMessage
+import simcord.http.routes  # noqa: F401 registers handlers
+from simcord._clock import Clock
+
+CDN = "https://cdn.simcord.invalid"
+
+class WallClock(Clock):
+    def now(self): return datetime.now(timezone.utc) + timedelta(seconds=self.elapsed)
+
+class WireEnv(Env):
+    """simcord Env without an attached bot: actors/builders work, settling is a no-op (the bot is another process)."""
+    def __init__(self):
+        super().__init__(discord.Client(intents=discord.Intents.all()))
+        self.backend = Backend(clock=WallClock()); self._started = True
+    async def _settle_internal(self, *a, **k): await asyncio.sleep(0)
+    def _begin_operation(self, label): pass
+    def _end_operation(self): pass
+    def _mark_mutation(self): pass
+
+class Session:
+    def __init__(self, sid, intents): self.id, self.intents, self.seq, self.buffer, self.ws = sid, intents, 0, [], None
+
+class SimWire:
+    def __init__(self, host="127.0.0.1", port=3701, token="sim-token"):
+        self.host, self.port, self.token = host, port, token
+        self.env = WireEnv(); self.b = self.env.backend
+        self.b.subscribers.append(self._on_event)
+        self.sessions: dict[str, Session] = {}; self.faults: list[dict] = []; self.log: list[dict] = []; self.events: list[tuple] = []
+        self.gw_faults = {"accept": True, "invalid_session": 0, "no_hb_ack": False, "hello_ms": 41250}
+        self.buckets: dict[str, list] = {}; self.bucket_limit = 0; self.bucket_window = 5.0   # 0 = off
+        self.nonces: dict[tuple, tuple] = {}; self.nonce_window = 300.0   # (channel, nonce) -> (time, message id)
+        self.base = f"http://{host}:{port}"
+    # ------------------------------------------------------------------ lifecycle
+    async def start(self):
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_route("*", "/api/{rest:.*}", self.rest)
+        app.router.add_get("/cdn/{rest:.*}", self.cdn); app.router.add_post("/_sim/{op}", self.control)
+        app.router.add_get("/", self.gateway)
+        self.runner = web.AppRunner(app); await self.runner.setup()
+        await web.TCPSite(self.runner, self.host, self.port).start()
+        self.port = self.runner.addresses[0][1]; self.base = f"http://{self.host}:{self.port}"; return self   # port 0: any free one
+    async def stop(self): await self.cut(); await self.runner.cleanup()
+    async def __aenter__(self): return await self.start()
+    async def __aexit__(self, *a): await self.stop()
+    def _wire(self, obj): return json.dumps(obj, default=str).replace(CDN, self.base + "/cdn")
+    # ------------------------------------------------------------------ REST
+    def fault(self, method="*", path="*", *, times=1, status=None, retry_after=None, is_global=False, delay=0.0, drop=False, body=None, after=False, code=0, scope="user", via=True):
+        """after=True: the request IS applied, then the fault answers (lost response)."""
+        self.faults.append(dict(method=method, path=path, times=times, status=status, retry_after=retry_after, is_global=is_global, delay=delay, drop=drop, body=body, after=after, code=code, scope=scope, via=via))
+    def _take_fault(self, method, path):
+        for f in list(self.faults):
+            if f["method"] in ("*", method) and fnmatch.fnmatch(path, f["path"]):
+                if f["times"] is not None:
+                    f["times"] -= 1
+                    if f["times"] <= 0: self.faults.remove(f)
+                return f
+    async def rest(self, req: web.Request):
+        path = "/" + req.match_info["rest"]
+        if path[1:2] == "v" and path[2:4].strip("/").isdigit(): path = "/" + path.split("/", 2)[2]
+        form, files, body = None, [], None
+        if req.content_type.startswith("multipart/"):
+            form = []
+            async for part in await req.multipart():
+                if part.filename: files.append(SimpleNamespace(fp=io.BytesIO(await part.read()), filename=part.filename, description=None, name=part.name)); form.append({"name": part.name, "filename": part.filename})
+                else: form.append({"name": part.name, "value": await part.text()})
+            body, files = router.parse_form(form, files)
+            for i, f in enumerate(files):
+                for a in (body or {}).get("attachments", []) if isinstance(body, dict) else []:
+                    if str(a.get("id")) == f.name.removeprefix("files[").rstrip("]"): f.description = a.get("description")
+        elif req.can_read_body:
+            t = await req.text(); body = json.loads(t) if t else None
+        entry = dict(t=time.time(), method=req.method, path=path, json=body, status=None, auth=req.headers.get("Authorization")); self.log.append(entry)
+        needs_auth = not (path.startswith("/interactions/") or (path.startswith("/webhooks/") and path.count("/") > 2) or path == "/gateway")
+        if needs_auth and req.headers.get("Authorization") != "Bot " + self.token: return self._resp(entry, 401, {"code": 0, "message": "401: Unauthorized"})
+        f = self._take_fault(req.method, path)
+        if f and f["delay"]: await asyncio.sleep(f["delay"])
+        if f and not f["after"] and (r := await self._faulty(req, entry, f)) is not None: return r
+        hdr = {}
+        if self.bucket_limit:
+            seg = path.strip("/").split("/"); key = req.method + "/" + "/".join(seg[:2]) + "/" + "/".join(s for s in seg[2:] if not s.isdigit()); now = time.time()
+            w = self.buckets.setdefault(key, [0, now + self.bucket_window])
+            if now >= w[1]: w[0], w[1] = 0, now + self.bucket_window
+            w[0] += 1; left = max(0, self.bucket_limit - w[0])
+            hdr = {"X-RateLimit-Limit": str(self.bucket_limit), "X-RateLimit-Remaining": str(left), "X-RateLimit-Reset": f"{w[1]:.3f}", "X-RateLimit-Reset-After": f"{w[1]-now:.3f}", "X-RateLimit-Bucket": f"{abs(hash(key)):x}"}
+            if w[0] > self.bucket_limit: return self._resp(entry, 429, {"message": "You are being rate limited.", "retry_after": round(w[1] - now, 3), "global": False}, {**hdr, "Retry-After": str(int(w[1] - now) + 1), "X-RateLimit-Scope": "user", "Via": "1.1 simwire"})
+        if path == "/gateway/bot": return self._resp(entry, 200, {"url": self.base.replace("http", "ws"), "shards": 1, "session_start_limit": {"total": 1000, "remaining": 999, "reset_after": 0, "max_concurrency": 1}}, hdr)
+        if path == "/gateway": return self._resp(entry, 200, {"url": self.base.replace("http", "ws")}, hdr)
+        channel = int(path.split("/")[2]) if fnmatch.fnmatch(path, "/channels/*/messages") else None
+        nonce = (channel, str(body["nonce"])) if channel and req.method == "POST" and body and body.get("enforce_nonce") and body.get("nonce") is not None else None
+        try:
+            if nonce and len(nonce[1]) > 25: return self._resp(entry, 400, {"code": 50035, "message": "nonce: Must be 25 or fewer in length."}, hdr)
+            if nonce and time.time() - self.nonces.get(nonce, (0,))[0] < self.nonce_window:    # the first message again, no new one
+                entry["repeated"] = True; res = serializers.message_payload(self.b, self.b.get_message(channel, self.nonces[nonce][1]))
+            elif channel and req.method == "GET" and "after" in req.query: res = self._after(path, dict(req.query))
+            else: res = router.dispatch(self.b, req.method, path, json=body, params=dict(req.query), files=files, reason=req.headers.get("X-Audit-Log-Reason"))
+            if nonce and not entry.get("repeated"): self.nonces[nonce] = (time.time(), int(res["id"]))
+        except (router.RouteNotImplemented, router.UnsupportedField) as e: print("PARITY GAP", e, file=sys.stderr); return self._resp(entry, 501, {"code": 0, "message": str(e)}, hdr)
+        except BackendError as e: return self._resp(entry, e.status, e.to_json(), hdr)
+        except SetupError as e: return self._resp(entry, 400, {"code": 50035, "message": str(e)}, hdr)
+        if f and f["after"] and (r := await self._faulty(req, entry, f)) is not None: return r
+        return self._resp(entry, 204 if res is None else 200, res, hdr)
+    def _after(self, path, params):
+        """As Discord: the oldest `limit` messages after the id, newest first (simcord gives the newest ones)."""
+        after, limit = int(params.pop("after")), int(params.get("limit", 50))
+        newer = [m for m in router.dispatch(self.b, "GET", path, json=None, params={**params, "limit": sys.maxsize}, files=[], reason=None) if int(m["id"]) > after]
+        return newer[-limit:]
+    async def _faulty(self, req, entry, f):
+        if f["drop"]: entry["status"] = "dropped"; req.transport.abort(); raise ConnectionResetError
+        if f["retry_after"] is not None:
+            h = {"Retry-After": str(f["retry_after"]), "X-RateLimit-Scope": "global" if f["is_global"] else f["scope"]}
+            if f["via"]: h["Via"] = "1.1 simwire"           # without Via discord.py takes it for a Cloudflare ban and raises
+            if f["is_global"]: h["X-RateLimit-Global"] = "true"
+            return self._resp(entry, 429, {"message": "You are being rate limited.", "retry_after": f["retry_after"], "global": f["is_global"]}, h)
+        if f["status"]: return self._resp(entry, f["status"], f["body"] if f["body"] is not None else {"code": f["code"], "message": "injected"})
+    def _resp(self, entry, status, obj, headers=None):
+        entry["status"] = status
+        if obj is None: return web.Response(status=status, headers=headers)
+        return web.Response(status=status, body=self._wire(obj).encode(), headers={**(headers or {}), "Content-Type": "application/json"})  # exact match: discord.py compares it
+    async def cdn(self, req):
+        blob = self.b.cdn.get(CDN + "/" + req.match_info["rest"])
+        return web.Response(body=blob) if blob is not None else web.Response(status=404)
+    # ------------------------------------------------------------------ gateway
+    def _on_event(self, event, payload):
+        self.events.append((time.time(), event, payload))
+        for s in list(self.sessions.values()): self._feed(s, event, payload)
+    def _feed(self, s, event, payload, raw=False):
+        gate = None if raw else scintents.required_intent(event, payload)
+        if gate and not getattr(s.intents, gate): return
+        d = copy.deepcopy(dict(payload)); me = self.b.bot_user.id
+        if not s.intents.message_content and event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"): scintents.censor_message(d, me, backend=self.b)
+        if event == "GUILD_CREATE": scintents.prune_guild_create(d, s.intents, me)
+        s.seq += 1; msg = {"op": 0, "t": event, "s": s.seq, "d": d}; s.buffer.append(msg); del s.buffer[:-2000]
+        if s.ws is not None: s.ws.outq.put_nowait(msg)
+    async def gateway(self, req: web.Request):
+        if req.headers.get("Upgrade", "").lower() != "websocket": return web.Response(text="simwire")
+        if not self.gw_faults["accept"]: return web.Response(status=503)
+        ws = web.WebSocketResponse(); await ws.prepare(req); z = zlib.compressobj() if req.query.get("compress") == "zlib-stream" else None
+        ws.outq = asyncio.Queue(); ws.transport_ = req.transport; sess = None
+        async def pump():
+            while True:
+                m = await ws.outq.get()
+                if isinstance(m, int): await ws.close(code=m); return
+                t = self._wire(m).encode()
+                await (ws.send_bytes(z.compress(t) + z.flush(zlib.Z_SYNC_FLUSH)) if z else ws.send_str(t.decode()))
+        task = asyncio.create_task(pump()); ws.outq.put_nowait({"op": 10, "d": {"heartbeat_interval": self.gw_faults["hello_ms"]}, "s": None, "t": None})
+        try:
+            async for m in ws:
+                if m.type not in (WSMsgType.TEXT, WSMsgType.BINARY): continue
+                p = json.loads(m.data); op, d = p["op"], p.get("d"); self.events.append((time.time(), f"<op{op}", d))
+                if op == 1:
+                    if not self.gw_faults["no_hb_ack"]: ws.outq.put_nowait({"op": 11, "d": None, "s": None, "t": None})
+                elif op == 2:
+                    if (d["token"] or "").removeprefix("Bot ") != self.token: ws.outq.put_nowait(4004); continue
+                    sess = Session(f"sim-{len(self.sessions)}-{time.time_ns()}", discord.Intents._from_value(d["intents"])); self.sessions[sess.id] = sess; sess.ws = ws
+                    gs = list(self.b.guilds.values())
+                    self._feed(sess, "READY", {"v": 10, "user": dict(serializers.user_payload(self.b.bot_user)), "guilds": [{"id": str(g.id), "unavailable": True} for g in gs], "session_id": sess.id, "session_type": "normal", "resume_gateway_url": self.base.replace("http", "ws"), "shard": [0, 1], "application": {"id": str(self.b.application_id), "flags": 0}}, raw=True)
+                    for g in gs: self._feed(sess, "GUILD_CREATE", serializers.guild_create_payload(self.b, g))
+                elif op == 6:
+                    old = self.sessions.get(d["session_id"])
+                    if old is None or self.gw_faults["invalid_session"]:
+                        self.gw_faults["invalid_session"] = max(0, self.gw_faults["invalid_session"] - 1); ws.outq.put_nowait({"op": 9, "d": False, "s": None, "t": None})
+                        if old: self.sessions.pop(old.id, None)
+                        continue
+                    sess = old; sess.ws = ws
+                    for x in [x for x in sess.buffer if x["s"] > d["seq"]]: ws.outq.put_nowait(x)
+                    self._feed(sess, "RESUMED", {}, raw=True)
+                elif op == 8 and sess:
+                    g = self.b.guilds.get(int(d["guild_id"])); mem = list(g.members.values()) if g else []
+                    if d.get("user_ids"): want = {int(x) for x in (d["user_ids"] if isinstance(d["user_ids"], list) else [d["user_ids"]])}; mem = [x for x in mem if x.user_id in want]
+                    elif d.get("query"): mem = [x for x in mem if self.b.users[x.user_id].name.lower().startswith(d["query"].lower())]
+                    if d.get("limit"): mem = mem[: d["limit"]]
+                    self._feed(sess, "GUILD_MEMBERS_CHUNK", {"guild_id": str(d["guild_id"]), "members": [serializers.member_payload(self.b, g, x) for x in mem], "chunk_index": 0, "chunk_count": 1, "nonce": d.get("nonce")}, raw=True)
+        finally:
+            task.cancel()
+            if sess and sess.ws is ws: sess.ws = None
+        return ws
+    async def cut(self, code=None):
+        """Abort the TCP connection (code=None), or close with a gateway close code (4000 resumable, 4004, 4009...)."""
+        for s in self.sessions.values():
+            if s.ws is not None:
+                ws, s.ws = s.ws, None
+                if code is None: ws.transport_.abort()
+                else: ws.outq.put_nowait(code)
+        await asyncio.sleep(0)
+    def op(self, op, d=None):
+        for s in self.sessions.values():
+            if s.ws: s.ws.outq.put_nowait({"op": op, "d": d, "s": None, "t": None})
+    # ------------------------------------------------------------------ world helpers
+    def guild(self, name="Guild", **k): return GuildHandle(self.env, self.b.create_guild(name, **k))
+    def user(self, name, **k): return UserHandle(self.env, self.b.make_user(name, **k))
+    def member(self, guild, name, roles=(), **k): return guild.add_member(self.user(name, **k), roles=list(roles))
+    def say(self, who, channel_id, content="", **k): return self.b.create_message(channel_id, who.id, content, **k)
+    def messages(self, channel_id): return [serializers.message_payload(self.b, m) for m in self.b.messages.get(channel_id, {}).values()]
+    async def wait(self, pred, timeout=5.0):
+        end = time.time() + timeout
+        while time.time() < end:
+            r = pred()
+            if r: return r
+            await asyncio.sleep(0.01)
+        raise TimeoutError("simwire.wait")
+    async def slash(self, who, channel, name, **opts): return await who.slash(channel, name, **opts)
+    # ------------------------------------------------------------------ control API (for drivers in another process)
+    async def control(self, req):
+        op = req.match_info["op"]; a = await req.json() if req.can_read_body else {}
+        try:
+            H = lambda gid: GuildHandle(self.env, self.b.get_guild(int(gid)))
+            M = lambda gid, uid: MemberActor(self.env, H(gid), UserHandle(self.env, self.b.get_user(int(uid))))
+            C = lambda gid, cid: ChannelHandle(self.env, H(gid) if gid else None, self.b.get_channel(int(cid)))
+            if op == "guild": r = {"id": str(self.guild(a.get("name", "Guild")).id)}
+            elif op == "channel": r = {"id": str(H(a["guild"]).create_text_channel(a.get("name", "general")).id)}
+            elif op == "role": r = {"id": str(H(a["guild"]).create_role(a["name"], permissions=discord.Permissions(int(a.get("permissions", 0)))).id)}
+            elif op == "user": r = {"id": str(self.user(a["name"]).id)}
+            elif op == "join": g = H(a["guild"]); from_ = UserHandle(self.env, self.b.get_user(int(a["user"]))); self.b.add_member(g.id, from_.id, roles=[int(x) for x in a.get("roles", [])]); r = {}
+            elif op == "dm": m = self.b.create_message(self.b.get_dm_channel(int(a["user"])).id, int(a["user"]), a["content"]); r = {"id": str(m.id), "channel_id": str(m.channel_id)}
+            elif op == "say": m = self.b.create_message(int(a["channel"]), int(a["user"]), a["content"], **({"reference": {"message_id": a["reply_to"], "channel_id": a["channel"]}} if a.get("reply_to") else {})); r = {"id": str(m.id)}
+            elif op == "slash": x = await M(a["guild"], a["user"]).slash(C(a["guild"], a["channel"]), a["name"], **a.get("options", {})); r = {"interaction": str(x._interaction.id)}
+            elif op == "click": x = await M(a["guild"], a["user"]).click(ResponseMessage(self.env, self.b.get_message(int(a["channel"]), int(a["message"]))), label=a.get("label"), custom_id=a.get("custom_id")); r = {"interaction": str(x._interaction.id)}
+            elif op == "interaction": i = self.b.interactions[int(a["interaction"])]; r = {"kind": i.response_kind, "responded": i.responded, "message_id": str(i.message_id), "ephemeral": i.ephemeral, "modal": i.modal, "followups": [str(x) for x in i.followup_ids]}
+            elif op == "messages": r = self.messages(int(a["channel"]))
+            elif op == "fault": self.fault(**a); r = {}
+            elif op == "cut": await self.cut(a.get("code")); r = {}
+            elif op == "op": self.op(a["op"], a.get("d")); r = {}
+            elif op == "gwfault": self.gw_faults.update(a); r = self.gw_faults
+            elif op == "bucket": self.bucket_limit, self.bucket_window = a["limit"], a.get("window", 5.0); r = {}
+            elif op == "log": r = [{k: v for k, v in e.items() if k != "auth"} for e in self.log]
+            elif op == "info": r = {"application_id": str(self.b.application_id), "bot_id": str(self.b.bot_user.id), "sessions": len(self.sessions)}
+            else: return web.Response(status=404)
+            return web.Response(text=self._wire(r), content_type="application/json")
+        except (BackendError, SetupError) as e: return web.json_response({"error": type(e).__name__, "message": str(e)}, status=409)
+
+async def main():
+    ap = argparse.ArgumentParser(); ap.add_argument("--port", type=int, default=3701); ap.add_argument("--token", default="sim-token"); a = ap.parse_args()
+    await SimWire(port=a.port, token=a.token).start(); print("simwire on", a.port, flush=True); await asyncio.Event().wait()
+if __name__ == "__main__": asyncio.run(main())

@@ -1,0 +1,123 @@
+"""Jinja templates: the engine's rules that people rely on."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from bot.errors import TemplateError
+from bot.templates import JinjaTemplate
+from bot.templates.jinja import Message
+
+HI = [{"role": "user", "content": "Hi"}]
+
+
+def test_text_of_people_is_never_a_template() -> None:
+    template = JinjaTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+    assert template.render([{"role": "user", "content": "{{ 7 * 7 }}"}]) == "{{ 7 * 7 }}"
+
+
+def test_what_a_template_says_when_it_refuses_stays_as_it_is() -> None:
+    template = JinjaTemplate("{{ raise_exception('System role not supported') }}")
+
+    with pytest.raises(TemplateError) as caught:
+        template.render(HI)
+
+    assert str(caught.value) == "System role not supported"
+
+
+def test_other_faults_name_their_kind() -> None:
+    with pytest.raises(TemplateError, match="UndefinedError: 'user_name' is undefined"):
+        JinjaTemplate("{{ user_name + '!' }}").render(HI)
+
+
+def test_a_template_that_cannot_be_read_is_refused_at_once() -> None:
+    with pytest.raises(TemplateError, match="TemplateSyntaxError"):
+        JinjaTemplate("{% for %}")
+
+
+def test_a_token_that_was_not_given_is_undefined_and_an_empty_one_is_not() -> None:
+    source = "{{ bos_token is defined }}"
+
+    assert JinjaTemplate(source).render(HI) == "False"
+    assert JinjaTemplate(source, bos_token="").render(HI) == "True"
+
+
+def test_variables_reach_the_template() -> None:
+    template = JinjaTemplate("{{ 'think' if enable_thinking else 'answer' }}")
+
+    assert template.render(HI, enable_thinking=True) == "think"
+
+
+def test_the_clock_is_handed_in() -> None:
+    template = JinjaTemplate("{{ strftime_now('%d %b %Y') }}")
+
+    assert template.render(HI, now=datetime(2026, 1, 15, tzinfo=UTC)) == "15 Jan 2026"
+
+
+def test_a_final_message_can_be_left_open() -> None:
+    template = JinjaTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    messages = [*HI, {"role": "assistant", "content": "Once upon"}]
+
+    assert template.render(messages, continue_final_message=True) == "<Hi><Once upon"
+    assert messages[-1]["content"] == "Once upon"
+
+
+def test_a_final_message_in_parts_can_be_left_open() -> None:
+    template = JinjaTemplate("{{ messages[0].content[0].text | trim }}|")
+    messages = [{"role": "assistant", "content": [{"type": "text", "text": "Once "}]}]
+
+    assert template.render(messages, continue_final_message=True) == "Once"
+
+
+def test_a_final_message_that_the_template_drops_cannot_be_left_open() -> None:
+    with pytest.raises(TemplateError, match="does not appear"):
+        JinjaTemplate("nothing").render(HI, continue_final_message=True)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking"])
+def test_thoughts_are_found_under_both_of_their_names(key: str) -> None:
+    template = JinjaTemplate("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}")
+
+    assert template.render([{"role": "assistant", "content": "", key: "hm"}]) == "hmhm"
+
+
+VALUES = st.sampled_from(["", "text", " padded ", 0, None, [], [1], {"role": "inner"}])
+KEYS = st.sampled_from(["role", "content", "items", "get", "pop", "__class__", "x"])
+LOOK_UPS = [
+    ("{% for m in messages %}{{ m@ is defined }}{{ loop.first }}" + use + "{% endfor %}").replace(
+        "@", access
+    )
+    for access in (".role", "['role']", ".items", "['items']", ".pop", ".__class__", ".missing")
+    for use in ("", "{{ m@ }}", "{{ m@.strip() }}", "{{ m@ + 'x' }}")
+]
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_quick_look_ups_answer_as_the_stock_sandbox_does(message: dict[str, object]) -> None:
+    for source in LOOK_UPS:
+        assert outcome(JinjaTemplate(source).render, [message]) == outcome(stock(source), [message])
+
+
+@cache
+def stock(source: str) -> Callable[[list[Message]], str]:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(source)
+    return lambda messages: template.render(messages=messages)
+
+
+def outcome(render: Callable[[list[Message]], str], messages: list[Message]) -> str:
+    """Say what came out; of a bound method only its name, since its address differs."""
+    try:
+        return re.sub(r"at 0x\w+", "", render(messages))
+    except TemplateError as error:
+        return str(error)
+    except (jinja2.TemplateError, TypeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"

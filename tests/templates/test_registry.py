@@ -1,0 +1,48 @@
+"""The names of templates: unique, stackable, and helpful when they are mistyped."""
+
+import pytest
+
+from bot.errors import TemplateError
+from bot.templates import BaseTemplate, get, names, register
+from bot.templates.registry import _factories
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.templates.registry._factories", dict(_factories))
+
+
+def test_decorators_stack_and_one_may_give_several_names() -> None:
+    @register("mine")
+    @register("mine-8k", "mine-20b")
+    class Mine(BaseTemplate):
+        pass
+
+    assert get("mine") is get("mine-8k") is get("mine-20b") is Mine
+    assert {"mine", "mine-8k", "mine-20b"} <= set(names())
+
+
+def test_a_name_belongs_to_one_template() -> None:
+    with pytest.raises(TemplateError, match="'llama2' is already registered"):
+        register("llama2")(BaseTemplate)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(TemplateError, match="no template 'internlm-chat'; did you mean 'internlm-"):
+        get("internlm-chat")
+
+
+def test_overrides_change_the_values_of_a_registered_template() -> None:
+    template = get("internlm")(meta_instruction="Be brief.", temperature=0.1)
+
+    assert template.get_prompt("Hi") == "<|System|>:Be brief.\n<|User|>:Hi\n<|Bot|>:"
+    assert template.temperature == 0.1
+    assert template.stop_words == ["<eoa>"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["internlm-7b", "internlm-20b", "internlm-chat-7b", "internlm-chat-7b-8k", "internlm-chat-20b"],
+)
+def test_the_names_of_the_document_are_registered(name: str) -> None:
+    assert isinstance(get(name)(), BaseTemplate)
