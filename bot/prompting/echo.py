@@ -13,15 +13,17 @@ class EchoRemover:
             return text
         self._held += text
         begun = self._held.lstrip()
-        for tag in self._tags:
-            if begun.startswith(tag):
-                return self._let_go(begun.removeprefix(tag).lstrip(" "))
-        if any(tag.startswith(begun) for tag in self._tags):
-            return ""
+        tag = next((tag for tag in self._tags if begun.startswith(tag)), None)
+        answer = begun.removeprefix(tag).lstrip() if tag else ""
+        if answer:
+            return self._let_go(answer)
+        if tag or any(one.startswith(begun) for one in self._tags):
+            return ""  # it may still become the tag, or the blank after it
         return self._let_go(self._held)
 
     def finish(self) -> str:
-        return self._let_go(self._held)
+        begun = self._held.lstrip()
+        return self._let_go("" if begun in self._tags else self._held)
 
     def _let_go(self, text: str) -> str:
         self._tags = ()

@@ -1,0 +1,49 @@
+"""One clock per chat, shared by messages and edits."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.outgoing import Limits
+from bot.delivery.pace import Pace
+
+GROUP = Limits(4096, "utf16", 3.5, 4, calls_per_minute=20, burst=5, placeholder="…")
+
+
+def allowed(pace: Pace, now: float, *, reserve: int = 0) -> bool:
+    free = pace.seconds_until_free("lane", GROUP, now, reserve=reserve) <= 0
+    if free:
+        pace.count("lane", GROUP, now)
+    return free
+
+
+def test_a_burst_goes_at_once_and_then_the_rate_holds() -> None:
+    pace = Pace()
+    assert [allowed(pace, 0.0) for _ in range(6)] == [True] * 5 + [False]
+    assert pace.seconds_until_free("lane", GROUP, 0.0, reserve=0) == 3.0
+    assert allowed(pace, 3.0)
+
+
+def test_a_courtesy_leaves_one_call_for_what_matters() -> None:
+    pace = Pace()
+    assert [allowed(pace, 0.0, reserve=1) for _ in range(5)] == [True] * 4 + [False]
+    assert allowed(pace, 0.0)
+
+
+def test_nothing_is_sent_while_a_platform_says_no() -> None:
+    pace = Pace()
+    pace.block("lane", 10.0, 30.0)
+    assert pace.seconds_until_free("lane", GROUP, 15.0, reserve=0) == 25.0
+    assert pace.seconds_until_free("other", GROUP, 15.0, reserve=0) == 0.0
+    assert pace.seconds_until_free("lane", GROUP, 40.0, reserve=0) == 0.0
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=80))
+def test_no_minute_ever_holds_more_than_the_rate_and_one_burst(pauses: list[float]) -> None:
+    pace, now = Pace(), 0.0
+    sent = []
+    for pause in pauses:
+        now += pause
+        if allowed(pace, now):
+            sent.append(now)
+    for start in sent:
+        assert sum(start <= at < start + 60 for at in sent) <= 20 + 5

@@ -1,0 +1,134 @@
+"""The prompt as a model sees it: each diff of these snapshots is the review of a prompt."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.chat.incoming import Person
+from bot.chat.session import Session, Turn
+from bot.errors import UserError
+from bot.prompting.compose import Composed, compose
+from bot.prompting.preset import Preset
+from tests.samples import ALICE, BOB, incoming
+
+_AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def words(texts: Sequence[str]) -> Sequence[int]:
+    return [len(text.split()) for text in texts]
+
+
+def preset(**given: object) -> Preset:
+    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
+
+
+def user(text: str, speaker: Person = ALICE) -> Turn:
+    return Turn("user", text, speaker, _AT)
+
+
+def bot(text: str) -> Turn:
+    return Turn("assistant", text, None, _AT)
+
+
+def composed(
+    who: Preset, turns: Sequence[Turn], text: str = "and now?", **given: object
+) -> Composed:
+    message = incoming(text, **given)  # type: ignore[arg-type]
+    return compose(who, Session(1, tuple(turns)), message, bot_name=who.name, count=words)
+
+
+def as_sent(result: Composed) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in result.prompt.messages]
+
+
+def test_stable_parts_come_first_and_the_new_message_last() -> None:
+    who = preset(
+        system="You are Nora.",
+        messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
+    )
+    assert as_sent(composed(who, [user("one"), bot("two")])) == snapshot(
+        [
+            ("system", "You are Nora."),
+            ("user", "hi"),
+            ("assistant", "ho"),
+            ("user", "one"),
+            ("assistant", "two"),
+            ("user", "and now?"),
+        ]
+    )
+
+
+def test_names_appear_with_the_second_speaker_on_every_line_back_to_the_first() -> None:
+    turns = [user("one"), bot("two"), user("three"), bot("four")]
+    assert as_sent(composed(preset(), turns, "five", author=BOB)) == snapshot(
+        [
+            ("user", "Alice:one"),
+            ("assistant", "nora:two"),
+            ("user", "Alice:three"),
+            ("assistant", "nora:four"),
+            ("user", "Bob:five"),
+        ]
+    )
+
+
+def test_a_single_speaker_has_no_name_in_front() -> None:
+    assert as_sent(composed(preset(), [user("one"), bot("two")]))[-1] == ("user", "and now?")
+
+
+def test_not_add_never_tags_and_add_always_does() -> None:
+    silent = composed(preset(user_name_in_message="not_add"), [user("one", BOB)])
+    assert as_sent(silent)[-1] == ("user", "and now?")
+    loud = composed(preset(user_name_in_message="add"), [])
+    assert as_sent(loud)[-1] == ("user", "Alice:and now?")
+
+
+def test_a_rename_changes_old_lines_too() -> None:
+    renamed = Person(ALICE.id, "Alicia")
+    result = composed(preset(user_name_in_message="add"), [user("one"), bot("x")], author=renamed)
+    assert as_sent(result)[0] == ("user", "Alicia:one")
+
+
+def test_in_a_crowd_other_speakers_are_stops_and_the_own_tag_is_told() -> None:
+    result = composed(preset(stop_sequences=["END"]), [user("one", BOB), bot("two")])
+    assert result.prompt.stop == ("END", "\nAlice:", "\nBob:")
+    assert result.prompt.answers_as == "nora"
+
+
+def test_the_oldest_rounds_go_when_the_budget_is_small() -> None:
+    turns = [user("one"), bot("two"), user("three"), bot("four")]
+    result = composed(preset(max_input_tokens=30), turns)
+    assert as_sent(result) == [("user", "three"), ("assistant", "four"), ("user", "and now?")]
+    assert result.dropped_turns == 2
+
+
+def test_history_never_begins_with_an_answer() -> None:
+    turns = [user("one"), bot("two"), user("three"), bot("four")]
+    result = composed(preset(max_input_tokens=38), turns)
+    assert as_sent(result)[0] == ("user", "three")
+
+
+def test_a_message_that_alone_is_too_long_is_refused_with_the_figures() -> None:
+    with pytest.raises(UserError, match=r"about 58 tokens, .* at most 20 fit"):
+        composed(preset(max_input_tokens=20), [], "word " * 50)
+
+
+def test_max_rounds_of_one_sends_the_question_alone() -> None:
+    result = composed(preset(max_rounds=1), [user("one"), bot("two")])
+    assert as_sent(result) == [("user", "and now?")]
+
+
+def test_a_quote_stands_in_front_of_the_message_that_makes_it() -> None:
+    result = composed(preset(), [user("one"), bot("two")], quote="something\nolder")
+    assert as_sent(result)[-1] == ("user", "> something\n> older\n\nand now?")
+
+
+def test_a_quote_of_the_line_just_before_is_left_out() -> None:
+    result = composed(preset(), [user("one"), bot("two")], quote="two")
+    assert as_sent(result)[-1] == ("user", "and now?")
+
+
+def test_string_templates_are_no_sampling_parameters() -> None:
+    result = composed(preset(parameters={"temperature": 0.5, "user_template": "x"}), [])
+    assert result.prompt.parameters == {"temperature": 0.5}

@@ -1,0 +1,71 @@
+"""What a message asks for."""
+
+import pytest
+
+from bot.chat.command import Command
+from bot.chat.incoming import Wake
+from bot.prompting.preset import Preset
+from bot.routing.commands import COMMANDS, parse
+from bot.routing.decide import Answer, Decision, Ignore, Overhear, decide
+from tests.samples import incoming
+
+
+def preset(**given: object) -> Preset:
+    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
+
+
+def decided(text: str, wake: Wake | None, who: Preset, dice: float = 0.5) -> Decision:
+    return decide(incoming(text, wake=wake), who, lambda: dice)
+
+
+@pytest.mark.parametrize("wake", [Wake.DM, Wake.MENTION, Wake.REPLY])
+def test_what_is_said_to_the_bot_is_answered(wake: Wake) -> None:
+    assert decided("hello", wake, preset()) == Answer()
+
+
+def test_what_is_said_near_the_bot_is_ignored_or_overheard() -> None:
+    assert decided("hello", None, preset()) == Ignore()
+    assert decided("hello", None, preset(context="all")) == Overhear()
+
+
+def test_a_preset_can_wake_by_words_always_or_by_chance() -> None:
+    assert decided("Hey NORA!", None, preset(wake={"words": ["nora"]})) == Answer()
+    assert decided("hello", None, preset(wake={"always": True})) == Answer()
+    assert decided("hello", None, preset(wake={"chance": 0.6}), dice=0.5) == Answer()
+    assert decided("hello", None, preset(wake={"chance": 0.4}), dice=0.5) == Ignore()
+
+
+def test_a_preset_can_refuse_to_wake_by_reply() -> None:
+    assert decided("hello", Wake.REPLY, preset(wake={"reply": False})) == Ignore()
+
+
+def test_a_command_near_the_bot_is_for_somebody_else() -> None:
+    assert decided("/new", None, preset()) == Ignore()
+    assert decided("/new", Wake.COMMAND, preset()) == Command("new")
+
+
+def test_nothing_said_is_nothing_asked() -> None:
+    assert decided("  ", Wake.DM, preset()) == Ignore()
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("/preset use Nova Prime ", Command("preset", "use", "Nova Prime")),
+        ("/preset", Command("preset", None, "")),
+        ("/NEW", Command("new", None, "")),
+        ("/unknown thing", Command("unknown", None, "thing")),
+        ("/ new", None),
+        ("/", None),
+        ("// comment", None),
+        ("hello /new", None),
+    ],
+)
+def test_a_line_becomes_a_command(text: str, command: Command | None) -> None:
+    assert parse(text) == command
+
+
+def test_every_command_that_is_offered_is_parsed_under_its_name() -> None:
+    assert [command.name for spec in COMMANDS if (command := parse(f"/{spec.name}"))] == [
+        spec.name for spec in COMMANDS
+    ]
