@@ -14,9 +14,9 @@ from bot.check import check as check_everything
 from bot.errors import TroupeError, UserError
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
-from bot.settings import Settings, read_settings
+from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.database import alembic_config, opened
-from bot.telemetry.logs import configure_logs
+from bot.telemetry.logs import configure_logs, log_stream
 
 app = typer.Typer(
     name="troupe",
@@ -136,7 +136,12 @@ def main() -> None:
 
 def _serve(settings: Settings) -> None:
     terminal = not (settings.discord.token or settings.telegram.token)
-    configure_logs(settings, to_file=settings.data_dir / "troupe.log" if terminal else None)
+    configure_logs(
+        form=settings.log_format,
+        level=settings.log_level,
+        secrets=secrets_of(settings),
+        stream=log_stream(settings.data_dir / "troupe.log" if terminal else None),
+    )
 
     async def serve() -> None:
         async with running(settings, _progress) as service:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import structlog
 
+from bot.backends import models
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
@@ -26,7 +27,7 @@ from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
 from bot.ports import Backend, Clock, Coordinator, Platform
 from bot.prompting.preset import Preset
-from bot.prompting.presets import load_presets
+from bot.prompting.presets import find_preset, load_presets
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -236,6 +237,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
+        await _pull_model(settings, find_preset(presets, settings.default_preset), progress)
         backends = make_backends(settings, presets)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
@@ -248,6 +250,13 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app
+
+
+async def _pull_model(settings: Settings, default: Preset, progress: Callable[[str], None]) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it."""
+    provider = settings.providers.get(default.provider)
+    if provider is not None and models.wants_default(default.model, provider):
+        await models.pull_default(settings.data_dir, progress)
 
 
 def presets_folder(settings: Settings) -> Path:

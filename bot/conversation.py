@@ -36,6 +36,7 @@ from bot.replying.stream import LiveReply, final, keep_typing
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH, SECONDS_TO_FIRST_WORD
 
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 15.0
@@ -101,34 +102,46 @@ class Walk:
 
     async def _answer_safely(self, claim: Claim, heard: Heard) -> None:
         """Whatever goes wrong with one message, it is told, and the conversation goes on."""
+        outcome = "failed"
         try:
             if heard.crashes >= _MOST_CRASHES:
+                outcome = "set_aside"
                 _log.error("set_aside", turn=heard.turn, crashes=heard.crashes)
                 await self._say(claim, heard, _SET_ASIDE)
             else:
-                await self._answer(claim, heard)
+                outcome = await self._answer(claim, heard)
         except (Fenced, StoreError):
             raise
-        except (UserError, BackendError) as error:
-            _log.info("not_answered", turn=heard.turn, reason=type(error).__name__)
-            notice = error.notice if isinstance(error, BackendError) else str(error)
-            await self._say(claim, heard, f"⚠ {notice}")
+        except UserError as error:
+            outcome = "told"
+            await self._say(claim, heard, f"⚠ {error}")
+        except BackendError as error:
+            _log.warning("not_answered", turn=heard.turn, reason=str(error))
+            await self._say(claim, heard, f"⚠ {error.notice}")
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("walk_failed", turn=heard.turn)
             await self._say(claim, heard, _BUG)
+        incoming = heard.incoming
+        FINISHED.labels(incoming.address.platform, outcome).inc()
+        SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
 
-    async def _answer(self, claim: Claim, heard: Heard) -> None:
+    async def _answer(self, claim: Claim, heard: Heard) -> str:
+        """Do what the message asks for; gives what became of it, for the metrics."""
         incoming = heard.incoming
         cast = await self._casting.cast(incoming.scopes)
         match decide(incoming, cast.preset, random.random):
             case Ignore():
                 await self._conversations.finish(claim, heard, turns=(), outgoing=())
+                return "ignored"
             case Overhear():
                 await self._conversations.finish(claim, heard, turns=[_said(heard)], outgoing=())
+                return "overheard"
             case Command() as command:
                 await self._carry_out(claim, heard, command)
+                return "command"
             case Answer():
                 await self._reply(claim, heard, cast.preset)
+                return "answered"
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
@@ -143,9 +156,10 @@ class Walk:
         surface = self._surfaces[heard.incoming.address.platform]
         async with self._live(claim, heard, surface) as live:
             answer = await self._generate(preset, composed.prompt, live)
-        history = [_said(heard), self._spoken(answer)]
-        limits = surface.limits(heard.incoming.address)
-        await self._finish(claim, heard, history, final(answer, limits))
+        parts = final(answer, surface.limits(heard.incoming.address))
+        if not parts:
+            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+        await self._finish(claim, heard, [_said(heard), self._spoken(answer)], parts)
 
     async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
         """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
@@ -158,11 +172,14 @@ class Walk:
                 live.feed(text)
 
         interrupted = ""
+        asked = self._clock.monotonic()
         try:
             async with aclosing(self._backends[preset.provider].generate(prompt)) as stream:
                 async for event in stream:
                     match event:
                         case Delta(text):
+                            if not said:
+                                SECONDS_TO_FIRST_WORD.observe(self._clock.monotonic() - asked)
                             show(cleaned.feed(echo.feed(text)))
                         case Finish(FinishReason.LENGTH):
                             _log.info("answer_cut_at_length", preset=preset.name)
@@ -171,10 +188,7 @@ class Walk:
         except BackendInterrupted:
             interrupted = _INTERRUPTED
         show(cleaned.feed(echo.finish()) + cleaned.finish())
-        answer = "".join(said).strip()
-        if not answer:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
-        return answer + interrupted
+        return "".join(said).strip() + interrupted
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, surface: Surface) -> AsyncIterator[LiveReply]:

@@ -11,6 +11,7 @@ import structlog
 
 from bot.errors import CoordinatorDown, StoreError
 from bot.ports import Clock, Coordinator
+from bot.telemetry.metrics import WORKING
 
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 15.0
@@ -44,6 +45,7 @@ class Desk:
         self._most_at_once = most_at_once
         self._clock = clock
         self._busy: dict[str, asyncio.Task[None]] = {}
+        WORKING.labels(queue).set_function(lambda: len(self._busy))
         self._freed = asyncio.Event()
         self.stopping = False
 

@@ -184,6 +184,17 @@ def _explained(error: ValidationError) -> list[str]:
     return lines
 
 
+def secrets_of(settings: Settings) -> set[str]:
+    """Collect every secret there is, for the log's mask."""
+    given = [
+        settings.telegram.token,
+        settings.discord.token,
+        settings.redis_url,
+        *(provider.api_key for provider in settings.providers.values()),
+    ]
+    return {secret.get_secret_value() for secret in given if secret is not None}
+
+
 def unknown_variables() -> dict[str, str | None]:
     """Find variables that look like settings and are none, each with the nearest that is one."""
     known = {"TROUPE_" + name.upper() for name in Settings.model_fields}

@@ -101,8 +101,8 @@ def from_event(endpoint: Endpoint, model: str, data: bytes, now: float) -> Fault
     return from_status(endpoint, model, status, {}, data, now)
 
 
-def cut(endpoint: Endpoint) -> Fault:
-    return Fault(f"{endpoint} stopped in mid-answer: the stream has no finish_reason", again=True)
+def cut(endpoint: Endpoint, why: str = "the stream has no finish_reason") -> Fault:
+    return Fault(f"{endpoint} stopped in mid-answer: {why}", again=True)
 
 
 def garbled(endpoint: Endpoint, what: str) -> Fault:

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 
 import httpx2
 import openai
@@ -29,6 +30,7 @@ from bot.settings import ProviderSettings
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_CONNECTIONS = 1000  # a waiting chat holds one
+_CUT_OFF = "The model stopped in the middle of its answer."
 _LISTS_NO_MODELS = frozenset({404, 405, 501})
 
 
@@ -84,7 +86,7 @@ class OpenAICompatible(Backend):
             except Fault as fault:
                 self._breaker.record(self._clock.monotonic(), well=not fault.ill)
                 if shown:
-                    raise BackendInterrupted(str(fault), fault.notice) from fault
+                    raise BackendInterrupted(str(fault), fault.notice or _CUT_OFF) from fault
                 pause = self._pause(fault, retries)
                 left = deadline - asyncio.get_running_loop().time()
                 if pause is None or pause >= left:
@@ -175,7 +177,7 @@ class OpenAICompatible(Backend):
                 return b""  # the answer is whole, only its usage is missing
             if isinstance(error, Fault):
                 raise
-            raise faults.unreachable(self._endpoint, _reason(error)) from error
+            raise faults.cut(self._endpoint, _reason(error)) from error
 
     async def _post(self, body: bytes, model: str) -> httpx2.Response:
         """Send the request and get an answer whose body is still to be read; raises `Fault`."""
@@ -195,6 +197,10 @@ class OpenAICompatible(Backend):
         return faults.from_status(
             self._endpoint, model, refused.status, refused.headers, refused.body, self._clock.now()
         )
+
+
+def make(name: str, settings: ProviderSettings, _data_dir: Path) -> Backend:
+    return OpenAICompatible(settings, name)
 
 
 def _client(

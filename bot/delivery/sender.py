@@ -22,6 +22,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.ports import Clock, Outbox, Surface
+from bot.telemetry.metrics import RECONCILED, SENT
 
 _log = structlog.get_logger(__name__)
 _SOON_SECONDS = 5.0  # a lane waits this long itself; for longer it is put down
@@ -78,30 +79,37 @@ class Sender:
     async def _deliver(self, row: OutboxRow) -> float:
         """Do what a row asks for; gives the time from which its lane can go on."""
         now = self._clock.now()
+        outcome = "sent"
         try:
             if row.state is Sending.UNKNOWN:
                 await self._reconcile(row)
             else:
                 await self._arrived(row, await self._carry_out(row))
         except RateLimited as error:
+            outcome = "rate_limited"
             due = now + error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
             await self._postpone(row, due)
         except Unreachable:
+            outcome = "unreachable"
             due = now + min(2.0 ** min(row.attempts, 6), _LONGEST_PAUSE_SECONDS)
             await self._postpone(row, due)
         except PlatformFatal:
+            outcome = "fatal"
             due = now + _TOKEN_TROUBLE_SECONDS
             await self._postpone(row, due)
         except OutcomeUnknown as error:
+            outcome = "unknown"
             due = now + self._patience(row)
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
             await self._outbox.unknown(row, due)
         except Refused as error:
+            outcome = "refused"
             due = now
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
             await self._outbox.dead(row, str(error))
         else:
             due = now
+        SENT.labels(row.address.platform, outcome).inc()
         return due
 
     async def _reconcile(self, row: OutboxRow) -> None:
@@ -111,6 +119,7 @@ class Sender:
             known = await self._outbox.known_ids(row.address)
             surface = self._surfaces[row.address.platform]
             found = await surface.find(row.address, row.text, after=row.reply_to, known=known)
+        RECONCILED.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is None:
             await self._outbox.again(row, self._clock.now())

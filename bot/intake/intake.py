@@ -9,6 +9,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming
 from bot.errors import CoordinatorDown
 from bot.ports import Inbox, Intake
+from bot.telemetry.metrics import HEARD
 
 _log = structlog.get_logger(__name__)
 
@@ -26,6 +27,8 @@ class WakingIntake(Intake):
     @override
     async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         await self._inbox.hear([storable(one) for one in heard], cursors)
+        for one in heard:
+            HEARD.labels(one.address.platform).inc()
         conversations = list(dict.fromkeys(one.address.conversation for one in heard))
         try:
             await self._wake(conversations)

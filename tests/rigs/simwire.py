@@ -172,6 +172,7 @@ class SimWire:
                     if not self.gw_faults["no_hb_ack"]: ws.outq.put_nowait({"op": 11, "d": None, "s": None, "t": None})
                 elif op == 2:
                     if (d["token"] or "").removeprefix("Bot ") != self.token: ws.outq.put_nowait(4004); continue
+                    if self.gw_faults.get("refuse_identify"): ws.outq.put_nowait(self.gw_faults["refuse_identify"]); continue   # a close code: 4014 ...
                     sess = Session(f"sim-{len(self.sessions)}-{time.time_ns()}", discord.Intents._from_value(d["intents"])); self.sessions[sess.id] = sess; sess.ws = ws
                     gs = list(self.b.guilds.values())
                     self._feed(sess, "READY", {"v": 10, "user": dict(serializers.user_payload(self.b.bot_user)), "guilds": [{"id": str(g.id), "unavailable": True} for g in gs], "session_id": sess.id, "session_type": "normal", "resume_gateway_url": self.base.replace("http", "ws"), "shard": [0, 1], "application": {"id": str(self.b.application_id), "flags": 0}}, raw=True)
@@ -195,6 +196,12 @@ class SimWire:
             task.cancel()
             if sess and sess.ws is ws: sess.ws = None
         return ws
+    async def forget(self):
+        """Lose all sessions and abort their connections: RESUME is answered with op 9."""
+        gone, self.sessions = self.sessions, {}
+        for s in gone.values():
+            if s.ws is not None: s.ws.transport_.abort()
+        await asyncio.sleep(0)
     async def cut(self, code=None):
         """Abort the TCP connection (code=None), or close with a gateway close code (4000 resumable, 4004, 4009...)."""
         for s in self.sessions.values():

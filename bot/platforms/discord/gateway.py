@@ -47,6 +47,7 @@ class Gateway(discord.Client):
         Route.BASE = settings.api_base.rstrip("/")
         if settings.gateway_url is not None:
             DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(settings.gateway_url)
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # we only write
         super().__init__(
             intents=discord.Intents(guilds=True, messages=True, message_content=True),
             allowed_mentions=discord.AllowedMentions.none(),

@@ -1,8 +1,9 @@
 """From the gateway to disk: everything in one order, and what was missed before what is live."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import discord
 import structlog
@@ -16,6 +17,7 @@ from bot.platforms.discord.incoming import command_to_incoming, to_incoming
 from bot.platforms.discord.requests import asking
 from bot.ports import Clock, Intake
 
+Answer = TypeVar("Answer")
 Room = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
 
 _log = structlog.get_logger(__name__)
@@ -73,34 +75,25 @@ class Hearing:
         self._cursors.kept(due)
 
     async def _hear(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await self._patiently(lambda: self._intake.hear(incomings, cursors))
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask the store until it is there."""
         while True:
             try:
-                await self._intake.hear(incomings, cursors)
+                answer = await ask()
             except StoreError as error:
-                await self._store_away(error)
+                self.trouble = "what Discord says cannot be stored"
+                _log.warning("messages wait for the store", error=str(error))
+                await self._clock.sleep(_PAUSE_SECONDS)
             else:
                 self.trouble = None
-                return
-
-    async def _learn(self) -> None:
-        while True:
-            try:
-                self._cursors.learn(await self._intake.cursors(PREFIX))
-            except StoreError as error:
-                await self._store_away(error)
-            else:
-                self.trouble = None
-                return
-
-    async def _store_away(self, error: StoreError) -> None:
-        self.trouble = "what Discord says cannot be stored"
-        _log.warning("messages wait for the store", error=str(error))
-        await self._clock.sleep(_PAUSE_SECONDS)
+                return answer
 
     async def _catch_up(self, session: SessionBegan) -> None:
         """Ask for what was said between the last session and this one."""
         await session.guilds_known.wait()
-        await self._learn()
+        self._cursors.learn(await self._patiently(lambda: self._intake.cursors(PREFIX)))
         missing = dict(self._unheard(session.at))
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
@@ -115,25 +108,27 @@ class Hearing:
     async def _catch_up_with(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and take it out of `missing`."""
         async with self._few:
-            while True:
-                try:
-                    page = await self._page(channel, after)
-                except PlatformFatal:
-                    raise
-                except Refused as error:
-                    _log.info("a channel cannot be read", channel=channel, error=str(error))
-                    page = []
-                except RateLimited as limited:
-                    await self._clock.sleep(limited.retry_after_seconds)
-                    continue
-                except PlatformError:
-                    await self._clock.sleep(_PAUSE_SECONDS)
-                    continue
+            while page := await self._read(channel, after):
                 await self._store(page)
-                if len(page) < _PAGE:
-                    del missing[channel]
-                    return
                 after = page[-1].id
+                if len(page) < _PAGE:
+                    break
+        del missing[channel]
+
+    async def _read(self, channel: int, after: int) -> list[discord.Message]:
+        """Give the next messages of a channel, oldest first, however often it takes."""
+        while True:
+            try:
+                return await self._page(channel, after)
+            except PlatformFatal:
+                raise
+            except Refused as error:
+                _log.info("a channel cannot be read", channel=channel, error=str(error))
+                return []
+            except RateLimited as limited:
+                await self._clock.sleep(limited.retry_after_seconds)
+            except PlatformError:
+                await self._clock.sleep(_PAUSE_SECONDS)
 
     async def _page(self, channel_id: int, after: int) -> list[discord.Message]:
         gateway = self._gateway

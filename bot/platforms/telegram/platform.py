@@ -78,6 +78,11 @@ class TelegramPlatform:
     def trouble(self) -> str | None:
         return self._trouble
 
+    async def check(self) -> str:
+        """Ask Telegram who we are; raises `PlatformError` when it does not know."""
+        me = await self._api.call(GetMe())
+        return f"@{me.username}"
+
     async def close(self) -> None:
         await self._api.close()
 

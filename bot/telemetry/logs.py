@@ -1,0 +1,99 @@
+"""Logs: constant text, ids as fields, and no secret in any of them, exceptions included."""
+
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+_LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
+
+# Shapes of tokens that may stand in texts of other people's exceptions.
+_SHAPES = re.compile(
+    r"\d{6,12}:[A-Za-z0-9_-]{30,}"  # Telegram
+    r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    r"|\b(?:sk|gsk|xai|hf|pplx)[-_][A-Za-z0-9_-]{16,}"  # model providers
+    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?<=Bot )[A-Za-z0-9._-]{20,}"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # a password in an address
+)
+
+
+class Masking:
+    """A processor that leaves of every secret only its last four characters."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = sorted((one for one in secrets if len(one) >= 6), key=len, reverse=True)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {key: self._masked(value) for key, value in event.items()}
+
+    def text(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _stub(secret))
+        return _SHAPES.sub(lambda found: _stub(found[0]), text)
+
+    def _masked(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {key: self._masked(one) for key, one in value.items()}
+            case list() | tuple() | set() | frozenset():
+                return [self._masked(one) for one in value]
+            case bool() | int() | float() | None:
+                return value
+            case _:
+                return self.text(str(value))
+
+
+def configure_logs(
+    *, form: str, level: str, secrets: Iterable[str], stream: TextIO | None = None
+) -> None:
+    """Send our events, and the warnings of the libraries, through one chain to one stream."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        Masking(secrets),
+    ]
+    renderer: Processor = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        )
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("bot").setLevel(_LEVELS[level])
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        cache_logger_on_first_use=True,
+    )
+
+
+def log_stream(file: Path | None) -> TextIO:
+    """Open a file to log to, or give the standard error where there is none."""
+    if file is None:
+        return sys.stderr
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file.open("a", encoding="utf-8", buffering=1)
+
+
+def _stub(secret: str) -> str:
+    return f"***{secret[-4:]}"

@@ -1,0 +1,15 @@
+"""The model that comes with Troupe, fetched once for all tests of a checkout."""
+
+from pathlib import Path
+
+from bot.backends import models
+
+_CHECKOUT_DATA = Path(__file__).resolve().parents[2] / "data"
+
+
+async def lend_model(data_dir: Path) -> Path:
+    """Make the default model one of this data directory's; gives the file it really is."""
+    real = await models.pull_default(_CHECKOUT_DATA, progress=lambda _: None)
+    models.folder(data_dir).mkdir(parents=True)
+    (models.folder(data_dir) / models.DEFAULT_FILE).symlink_to(real)
+    return real

@@ -1,0 +1,185 @@
+"""A model on this machine, and the process that it lives in."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from bot.backends.llama_cpp import LlamaCpp
+from bot.chat.prompt import Delta, Finish, Message, Prompt
+from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.settings import ProviderSettings
+from tests.backends.asking import ask, prompt
+from tests.backends.local_model import lend_model
+
+STORY = prompt("Tell me a very long story.", model="default", max_output_tokens=400)
+LONG_READING = prompt("word " * 800, model="default", max_output_tokens=5)
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[LlamaCpp]:
+    await lend_model(tmp_path)
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path)
+    await backend.start()
+    yield backend
+    await backend.close()
+
+
+def engine() -> psutil.Process:
+    """The engine that this test started."""
+    (child,) = psutil.Process().children()
+    return child
+
+
+async def is_idle(process: psutil.Process) -> bool:
+    process.cpu_percent()
+    await asyncio.sleep(0.5)
+    return bool(process.cpu_percent() < 30)
+
+
+@pytest.mark.service
+async def test_first_answer_of_a_warm_start_comes_within_three_seconds(tmp_path: Path) -> None:
+    await lend_model(tmp_path)
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path)
+    start = time.monotonic()
+
+    async with aclosing(backend.generate(prompt(model="default"))) as pieces:
+        first = await anext(pieces)
+    took = time.monotonic() - start
+    await backend.close()
+
+    assert isinstance(first, Delta)
+    assert took < 3
+
+
+@pytest.mark.service
+async def test_next_turn_reads_only_what_is_new(local: LlamaCpp) -> None:
+    said = Message("user", "Remember these words: " + "apple pear plum " * 50)
+    first = await ask(local, Prompt((said,), "default", "room", max_output_tokens=20))
+    history = (said, Message("assistant", first.text), Message("user", "Which ones?"))
+
+    second = await ask(local, Prompt(history, "default", "room", max_output_tokens=20))
+
+    assert second.finish is not None
+    assert second.finish.usage.cached_tokens > 150
+
+
+@pytest.mark.service
+async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
+    async with aclosing(local.generate(STORY)) as pieces:
+        await anext(pieces)
+
+    await asyncio.sleep(0.3)
+
+    assert await is_idle(engine())
+
+
+@pytest.mark.service
+async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
+    killed = engine().pid
+    heard: list[Delta | Finish] = []
+
+    async def listen() -> None:
+        async for piece in local.generate(STORY):
+            if not heard:
+                os.kill(killed, signal.SIGKILL)
+            heard.append(piece)
+
+    with pytest.raises(BackendInterrupted):
+        await listen()
+
+    assert heard
+    assert (await ask(local, prompt(model="default", max_output_tokens=5))).finish is not None
+    assert engine().pid != killed
+
+
+@pytest.mark.service
+async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCpp) -> None:
+    asking = asyncio.create_task(ask(local, LONG_READING))
+    await asyncio.sleep(0.5)
+    engine().kill()
+
+    answer = await asking
+
+    assert answer.error is None
+    assert answer.text
+
+
+@pytest.mark.service
+async def test_stuck_engine_is_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.backends.llama_cpp._PROBE_SECONDS", 0.3)
+    await lend_model(tmp_path)
+    quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
+    local = LlamaCpp(quick, tmp_path)
+    await local.start()
+    stuck = engine()
+    stuck.suspend()
+
+    answer = await ask(local, STORY)
+    await asyncio.sleep(0.3)
+    after = await ask(local, prompt(model="default", max_output_tokens=5))
+    await local.close()
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert not stuck.is_running()
+    assert after.finish is not None
+
+
+@pytest.mark.service
+async def test_prompt_beyond_the_context_is_said_to_the_chat(local: LlamaCpp) -> None:
+    answer = await ask(local, prompt("word " * 6000, model="default"))
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert "/new" in answer.error.notice
+
+
+@pytest.mark.service
+async def test_engine_is_open_to_nobody_else(local: LlamaCpp) -> None:
+    process = engine()
+    sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
+    socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
+
+    assert sockets == []
+    assert socket.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.service
+async def test_nothing_is_left_after_closing(local: LlamaCpp) -> None:
+    process = engine()
+    socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
+
+    await local.close()
+
+    assert not process.is_running()
+    assert not socket.parent.exists()
+
+
+async def test_missing_model_is_said_with_its_path_and_the_remedy(tmp_path: Path) -> None:
+    answer = await ask(LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path), STORY)
+
+    assert str(answer.error) == (
+        f"there is no model {tmp_path}/models/smollm2-135m-instruct-q4_1.gguf; "
+        "get it with `troupe model pull`"
+    )
+
+
+@pytest.mark.service
+async def test_file_that_is_no_model_is_said_in_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=broken), tmp_path)
+
+    answer = await ask(backend, STORY)
+    await backend.close()
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert "the engine of broken ended at once" in str(answer.error)
+    assert "\n" not in str(answer.error)

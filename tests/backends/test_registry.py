@@ -1,0 +1,25 @@
+"""Which backend a kind stands for."""
+
+import subprocess
+import sys
+from typing import get_args
+
+from bot.backends import registry
+from bot.settings import ProviderSettings
+
+
+def test_every_kind_of_the_settings_has_a_backend() -> None:
+    kinds = get_args(ProviderSettings.model_fields["kind"].annotation)
+
+    assert set(kinds) == set(registry._MODULES)
+
+
+def test_nothing_heavy_is_loaded_that_is_not_asked_for() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import bot.backends.registry, sys; print(*sys.modules)"],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split()
+
+    assert {"openai", "httpx2", "xllamacpp"}.isdisjoint(loaded)

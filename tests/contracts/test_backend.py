@@ -1,0 +1,105 @@
+"""What every backend promises, whatever answers behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from bot.backends.registry import make_backend
+from bot.chat.prompt import Delta, FinishReason, Message, Prompt
+from bot.errors import BackendUnavailable
+from bot.ports import Backend
+from bot.settings import ProviderSettings
+from tests.backends.asking import ask
+from tests.backends.local_model import lend_model
+from tests.rigs.fake_openai import FakeOpenAI
+
+KINDS = ["echo", "openai", pytest.param("llama_cpp", marks=pytest.mark.service)]
+PROMPT = Prompt(
+    messages=(
+        Message("system", "You are helpful."),
+        Message("user", "What is the capital of France?"),
+        Message("assistant", "Paris."),
+        Message("user", "And which one is the capital of Italy?"),
+    ),
+    model="default",
+    conversation="telegram:1",
+    stop=("\nAnn:",),
+    parameters={"temperature": 0, "user_template": "{{ content }}"},
+    max_output_tokens=30,
+)
+
+
+@pytest.fixture(params=KINDS)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    async with FakeOpenAI() as service:
+        given = {
+            "echo": {},
+            "openai": {"base_url": service.base_url, "api_key": "key", "model": "m"},
+            "llama_cpp": {"context_tokens": 512},
+        }[request.param]
+        given["kind"] = request.param
+        if request.param == "llama_cpp":
+            await lend_model(tmp_path)
+        backend = make_backend("tested", ProviderSettings.model_validate(given), tmp_path)
+        yield backend
+        await backend.close()
+
+
+async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
+    answer = await ask(backend, PROMPT)
+
+    assert answer.error is None
+    assert answer.text
+    assert answer.finish is not None
+    assert answer.finish.reason in FinishReason
+    assert answer.finish.usage.prompt_tokens > 0
+    assert answer.finish.usage.output_tokens > 0
+
+
+async def test_answers_do_not_mix(backend: Backend) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(ask(backend, PROMPT)) for _ in range(5)]
+
+    assert len({task.result().text for task in asked}) == 1
+
+
+async def test_answer_may_be_left_at_any_delta(backend: Backend) -> None:
+    async with aclosing(backend.generate(PROMPT)) as pieces:
+        assert isinstance(await anext(pieces), Delta)
+
+    assert (await ask(backend, PROMPT)).finish is not None
+
+
+async def test_asking_may_be_cancelled(backend: Backend) -> None:
+    task = asyncio.create_task(ask(backend, PROMPT))
+    await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=5)
+
+    assert ended
+    assert (await ask(backend, PROMPT)).finish is not None
+
+
+async def test_check_says_what_answers(backend: Backend) -> None:
+    assert await backend.check()
+
+
+async def test_closing_twice_is_closing_once(backend: Backend) -> None:
+    await ask(backend, PROMPT)
+
+    await backend.close()
+    await backend.close()
+
+
+@pytest.mark.parametrize("kind", ["openai", "llama_cpp"])
+async def test_what_is_not_there_is_said(kind: str, tmp_path: Path) -> None:
+    settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
+    backend = make_backend("tested", settings, tmp_path)
+
+    with pytest.raises(BackendUnavailable):
+        await backend.check()
+
+    await backend.close()

@@ -1,0 +1,74 @@
+"""Commands as Discord shows them."""
+
+from typing import Any
+
+from inline_snapshot import snapshot
+
+from bot.platforms.discord.commands import differ, to_payload
+from tests.platforms.discord.conftest import COMMANDS
+
+
+def test_actions_become_subcommands() -> None:
+    assert to_payload(COMMANDS[0]) == snapshot(
+        {
+            "name": "preset",
+            "description": "Choose who answers here",
+            "options": [
+                {
+                    "name": "use",
+                    "description": "Choose a preset",
+                    "options": [
+                        {
+                            "type": 3,
+                            "name": "name",
+                            "description": "The preset",
+                            "required": True,
+                            "autocomplete": True,
+                        }
+                    ],
+                    "type": 1,
+                },
+                {"name": "list", "description": "Show all presets", "options": [], "type": 1},
+            ],
+            "type": 1,
+            "contexts": [0, 1],
+        }
+    )
+
+
+def test_plain_command_has_no_options() -> None:
+    assert to_payload(COMMANDS[1]) == snapshot(
+        {
+            "name": "new",
+            "description": "Begin a new conversation",
+            "options": [],
+            "type": 1,
+            "contexts": [0, 1],
+        }
+    )
+
+
+def registered() -> list[dict[str, Any]]:
+    """What Discord gives back: its own additions are in, what is empty or false is left out."""
+    theirs = [to_payload(spec) for spec in COMMANDS]
+    for command in theirs:
+        command |= {"id": "7", "version": "8", "nsfw": False, "name_localizations": None}
+    del theirs[1]["options"]
+    del theirs[0]["options"][1]["options"]
+    return theirs
+
+
+def test_what_discord_adds_or_leaves_out_is_no_difference() -> None:
+    assert not differ([to_payload(spec) for spec in COMMANDS], registered())
+
+
+def test_changed_summary_is_a_difference() -> None:
+    theirs = registered()
+    theirs[0]["options"][0]["options"][0]["description"] = "another"
+    assert differ([to_payload(spec) for spec in COMMANDS], theirs)
+
+
+def test_command_too_many_or_too_few_is_a_difference() -> None:
+    ours = [to_payload(spec) for spec in COMMANDS]
+    assert differ(ours, registered()[:1])
+    assert differ(ours[:1], registered())

@@ -1,0 +1,71 @@
+"""How far each channel was heard."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.platforms.discord.cursors import Cursors, named
+
+
+def test_cursor_moves_with_the_newest_message_of_a_channel() -> None:
+    cursors = Cursors()
+    assert cursors.due([(1, 10), (1, 12), (2, 11)], kept={1, 2}) == {1: 12, 2: 11}
+
+
+def test_channel_that_nothing_was_kept_of_has_no_cursor() -> None:
+    cursors = Cursors()
+    assert cursors.due([(1, 10), (2, 11)], kept={1}) == {1: 10}
+
+
+def test_passed_messages_are_stored_with_the_next_kept_ones() -> None:
+    cursors = Cursors()
+    cursors.learn({"discord:1": "10"})
+    cursors.passed(cursors.due([(1, 15)], kept=set()))
+    assert cursors.due([(2, 20)], kept={2}) == {1: 15, 2: 20}
+
+
+def test_cursor_never_goes_back() -> None:
+    cursors = Cursors()
+    cursors.learn({"discord:1": "10", "discord:connected": "9"})
+    assert cursors.due([(1, 8)], kept={1}) == {}
+
+
+def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
+    cursors = Cursors()
+    cursors.learn({"discord:1": "10"})
+    cursors.hold([1])
+    assert cursors.due([(1, 20)], kept={1}) == {}
+    cursors.learn({"discord:1": "10"})
+    assert cursors.due([(1, 20)], kept={1}) == {1: 20}
+
+
+def test_cursors_are_stored_by_name() -> None:
+    assert named({1: 10}) == {"discord:1": "10"}
+
+
+heard = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends
+
+
+@given(st.lists(heard, max_size=40), st.integers(0, 40))
+def test_whoever_starts_from_the_stored_cursors_misses_nothing(
+    said: list[tuple[int, bool, bool]], crash: int
+) -> None:
+    """Whatever the batches and wherever the process dies: all kept messages are stored or ahead."""
+    cursors, on_disk, safe = Cursors(), dict[int, int](), set[tuple[int, int]]()
+    batch: list[tuple[int, int]] = []
+    keep: set[tuple[int, int]] = set()
+    for number, (channel, kept, ends) in enumerate(said[:crash], start=1):
+        batch.append((channel, number))
+        if kept:
+            keep.add((channel, number))
+        if not ends:
+            continue
+        fresh = keep & set(batch)
+        due = cursors.due(batch, kept={place for place, _ in fresh})
+        if fresh:
+            safe |= fresh
+            on_disk.update(due)
+            cursors.kept(due)
+        else:
+            cursors.passed(due)
+        batch = []
+    assert all(one in safe or one[1] > on_disk.get(one[0], 0) for one in keep)

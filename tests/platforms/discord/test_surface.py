@@ -1,0 +1,270 @@
+"""Discord on loopback: what we say arrives once, pings nobody, and says what went wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.chat.incoming import Address, Wake
+from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable, Vanished
+from bot.platforms.discord import DiscordPlatform
+from bot.platforms.discord.surface import DiscordSurface
+from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
+from tests.rigs.simwire import SimWire
+
+pytestmark = pytest.mark.service
+PLAIN: dict[str, Any] = {"reply_to": None, "interaction": None}
+
+
+class Chat:
+    """A channel with Alice in it, and what the platform itself shows there."""
+
+    def __init__(self, wire: SimWire, platform: DiscordPlatform, intake: FakeIntake) -> None:
+        self.wire, self.platform, self.intake = wire, platform, intake
+        self.surface: DiscordSurface = platform.surface
+        self.guild = wire.guild("Guild")
+        self.channel = self.guild.create_text_channel("general")
+        self.alice = wire.member(self.guild, "alice")
+        self.address = Address("discord", str(self.channel.id))
+
+    @property
+    def texts(self) -> list[str]:
+        return [message["content"] for message in self.wire.messages(self.channel.id)]
+
+    def say(self, text: str) -> str:
+        return str(self.wire.say(self.alice, self.channel.id, text).id)
+
+    def requests(self, method: str, ending: str = "/messages") -> list[dict[str, Any]]:
+        return [
+            entry
+            for entry in self.wire.log
+            if entry["method"] == method and entry["path"].endswith(ending)
+        ]
+
+
+@pytest.fixture
+async def chat(wire: SimWire) -> AsyncIterator[Chat]:
+    platform, intake = platform_for(wire), FakeIntake()
+    chat = Chat(wire, platform, intake)
+    async with running(platform, intake):
+        yield chat
+
+
+async def test_limits_are_those_of_discord(chat: Chat) -> None:
+    limits = chat.surface.limits(chat.address)
+    assert (limits.max_units, limits.unit, limits.placeholder) == (2000, "characters", None)
+
+
+async def test_wire_bodies(chat: Chat) -> None:
+    asked = chat.say("hello")
+    sent = await chat.surface.send(
+        chat.address, "hi @everyone", nonce="n1", reply_to=asked, interaction=None
+    )
+    await chat.surface.edit(chat.address, sent, "hi")
+
+    post = chat.requests("POST")[0]["json"]
+    assert post.pop("message_reference")["message_id"] == asked
+    assert post == snapshot(
+        {
+            "content": "hi @everyone",
+            "allowed_mentions": {"parse": [], "replied_user": False},
+            "nonce": "n1",
+            "enforce_nonce": True,
+        }
+    )
+    assert chat.requests("PATCH", sent)[0]["json"] == snapshot(
+        {"content": "hi", "allowed_mentions": {"parse": [], "replied_user": False}}
+    )
+
+
+async def test_nobody_is_ever_pinged(chat: Chat) -> None:
+    text = f"@everyone @here <@{chat.alice.id}>"
+    asked = chat.say("hello")
+    sent = await chat.surface.send(chat.address, "…", nonce="n1", reply_to=asked, interaction=None)
+    await chat.surface.edit(chat.address, sent, text)
+    message = chat.wire.b.get_message(chat.channel.id, int(sent))
+    assert message.content == text
+    assert not message.mention_everyone
+    assert not message.ping_user_ids
+
+
+async def test_same_nonce_gives_the_first_message_back(chat: Chat) -> None:
+    first = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    again = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    other = await chat.surface.send(chat.address, "hi", nonce="n2", **PLAIN)
+    assert first == again != other
+    assert chat.texts == ["hi", "hi"]
+
+
+async def test_lost_answer_is_an_unknown_outcome_and_found_again(chat: Chat) -> None:
+    asked = chat.say("hello")
+    chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await chat.surface.send(chat.address, " hi\n", nonce="n1", **PLAIN)
+    found = await chat.surface.find(chat.address, " hi\n", after=asked, known=set())
+    assert found is not None
+    assert await chat.surface.send(chat.address, " hi\n", nonce="n1", **PLAIN) == found
+    assert len(chat.texts) == 2
+
+
+async def test_only_unaccounted_messages_of_ours_after_the_question_are_found(chat: Chat) -> None:
+    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    asked = chat.say("hello")
+    chat.say("hi")
+    known = await chat.surface.send(chat.address, "hi", nonce="n2", **PLAIN)
+    assert await chat.surface.find(chat.address, "hi", after=asked, known={known}) is None
+    assert await chat.surface.find(chat.address, "hi", after=asked, known=set()) == known
+    assert await chat.surface.find(chat.address, "hi", after=None, known=set()) is not None
+
+
+async def test_message_is_found_behind_many_others(chat: Chat) -> None:
+    asked = chat.say("hello")
+    for number in range(230):
+        chat.say(f"{number}")
+    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    assert await chat.surface.find(chat.address, "hi", after=asked, known=set()) == sent
+    assert await chat.surface.find(chat.address, "ho", after=asked, known=set()) is None
+
+
+async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
+    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    await chat.surface.delete(chat.address, sent)
+    await chat.surface.delete(chat.address, sent)
+    assert chat.texts == []
+
+
+async def test_edit_of_a_deleted_message_says_that_it_vanished(chat: Chat) -> None:
+    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    await chat.surface.delete(chat.address, sent)
+    with pytest.raises(Vanished):
+        await chat.surface.edit(chat.address, sent, "ho")
+
+
+async def test_message_that_is_not_allowed_is_refused(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", status=403, code=50013)
+    with pytest.raises(Refused, match="50013"):
+        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    with pytest.raises(Refused):
+        await chat.surface.send(chat.address, "x" * 2001, nonce="n2", **PLAIN)
+
+
+async def test_typing_is_shown(chat: Chat) -> None:
+    await chat.surface.typing(chat.address)
+    assert len(chat.requests("POST", "/typing")) == 1
+
+
+async def test_short_rate_limit_is_waited_for(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=0.3)
+    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    assert chat.texts == ["hi"]
+
+
+async def test_long_rate_limit_is_left_to_the_outbox(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
+    with pytest.raises(RateLimited) as limited:
+        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    assert limited.value.retry_after_seconds == 40
+
+
+async def test_bad_gateway_is_tried_again(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", status=502)
+    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    assert chat.texts == ["hi"]
+
+
+async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", status=503, after=True)
+    with pytest.raises(OutcomeUnknown, match="503"):
+        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+
+
+async def test_endless_request_is_given_up(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", delay=10.5)
+    with pytest.raises(OutcomeUnknown, match="10 s"):
+        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+
+
+async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=4, is_global=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    async with asyncio.timeout(1):
+        await chat.surface.typing(chat.address)
+
+
+async def test_nothing_is_sent_without_a_connection(wire: SimWire) -> None:
+    surface = platform_for(wire).surface
+    with pytest.raises(Unreachable):
+        await surface.send(Address("discord", "1"), "hi", nonce="n1", **PLAIN)
+
+
+# --- native commands -------------------------------------------------------------------------
+
+
+async def test_commands_are_registered_only_when_they_changed(chat: Chat) -> None:
+    registered = chat.requests("PUT", "/commands")
+    async with running(platform_for(chat.wire), FakeIntake()):
+        assert chat.requests("PUT", "/commands") == registered
+    assert len(registered) == 1
+
+
+async def test_command_is_acknowledged_heard_and_answered_privately(chat: Chat) -> None:
+    result = await chat.alice.slash(chat.channel, "preset use", name="nova")
+    [heard] = await until(lambda: chat.intake.heard)
+    assert result.acknowledged
+    assert result.ephemeral
+    assert (heard.text, heard.wake, heard.message_id) == ("/preset use nova", Wake.COMMAND, None)
+    assert heard.external_key == f"i{result._interaction.id}"
+    assert heard.author_is_admin is False
+    assert heard.address == chat.address
+
+    answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": heard.interaction}
+    first = await chat.surface.send(heard.address, "nova it is", **answer)
+    again = await chat.surface.send(heard.address, "nova it is", **answer)
+    assert first == again == str(result.response.id)
+    assert result.response.content == "nova it is"
+    assert not chat.requests("POST")
+
+
+async def test_command_whose_token_is_spent_is_answered_in_the_channel(chat: Chat) -> None:
+    await chat.alice.slash(chat.channel, "new")
+    [heard] = await until(lambda: chat.intake.heard)
+    chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
+    await chat.surface.send(
+        heard.address, "done", nonce="n1", reply_to=None, interaction=heard.interaction
+    )
+    assert chat.texts[-1] == "done"
+
+
+async def test_command_that_was_not_acknowledged_is_heard_all_the_same(chat: Chat) -> None:
+    chat.wire.fault("POST", "/interactions/*", status=404, code=10062)
+    await chat.alice.slash(chat.channel, "new")
+    [heard] = await until(lambda: chat.intake.heard)
+    assert (heard.text, heard.interaction) == ("/new", None)
+
+
+async def test_command_is_acknowledged_while_the_store_is_away(chat: Chat) -> None:
+    chat.intake.away = 1_000_000
+    result = await chat.alice.slash(chat.channel, "new")
+    await until(lambda: result.acknowledged)
+    assert not chat.intake.heard
+
+
+async def test_command_keeps_its_place_among_messages(chat: Chat) -> None:
+    chat.wire.fault("POST", "/interactions/*", delay=0.5)
+    chat.say("before")
+    await chat.alice.slash(chat.channel, "new")
+    chat.say("after")
+    await until(lambda: len(chat.intake.heard) == 3)
+    assert chat.intake.texts == ["before", "/new", "after"]
+
+
+async def test_presets_are_suggested_while_somebody_types(chat: Chat) -> None:
+    await chat.alice.autocomplete(chat.channel, "preset use", "name", "no")
+    interaction = list(chat.wire.b.interactions.values())[-1]
+    choices = await until(lambda: interaction.autocomplete_choices)
+    assert [choice["value"] for choice in choices] == ["nova", "nora"]
+    assert not chat.intake.heard

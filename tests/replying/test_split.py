@@ -1,0 +1,234 @@
+"""Splitting holds for any text: every piece legal, nothing lost, nothing cut twice."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.chat.outgoing import Limits
+from bot.replying.graphemes import is_inside, is_visible
+from bot.replying.split import pieces_of, split
+from tests.shared_data import shared_folder
+
+DISCORD = Limits(2000, "characters", 1.2, 10)
+TELEGRAM = Limits(4096, "utf16", 1.0, 5, placeholder="…")
+FAMILY = "👩‍👩‍👧‍👦"
+
+FRAGMENTS = """
+``` ```` ~~~ ```py word a e.g. 好的 。 「 」 ！ - ** [ab](c) ||x|| 😀 🇩🇪 🇩 é e\u0301 한국 क्षि
+"""
+fragments = st.sampled_from(
+    [*FRAGMENTS.split(), FAMILY, "`", "``", "`" * 12, "x" * 40, "`x y`", "[a b](c)", "End. ", "1. "]
+) | st.sampled_from(
+    ["\n", "\n\n", "\n    ", " ", "\t", "\r\n", " " * 30, "\n" * 20, "\u200d", "\u200b", "\u3164"]
+)
+texts = st.lists(fragments, max_size=120).map("".join) | st.text(max_size=200)
+small = st.builds(
+    Limits, st.integers(2, 70), st.sampled_from(["characters", "utf16"]), st.just(1), st.just(5)
+)
+real = st.sampled_from([DISCORD, TELEGRAM])
+long_texts = st.lists(st.tuples(fragments, st.integers(1, 60)), max_size=60).map(
+    lambda parts: "".join(fragment * times for fragment, times in parts)
+)
+
+
+def units(text: str, limits: Limits) -> int:
+    if limits.unit == "characters":
+        return len(text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def legible(text: str) -> str:
+    return "".join(letter for letter in text if is_visible(letter))
+
+
+@settings(max_examples=3000, deadline=None)
+@given(texts, small)
+def test_every_piece_is_legal(text: str, limits: Limits) -> None:
+    for piece in split(text, limits):
+        assert units(piece, limits) <= limits.max_units
+        assert is_visible(piece)
+        assert piece == piece.strip()
+
+
+@settings(max_examples=3000, deadline=None)
+@given(texts, texts, small)
+def test_what_was_cut_off_stays_when_more_arrives(text: str, more: str, limits: Limits) -> None:
+    done = split(text, limits)[:-1]
+
+    assert split(text + more, limits)[:-1][: len(done)] == done
+
+
+@settings(max_examples=300, deadline=None)
+@given(long_texts, real, st.data())
+def test_real_limits_keep_every_promise(text: str, limits: Limits, data: st.DataObject) -> None:
+    pieces = split(text, limits)
+    done = split(text[: data.draw(st.integers(0, len(text)))], limits)[:-1]
+
+    assert all(units(piece, limits) <= limits.max_units and is_visible(piece) for piece in pieces)
+    assert pieces[:-1][: len(done)] == done
+
+
+@settings(max_examples=3000, deadline=None)
+@given(texts, small)
+def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits: Limits) -> None:
+    position, closer = 0, ""
+    for piece in pieces_of(text, limits):
+        lost = legible(text[position : piece.start])
+        assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
+        position, closer = piece.end, piece.closer
+    lost = legible(text[position:])
+    assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.sampled_from(["ab", " ", "\n", ". ", "。", "好", "é"]), max_size=200), small)
+def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> None:
+    text = "".join(fragments)
+
+    joined = "".join(split(text, limits))
+
+    assert "".join(joined.split()) == "".join(text.split())
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.sampled_from(["好", FAMILY, "🇩🇪", "e\u0301", "👍🏽", "한"]), max_size=100))
+def test_no_visible_character_is_torn(characters: list[str]) -> None:
+    text = "".join(characters)
+
+    for piece in pieces_of(text, Limits(24, "utf16", 1, 5)):
+        assert not is_inside(text, piece.start)
+        assert not is_inside(text, piece.end)
+
+
+def code(lines: int) -> str:
+    return "```py\n" + "".join(f"    x = {number}\n" for number in range(lines)) + "```"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 60), st.integers(60, 300), st.text("ab c.\n", max_size=200))
+def test_each_piece_closes_the_code_that_it_opens(lines: int, room: int, prose: str) -> None:
+    text = f"{prose}\n\n{code(lines)}\n\n{prose}\n\n~~~~\n{prose}\n~~~~\n{prose}"
+
+    for piece in split(text, Limits(room, "characters", 1, 5)):
+        fences = [line for line in piece.splitlines() if line.startswith(("```", "~~~~"))]
+        assert len(fences) % 2 == 0
+        assert all(line in {"```py", "~~~~"} for line in fences[::2])
+        assert all(line in {"```", "~~~~"} for line in fences[1::2])
+
+
+def test_code_is_reopened_with_its_language_and_keeps_its_indentation() -> None:
+    pieces = split(f"Look:\n{code(12)}\nThat was it.", Limits(100, "characters", 1, 5))
+
+    assert pieces == [
+        "Look:\n```py\n" + "".join(f"    x = {n}\n" for n in range(8)) + "```",
+        "```py\n" + "".join(f"    x = {n}\n" for n in range(8, 12)) + "```\nThat was it.",
+    ]
+
+
+def test_code_in_a_list_is_closed_where_it_belongs() -> None:
+    text = "1. First\n   ```sh\n   echo one two three\n   echo four five six\n   ```\n2. Second"
+
+    pieces = split(text, Limits(60, "characters", 1, 5))
+
+    assert pieces == [
+        "1. First\n   ```sh\n   echo one two three\n   ```",
+        "```sh\n   echo four five six\n   ```\n2. Second",
+    ]
+
+
+def test_paragraphs_are_preferred_to_lines_to_sentences_to_words() -> None:
+    limits = Limits(40, "characters", 1, 5)
+
+    assert split("one two three four five\n\nsix\nseven eight nine. ten", limits)[0].endswith(
+        "five"
+    )
+    assert split("one two three four five six\nseven eight. nine ten", limits)[0].endswith("six")
+    assert split("one two three four five six. seven eight nine ten", limits)[0].endswith("six.")
+    assert split("one two three four five six seven eight nine ten", limits)[0].endswith("eight")
+
+
+def test_chinese_is_cut_behind_sentences_and_never_before_a_comma() -> None:
+    limits = Limits(20, "characters", 1, 5)
+
+    assert split("他说：「我们明天早上再走吧。」然后就睡着了，什么也没有说过", limits)[0].endswith(
+        "。」"
+    )
+    assert split("他说我们明天早上再走然后就睡着了没有说，什么也没有说过话", limits)[1][0] != "，"
+
+
+def test_inline_code_and_links_stay_whole() -> None:
+    limits = Limits(40, "characters", 1, 5)
+
+    assert split("Please run this now: `make run --with all`", limits)[1] == "`make run --with all`"
+    assert split("You will find all of it [right here ok](http://a.b)", limits)[1].startswith("[")
+
+
+def test_a_text_that_just_fits_is_one_piece() -> None:
+    assert split("a b " * 499 + "a b\n\n", DISCORD) == [("a b " * 500).strip()]
+
+
+def expanded(given: Any) -> str:
+    match given:
+        case {"gen": "repeat", "unit": unit, "n": times}:
+            return str(unit) * int(times)
+        case {"gen": "concat", "parts": parts}:
+            return "".join(expanded(part) for part in parts)
+        case _:
+            return str(given)
+
+
+def attacks(title: str) -> list[str]:
+    cases = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))["cases"]
+    return [
+        expanded(text)
+        for case in cases
+        if case["category"] == "markup" and title in case["enters_at"] + case["title"]
+        for text in (case["input"] if isinstance(case["input"], list) else [case["input"]])
+    ]
+
+
+@pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
+def test_hostile_texts_are_split_legally(limits: Limits) -> None:
+    for text in attacks("LLM output"):
+        pieces = split(text, limits)
+        assert all(
+            units(piece, limits) <= limits.max_units and is_visible(piece) for piece in pieces
+        )
+
+
+def test_blank_answers_have_no_pieces() -> None:
+    for text in attacks("whitespace-only"):
+        assert split(text, DISCORD) == []
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "word ",
+        "x",
+        "`",
+        "```\n",
+        "- ",
+        "[",
+        "**a",
+        "\n",
+        " ",
+        "。",
+        "e\u0301",
+        FAMILY,
+        "🇩🇪",
+        "~~~a\n`",
+    ],
+)
+@pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
+def test_time_grows_with_the_text_only(unit: str, limits: Limits) -> None:
+    text = "begin " + unit * (400_000 // len(unit)) + " end"
+
+    began = time.process_time()
+    split(text, limits)
+
+    assert time.process_time() - began < 4
