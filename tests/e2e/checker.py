@@ -1,7 +1,7 @@
 """Judge a run by what people can read in the chats, and by nothing else.
 
-A question holds a token, `T<hex>:<n>`. Its only right answer is `RS<hex>:<n> 1 2 ... n RE<hex>`, in one
-message or in several, so that a missing, doubled or foreign word cannot hide.
+A question holds a token, `T<hex>:<n>`. Its only right answer is `RS<hex>:<n> 1 2 ... n RE<hex>`, in
+one message or in several, so that a missing, doubled or foreign word cannot hide.
 """
 
 import re
@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+
+from typing_extensions import override
 
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 _BEGINNING = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
@@ -48,6 +50,7 @@ class Verdict:
     def clean(self) -> bool:
         return not (self.lost or self.repeated or self.out_of_order or self.leftovers)
 
+    @override
     def __str__(self) -> str:
         kinds = ("lost", "repeated", "out_of_order", "leftovers")
         figures = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
@@ -110,8 +113,8 @@ class _Reader:
         self._pieces: list[str] = []  # of the answer that is being read
 
     def read(self, text: str) -> None:
-        words = text.split()
-        if not words or not all([self._takes(word) for word in words]):  # not lazily: read on
+        taken = [self._takes(word) for word in text.split()]
+        if not taken or not all(taken):
             self.strays.append(text)
         elif self._open is not None:
             self._pieces.append(text)

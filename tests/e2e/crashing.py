@@ -3,8 +3,8 @@
     python -m tests.e2e.crashing after_commit 3 -- run
     python -m tests.e2e.crashing after_received 1 --build acknowledge_first -- run
 
-The points are those of the crash table (RELIABILITY.md, 7.6). The product knows nothing of them: its
-methods are wrapped here before it starts.
+The points are those of the crash table (RELIABILITY.md, 7.6). The product knows nothing of them:
+its methods are wrapped here before it starts.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def _blind_resend() -> None:
         await self._outbox.again(row, self._clock.now())
 
     Sender._reconcile = resend  # type: ignore[method-assign] # that is the purpose
-    bot.delivery.sender.nonce = lambda _turn, _part: secrets.token_hex(12)
+    bot.delivery.sender.nonce = lambda turn, part: secrets.token_hex(12)
 
 
 def _acknowledge_first() -> None:

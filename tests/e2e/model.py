@@ -1,4 +1,4 @@
-"""A model on loopback that always says the right thing: chat completions, streamed, at a set pace."""
+"""A model on loopback that always says the right thing: chat completions, at a set pace."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ class Model:
         self.open = asyncio.Event()  # while it is not set, every answer stops in its middle
         self.open.set()
         self.half_way = 0  # answers that have come to their middle
-        self._runner = web.AppRunner(self._app(), handler_cancellation=True)
+        self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, shutdown_timeout=1)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
         self.base = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self

@@ -1,7 +1,7 @@
 """Start the bot a hundred times without paying for its imports: a process that forks on demand.
 
-One order a line on standard input, as JSON; the answers are the process id of the child and, when it
-has ended, its exit code (below zero: the signal that killed it). One child at a time.
+One order a line on standard input, as JSON; the answers are the process id of the child and, when
+it has ended, its exit code (below zero: the signal that killed it). One child at a time.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,7 +69,7 @@ class Nursery:
 
 
 @asynccontextmanager
-async def nursery(checkout: Path) -> Any:
+async def nursery(checkout: Path) -> AsyncIterator[Nursery]:
     """Keep a nursery for the length of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -1,4 +1,4 @@
-"""The bot as its users run it: a process of its own, in a folder of its own, on loopback platforms."""
+"""The bot as its users run it: a process of its own, in its own folder, on loopback platforms."""
 
 import asyncio
 import json
@@ -6,17 +6,35 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
 from tests.e2e.model import Model
+from tests.e2e.nursery import Nursery
 from tests.e2e.world import World
 
 CHECKOUT = Path(__file__).parents[2]
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 _LOG_LINES = 80
+_INHERITED = {"PATH", "HOME", "LANG"}
+
+
+class Process(Protocol):
+    """What can be done to a bot that runs, however it was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 def preset(name: str, **more: object) -> str:
@@ -52,11 +70,11 @@ class Service:
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
         }
         self._world = world
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._said_before = 0  # bytes in the log before this start
 
     @property
-    def process(self) -> asyncio.subprocess.Process:
+    def process(self) -> Process:
         assert self._process is not None, "the service was not started"
         return self._process
 
@@ -64,35 +82,40 @@ class Service:
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(
-        self,
-        launcher: Sequence[str] = ("-m", "bot"),
-        arguments: Sequence[str] = ("run",),
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start it, without waiting until it is ready."""
-        self._said_before = self.log.stat().st_size if self.log.exists() else 0
-        environment = {
-            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},  # noqa: TID251 # handed on
-            "PYTHONPATH": str(CHECKOUT),
-            **self.settings,
-            **(settings or {}),
-        }
+    async def start(self, *arguments: str, **settings: str) -> None:
+        """Start it as `python -m bot`, without waiting until it is ready."""
+        self._mark_log()
+        # of our own settings none gets through
+        inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *launcher,
-                *arguments,
+                *("-m", "bot", *(arguments or ("run",))),
                 cwd=self.folder,
-                env=environment,
+                env={**inherited, "PYTHONPATH": str(CHECKOUT), **self.settings, **settings},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
 
-    async def begin(self, **more: str) -> None:
+    async def start_to_crash(
+        self, nursery: Nursery, point: str, count: int, build: str = "right"
+    ) -> None:
+        """Start it so that it kills itself at the given passing of a point of `crashing`."""
+        self._mark_log()
+        self._process = await nursery.bear(
+            [point, str(count), "--build", build, "run"],
+            folder=self.folder,
+            settings=self.settings,
+            log=self.log,
+        )
+
+    def _mark_log(self) -> None:
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+
+    async def begin(self) -> None:
         """Start it and wait until it hears."""
-        await self.start(settings=more)
+        await self.start()
         await self.ready()
 
     async def ready(self, seconds: float = 30) -> None:

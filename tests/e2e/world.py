@@ -1,4 +1,4 @@
-"""Discord and Telegram on loopback, with people in chats; what is said there can be read and judged."""
+"""Discord and Telegram on loopback, with people in chats; all that is said there can be read."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import discord
+from typing_extensions import override
 
 from tests.e2e.checker import Post
 from tests.rigs.simwire import SimWire
@@ -167,6 +168,7 @@ class _Dice(list[dict[str, Any]]):
         self._share = share
         self._dice = dice
 
+    @override
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for fault in super().__iter__():
             if self._dice.random() < self._share:
