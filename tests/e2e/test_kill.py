@@ -90,7 +90,16 @@ async def test_build_that_sends_again_blindly_is_found_out(
     service: Service, world: World, cradle: Nursery, seed: int
 ) -> None:
     points = ("after_http", "random")
-    plan = Plan(seed, 60, 8, kills=4, lost_answers=0.3, points=points, build="blind_resend")
+    plan = Plan(
+        seed,
+        60,
+        8,
+        kills=4,
+        lost_answers=0.3,
+        give_up_seconds=8,
+        points=points,
+        build="blind_resend",
+    )
     outcome = told(await besiege(service, world, cradle, plan))
     assert outcome.verdict.repeated
 
@@ -100,6 +109,6 @@ async def test_build_that_acknowledges_first_is_found_out(
     service: Service, world: World, cradle: Nursery, seed: int
 ) -> None:
     points = ("after_received",)
-    plan = Plan(seed, 60, 8, kills=6, points=points, build="acknowledge_first")
+    plan = Plan(seed, 60, 8, kills=6, give_up_seconds=8, points=points, build="acknowledge_first")
     outcome = told(await besiege(service, world, cradle, plan))
     assert outcome.verdict.lost

@@ -1,7 +1,7 @@
 """Discord and Telegram on loopback, with people in chats; all that is said there can be read."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +13,18 @@ from tests.e2e.checker import Post
 from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
 
-TOPIC_TITLES = ("plans", "music", "food")
+TELEGRAM_PEOPLE = (1, 2)
+_TOPIC_TITLES = ("plans", "music", "food")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A chat, thread or topic; `say(text, who)` writes in it as one of its people."""
+    """A chat, thread or topic, and a way for one of its people to write in it."""
 
     name: str  # as in a `Post`
     call: str  # what a message to the bot begins with here
-    say: Callable[[str, int], Any]
+    say: Callable[[str, int], Any]  # the text, and which of the people says it
+    reply: Callable[[str], Any]  # to what the bot said last
 
     def ask(self, name: str, words: int = 12, who: int = 0) -> Any:
         """Ask the question that the checker knows the answer to; gives the rig's message."""
@@ -40,63 +42,76 @@ class World:
         mods = self.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
         self.admin = on_discord.member(self.guild, "admin", roles=[mods])
         self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
-        self._strangers = 0
 
     # --- places ------------------------------------------------------------------------------
 
     def channel(self) -> Place:
-        return self._on_discord(self.guild.create_text_channel(f"room-{len(self.places)}").id)
+        return self._in_guild(self.guild.create_text_channel(f"room-{len(self.places)}").id)
 
     def discord_thread(self) -> Place:
         backend = self.discord.b
         parent = self.guild.create_text_channel(f"hall-{len(self.places)}")
-        return self._on_discord(backend.create_thread(parent.id, "plans", self.people[0].id).id)
+        return self._in_guild(backend.create_thread(parent.id, "plans", self.people[0].id).id)
 
     def discord_private(self) -> Place:
         who = self.discord.member(self.guild, f"friend-{len(self.places)}")
         chat = self.discord.b.get_dm_channel(who.id).id
-        return self._keep(
-            Place(f"discord:{chat}", "", lambda text, _: self.discord.say(who, chat, text))
-        )
+        return self._on_discord(chat, [who, who], "")
 
     def group(self) -> Place:
-        return self._on_telegram(-1000 - len(self.places), None)
+        return self._in_group(-1000 - len(self.places), None)
 
     def topics(self) -> list[Place]:
         """One group with topics, each of which is a place."""
         chat, wire = -1000 - len(self.places), self.telegram
         wire.chat(chat, "supergroup", is_forum=True)
         created = wire.topics.setdefault(chat, {})
-        for title in TOPIC_TITLES:
+        for title in _TOPIC_TITLES:
             opened = wire._new(chat, wire.user(1), forum_topic_created={"name": title})
             created[opened["message_id"]] = title
-        return [self._on_telegram(chat, topic) for topic in created]
+        return [self._in_group(chat, topic) for topic in created]
 
     def telegram_private(self) -> Place:
         chat = 1000 + len(self.places)
-        return self._keep(
-            Place(f"telegram:{chat}", "", lambda text, _: self.telegram.say(chat, text))
-        )
+        return self._on_telegram(chat, None, [chat, chat], "")
 
-    def _on_discord(self, channel: int) -> Place:
-        call = f"<@{self.discord.b.bot_user.id}> "
-        return self._keep(
-            Place(
-                f"discord:{channel}",
-                call,
-                lambda text, who: self.discord.say(self.people[who], channel, text),
-            )
-        )
+    def _in_guild(self, channel: int) -> Place:
+        return self._on_discord(channel, self.people, f"<@{self.discord.b.bot_user.id}> ")
 
-    def _on_telegram(self, chat: int, topic: int | None) -> Place:
-        name = f"telegram:{chat}" if topic is None else f"telegram:{chat}:{topic}"
-        return self._keep(
-            Place(
-                name,
-                f"@{self.telegram.me['username']} ",
-                lambda text, who: self.telegram.say(1 + who, text, chat=chat, thread=topic),
+    def _in_group(self, chat: int, topic: int | None) -> Place:
+        call = f"@{self.telegram.me['username']} "
+        return self._on_telegram(chat, topic, TELEGRAM_PEOPLE, call)
+
+    def _on_discord(self, channel: int, people: Sequence[Any], call: str) -> Place:
+        wire, me = self.discord, self.discord.b.bot_user.id
+
+        def say(text: str, who: int) -> Any:
+            return wire.say(people[who], channel, text)
+
+        def reply(text: str) -> Any:
+            newest = [one.id for one in wire.b.messages[channel].values() if one.author_id == me][
+                -1
+            ]
+            reference = {"message_id": str(newest), "channel_id": str(channel)}
+            return wire.say(people[0], channel, text, reference=reference)
+
+        return self._keep(Place(f"discord:{channel}", call, say, reply))
+
+    def _on_telegram(self, chat: int, topic: int | None, people: Sequence[int], call: str) -> Place:
+        wire = self.telegram
+
+        def say(text: str, who: int) -> Any:
+            return wire.say(people[who], text, chat=chat, thread=topic)
+
+        def reply(text: str) -> Any:
+            newest = max(
+                number
+                for number, message in wire.msgs[chat].items()
+                if message["from"]["id"] == wire.me["id"]
             )
-        )
+            return wire.say(people[0], text, chat=chat, thread=topic, reply_to=newest)
+
+        return self._keep(Place(_telegram_name(chat, topic), call, say, reply))
 
     def _keep(self, place: Place) -> Place:
         self.places[place.name] = place
@@ -113,11 +128,10 @@ class World:
         for chat, messages in self.telegram.msgs.items():
             for number in sorted(messages):
                 message = messages[number]
-                topic = message.get("message_thread_id")
-                name = f"telegram:{chat}" if topic is None else f"telegram:{chat}:{topic}"
                 if "text" in message:
                     ours = message["from"]["id"] == self.telegram.me["id"]
-                    yield Post(name, ours, message["text"])
+                    place = _telegram_name(chat, message.get("message_thread_id"))
+                    yield Post(place, ours, message["text"])
 
     def said_in(self, place: Place) -> list[str]:
         """What the bot said here."""
@@ -152,6 +166,10 @@ class World:
     def forget_sessions(self) -> None:
         """Discord's sessions end with a killed bot; the rig would feed them for ever."""
         self.discord.sessions.clear()
+
+
+def _telegram_name(chat: int, topic: int | None) -> str:
+    return f"telegram:{chat}" if topic is None else f"telegram:{chat}:{topic}"
 
 
 class _Dice(list[dict[str, Any]]):
