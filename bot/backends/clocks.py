@@ -55,7 +55,7 @@ class Clocks:
             limits.append(start + self._thinking_left)
         try:
             async with asyncio.timeout_at(min(limits)):
-                return await waited_for
+                found = await waited_for
         except TimeoutError:
             raise self._ran_out(loop.time()) from None
         finally:
@@ -63,6 +63,9 @@ class Clocks:
             self._left -= waited
             if self._thinking_left is not None:
                 self._thinking_left -= waited
+        if start > self._deadline:  # what is always there already is never waited for
+            raise self._ran_out(start)
+        return found
 
     def _ran_out(self, now: float) -> Fault:
         settings = self._settings

@@ -1,5 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.sse import EventStream, EventTooLong
+from bot.backends.stopping import StopStrings
 from bot.chat.prompt import FinishReason, Prompt, Usage
 from bot.errors import BackendUnavailable
 
@@ -14,6 +16,7 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model wr
 
 # RodelAgent keeps its string templates among the sampling parameters; no provider knows them.
 _NOT_SENT = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
+_MAX_STOPS = 4  # OpenAI refuses more
 _REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
 _NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
 
@@ -39,7 +42,7 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
     if prompt.stop:
-        body["stop"] = prompt.stop
+        body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
     given_values = {name: value for name, value in body.items() if value is not None}
     messages = [{"role": each.role, "content": each.content} for each in prompt.messages]
     return msgspec.json.encode(
@@ -59,13 +62,16 @@ class Heard:
 class Reading:
     """An answer while it comes in, as events or, from a server that cannot stream, in one piece."""
 
-    def __init__(self, endpoint: Endpoint, model: str, *, streamed: bool, now: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, model: str, *, stop: Sequence[str], streamed: bool, now: float
+    ) -> None:
         self.done = False  # nothing of interest follows
         self.reason: FinishReason | None = None
         self.usage = Usage()
         self._endpoint = endpoint
         self._model = model
         self._now = now
+        self._stops = StopStrings(stop)
         self._events = EventStream()
         self._whole: list[bytes] | None = None if streamed else []
         self._bytes = 0
@@ -110,6 +116,10 @@ class Reading:
             except Fault as found:
                 fault = found
                 break
+            if self.done:
+                break
+        if fault or self.reason is not None:
+            text.append(self._stops.rest())
         return Heard("".join(text), progress, fault)
 
     def _take_chunk(self, data: bytes, text: list[str]) -> bool:
@@ -128,8 +138,11 @@ class Reading:
             return False
         choice = chunk.choices[0]
         delta = choice.delta or choice.message or _Delta()
-        if said := delta.text():
-            text.append(said)
+        said = delta.text()
+        text.append(self._stops.feed(said))
+        if self._stops.hit:
+            self.reason, self.done = FinishReason.STOP, True
+            return True
         if choice.finish_reason in _NO_REASONS:
             raise faults.cut(self._endpoint)
         if choice.finish_reason:

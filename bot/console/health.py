@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
-from bot.errors import SettingsError
+from bot.errors import SettingsError, TroupeError
 from bot.settings import ConsoleSettings
 
 Probe = Callable[[], Awaitable[str | None]]
-_PROBE_SECONDS = 2.0
 
 
 @contextlib.asynccontextmanager
-async def serving(console: ConsoleSettings, probes: Mapping[str, Probe]) -> AsyncIterator[str]:
+async def serving(
+    console: ConsoleSettings, probes: Mapping[str, Probe], *, probe_seconds: float = 2.0
+) -> AsyncIterator[str]:
     """Serve /healthz, /readyz and /metrics for the length of the block; gives the address.
 
     A probe gives None when all is well, else a few words.
@@ -23,9 +24,13 @@ async def serving(console: ConsoleSettings, probes: Mapping[str, Probe]) -> Asyn
     Raises:
         SettingsError: the port is taken, or the host is not ours.
     """
+
+    async def ready(_: web.Request) -> web.Response:
+        return await _ready(probes, probe_seconds)
+
     app = web.Application()
     app.router.add_get("/healthz", _alive)
-    app.router.add_get("/readyz", lambda _: _ready(probes))
+    app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", _metrics)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
     await runner.setup()
@@ -48,21 +53,23 @@ async def _alive(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
-async def _ready(probes: Mapping[str, Probe]) -> web.Response:
+async def _ready(probes: Mapping[str, Probe], seconds: float) -> web.Response:
     answers: dict[str, str] = {}
     async with asyncio.TaskGroup() as group:
         for name, probe in probes.items():
-            group.create_task(_ask(name, probe, answers))
+            group.create_task(_ask(name, probe, answers, seconds))
     ready = all(answer == "ok" for answer in answers.values())
     return web.json_response({"ready": ready, "parts": answers}, status=200 if ready else 503)
 
 
-async def _ask(name: str, probe: Probe, answers: dict[str, str]) -> None:
+async def _ask(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:
     try:
-        async with asyncio.timeout(_PROBE_SECONDS):
+        async with asyncio.timeout(seconds):
             answers[name] = await probe() or "ok"
     except TimeoutError:
-        answers[name] = f"no answer within {_PROBE_SECONDS:.0f} s"
+        answers[name] = f"no answer within {seconds:g} s"
+    except TroupeError as error:
+        answers[name] = type(error).__name__  # its text is for the log: it may name an address
 
 
 async def _metrics(_: web.Request) -> web.Response:

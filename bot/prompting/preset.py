@@ -2,8 +2,6 @@
 
 import base64
 import binascii
-import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -22,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from bot.chat.prompt import Role
+from bot.prompting.preset_names import name_problem, preset_id
 
 DEFAULT_MODEL = "default"
 """As a preset's `model`: what the provider is configured with."""
@@ -29,10 +28,6 @@ DEFAULT_MODEL = "default"
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """RodelAgent writes these too; they mean nothing here and are dropped."""
 
-MAX_NAME_CHARS = 64
-
-# What Windows would open as a device, whatever the folder.
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _BASE64_HEADS = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
 
 Word = Annotated[str, Field(min_length=1)]
@@ -157,6 +152,19 @@ class Fallback(_Strict):
     model: Word = DEFAULT_MODEL
 
 
+def _kind_alone(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+class PrompterChoice(_Strict):
+    """How a command's slots become a prompt (prompters.py); its kind alone is enough."""
+
+    kind: Literal["alpaca", "chat"]
+    instruction: str = ""  # behind `system`; `Translate into {language}.` has a slot
+    user: str | None = None  # in front of the user's words; may have slots, too
+    extra_keys: Words = ()
+
+
 class Preset(_Strict):
     """One character or assistant. The first block is RodelAgent's, unchanged (SEEDS.md, 000)."""
 
@@ -181,9 +189,10 @@ class Preset(_Strict):
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     token_counter: str | None = None
-    template: str | None = None  # a registered name, Jinja source, or `model`: the GGUF's own
+    # A registered name, Jinja source, or `model`: the GGUF's own; before string templates.
+    template: str | None = None
     trim_inputs: StrictBool = False
-    prompter: str | None = None
+    prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_alone)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
     wake: Wake = Field(default_factory=Wake)
@@ -213,25 +222,3 @@ class Preset(_Strict):
         if problem := name_problem(name):
             raise ValueError(problem)
         return name
-
-
-def preset_id(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold()
-
-
-def name_problem(name: str) -> str | None:
-    """Why a name cannot be typed in a command or become a file's name; None if it can."""
-    plain = unicodedata.normalize("NFKC", name)
-    if not name.strip():
-        return "a name must not be empty"
-    if len(name) > MAX_NAME_CHARS:
-        return f"a name has at most {MAX_NAME_CHARS} characters"
-    if any(unicodedata.category(sign) in {"Cc", "Cs", "Zl", "Zp"} for sign in name):
-        return "a name must not contain control characters or line breaks"
-    if re.search(r"[/\\]|%(2f|5c|00)", plain, re.IGNORECASE):
-        return "a name must not contain path separators"
-    if name != name.strip() or plain[0] in ".-~":
-        return "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
-    if _DEVICES.fullmatch(plain):
-        return "Windows keeps this name for a device"
-    return None

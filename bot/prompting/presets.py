@@ -18,9 +18,10 @@ from bot.prompting.preset import (
     Parameters,
     Preset,
     PresetMessage,
+    PrompterChoice,
     Wake,
-    preset_id,
 )
+from bot.prompting.preset_names import preset_id
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -29,11 +30,13 @@ __all__ = [
     "Parameters",
     "Preset",
     "PresetMessage",
+    "PrompterChoice",
     "Wake",
     "export_preset",
     "find_preset",
     "load_presets",
     "parse_preset",
+    "preset_from",
     "preset_id",
 ]
 
@@ -68,8 +71,13 @@ def parse_preset(text: str, source: str) -> Preset:
         raise PresetError(f"{source}, line {error.line}: {error}") from error
     if not isinstance(document.value, dict):
         raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
+    return preset_from(document.value, source, document)
+
+
+def preset_from(data: object, source: str, document: Document | None = None) -> Preset:
+    """Check data that came as JSON or from another format; a document tells the lines."""
     try:
-        return Preset.model_validate(document.value)
+        return Preset.model_validate(data)
     except ValidationError as error:
         lines = [_explain(problem, document, source) for problem in error.errors()]
         raise PresetError("\n".join(lines)) from error
@@ -119,9 +127,9 @@ def _read(file: Path) -> str:
         raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
 
 
-def _explain(problem: ErrorDetails, document: Document, source: str) -> str:
+def _explain(problem: ErrorDetails, document: Document | None, source: str) -> str:
     path = problem["loc"]
-    where = f"{source}, line {document.line_of(path)}"
+    where = f"{source}, line {document.line_of(path)}" if document else source
     key = _dotted(path)
     match problem["type"]:
         case "extra_forbidden":

@@ -43,7 +43,10 @@ class Window:
 
     def fence_at(self, position: int) -> Fence | None:
         """The code block that is open there."""
-        return next(fence for begin, fence in reversed(self.marks) if begin <= position)
+        for begin, fence in reversed(self.marks):
+            if begin <= position:
+                return fence
+        return None
 
     def admits(self, end: int, resume: int) -> bool:
         """Whether the piece may end at `end`, and the next one begin at `resume`."""
@@ -60,17 +63,16 @@ class Window:
         return run in {"```", "~~~"}
 
     def splits_run(self, position: int) -> bool:
+        """Whether a cut here would make one run of fence characters two."""
         letter = self.text[position]
         return letter in "`~" and self.text[position - 1] == letter
 
 
 class _Pause(IntEnum):
-    """How long a reader would pause."""
+    """How long a reader would pause within a line."""
 
     WORD = 0
     SENTENCE = 1
-    LINE = 2
-    PARAGRAPH = 3
 
 
 def closing_units(fence: Fence | None) -> int:
@@ -80,54 +82,62 @@ def closing_units(fence: Fence | None) -> int:
 
 def choose_cut(window: Window) -> tuple[int, int]:
     """Give where the piece ends and where the text goes on; white space between them is lost."""
-    lines: list[tuple[_Pause, int, int]] = []
-    words: list[tuple[int, int]] = []
-    for gap in _GAP.finditer(window.text, window.half, window.stop):
-        end, resume = gap.span()
+    gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
+    words = []
+    last_line: tuple[int, int] | None = None
+    for end, resume in reversed(gaps):
         newline = window.text.rfind("\n", end, resume)
         if newline < 0:
             words.append((end, resume))
             continue
-        if window.fence_at(newline + 1):
-            resume = newline + 1  # code keeps its indentation
-        if window.admits(end, resume):
-            lines.append((_line_pause(window, end, resume), end, resume))
-    if lines:
-        return max(lines)[1:]
-    return _cut_line(window, words)
+        # Code keeps its indentation.
+        cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, resume)
+        if window.admits(*cut):
+            if _is_between_paragraphs(window, *cut):
+                return cut
+            last_line = last_line or cut
+    return last_line or _cut_line(window, words)
 
 
-def _line_pause(window: Window, end: int, resume: int) -> _Pause:
+def _is_between_paragraphs(window: Window, end: int, resume: int) -> bool:
     if window.fence_at(resume):
-        return _Pause.LINE
-    if window.text.count("\n", end, resume) > 1 or not window.edges.isdisjoint((end, resume)):
-        return _Pause.PARAGRAPH
-    return _Pause.LINE
+        return False
+    blank_line = window.text.count("\n", end, resume) > 1
+    return blank_line or not window.edges.isdisjoint((end, resume))
 
 
 def _cut_line(window: Window, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut within a line: behind a sentence, behind a word, anywhere."""
+    """Cut within a line: behind a sentence, behind a word, anywhere; `gaps` come last first."""
     whole = _whole_spans(window)
-    places = [
-        (_sentence_pause(window, *gap), *gap)
-        for gap in gaps
-        if not window.shows_fence(gap[1]) and not _tears(whole, gap[1]) and window.admits(*gap)
-    ]
+    best = _last_gap(window, gaps, whole)
     for pattern, pause in ((_CJK_SENTENCE_END, _Pause.SENTENCE), (_CJK_WORD_END, _Pause.WORD)):
         place = _last_match(window, pattern, whole)
         if place is not None:
-            places.append((pause, place, place))
-    return max(places)[1:] if places else _cut_anywhere(window, whole)
+            best = max(best or (pause, 0, 0), (pause, place, place))
+    return best[1:] if best else _cut_anywhere(window, whole)
 
 
-def _sentence_pause(window: Window, end: int, resume: int) -> _Pause:
-    if window.fence_at(resume):
-        return _Pause.WORD
-    ending = _SENTENCE_END.search(window.text, max(0, end - _LONGEST_SENTENCE_END), end)
-    return _Pause.SENTENCE if ending else _Pause.WORD
+def _last_gap(
+    window: Window, gaps: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
+) -> tuple[_Pause, int, int] | None:
+    """The last gap behind a sentence or, without any, behind a word."""
+    last: tuple[_Pause, int, int] | None = None
+    for end, resume in gaps:
+        if window.shows_fence(resume) or _tears(whole, resume) or not window.admits(end, resume):
+            continue
+        if _ends_sentence(window, end, resume):
+            return _Pause.SENTENCE, end, resume
+        last = last or (_Pause.WORD, end, resume)
+    return last
+
+
+def _ends_sentence(window: Window, end: int, resume: int) -> bool:
+    begin = max(0, end - _LONGEST_SENTENCE_END)
+    return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
 def _whole_spans(window: Window) -> list[tuple[int, int]]:
+    """What should not be torn, as far as a cut could do so."""
     matches = _WHOLE.finditer(window.text, window.start, window.stop)
     return [span for span in (match.span() for match in matches) if span[1] > window.half]
 

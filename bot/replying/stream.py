@@ -1,10 +1,11 @@
-"""Show an answer while it grows: opened once, then edited at the pace of the platform.
+"""Show an answer while it grows: no work for each delta, edits at the pace of the platform.
 
-A delta costs an append. The text is joined and split only when an edit is due, by time: a reader
-does not see more edits than that, and a chat's limit does not allow more.
+Live edits are a courtesy. What the reader has in the end comes from `final`, through the outbox;
+so whatever goes wrong here slows down or stops the show and nothing else.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -13,115 +14,216 @@ import structlog
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, Outgoing
-from bot.errors import PlatformError
+from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
 from bot.replying.split import split
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BEFORE_OPENING = 0.8  # at most: an answer that is whole by then is sent whole
+_WHOLE_SECONDS = 0.25  # an answer that is whole by then is sent whole: one request, not two
+_FIRST_CHARS = 30  # after that a message is opened with so many characters or ...
+_FIRST_SECONDS = 1.0  # ... so long after the first of them
+_LOOK_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
-_MOST_STRIKES = 3
+_MOST_FAILURES = 3
+_TYPING_SHARE = 0.8  # of the time an indicator lasts, after which it is shown again
 
 
 def final(text: str, limits: Limits) -> tuple[Outgoing, ...]:
-    """Give the parts of an answer as they are to read in the end."""
-    pieces = split(text, limits)
-    return tuple(Outgoing(part, piece, limits.placeholder) for part, piece in enumerate(pieces))
+    """The parts of an answer as they should read in the end; none for a blank text."""
+    return tuple(
+        Outgoing(part, piece, limits.placeholder) for part, piece in enumerate(split(text, limits))
+    )
 
 
 async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
-    """Show that an answer is being written until cancelled; should it fail, nobody is harmed."""
-    seconds = surface.limits(address).typing_seconds
+    """Show that an answer is being written until cancelled; a refusal is no reason to stop."""
+    seconds = surface.limits(address).typing_seconds * _TYPING_SHARE
     while seconds > 0:
+        pause = seconds
         try:
             await surface.typing(address)
+        except RateLimited as error:
+            pause = max(pause, error.retry_after_seconds)
         except PlatformError as error:
-            _log.debug("typing_not_shown", reason=str(error))
-        await clock.sleep(seconds)
+            _log.debug("typing_not_shown", lane=address.lane, reason=str(error))
+        await clock.sleep(pause)
+
+
+class Draft:
+    """A growing text and when it is to be shown next; `now` is any clock that never goes back."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._chunks: list[str] = []
+        self._chars = 0
+        self._since: float | None = None  # when the text that was never shown began
+        self._shown = False
+        self._fresh = False
+        self._pace = limits.seconds_between_edits
+        self._not_before = -math.inf
+
+    def feed(self, text: str, now: float) -> None:
+        """Add what the model said."""
+        self._chunks.append(text)
+        self._chars += len(text)
+        self._fresh = True
+        if self._since is None:
+            self._since = now
+
+    def seconds_until_due(self, now: float) -> float:
+        """How long to wait before the text should be shown: 0 when it should be shown now."""
+        if not self._fresh or self._since is None:
+            return math.inf
+        wait = self._not_before - now
+        if not self._shown:
+            patience = _WHOLE_SECONDS if self._chars >= _FIRST_CHARS else _FIRST_SECONDS
+            patience = min(patience, self._limits.seconds_between_edits)
+            wait = max(wait, self._since + patience - now)
+        return max(0.0, wait)
+
+    def due(self, now: float) -> bool:
+        return self.seconds_until_due(now) == 0
+
+    def pieces(self, now: float) -> list[str]:
+        """Take the text as messages; the next ones are due one pace later."""
+        text = "".join(self._chunks)
+        self._chunks = [text]
+        self._fresh = False
+        self._shown = True
+        self._not_before = now + self._pace
+        return split(text, self._limits)
+
+    def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
+        """The platform refused: go half as fast, and wait at least so long."""
+        self._pace = min(self._pace * 2, max(_LONGEST_PAUSE_SECONDS, self._pace))
+        self._not_before = now + max(self._pace, retry_after_seconds)
+        self._fresh = True  # what was refused is still to be shown
+
+    def recover(self) -> None:
+        """The platform took an edit: back to its normal pace."""
+        self._pace = self._limits.seconds_between_edits
 
 
 class LiveReply:
-    """Feed it the answer; while its block runs, readers see it grow.
+    """Shows one answer while it is being made; when the block ends, no edit is under way.
 
-    Live edits are a courtesy: they may fail and fall behind, because the whole text goes out
-    through the outbox in the end. When the block is left none is under way any more, so that
-    nothing live ever comes after the final text.
-
-    `open_part(opening)` queues the first message of a part and gives its outbox row, `arrival(row)`
-    waits for the platform's id of it.
+    `opener` queues the first message of a part and gives its row in the outbox; `sent_id` waits
+    for the row to be sent and gives the message's id. What they raise besides `PlatformError` and
+    `StoreError` (`Fenced`: somebody else answers now) is raised by `feed` or at the end.
     """
 
     def __init__(
         self,
         surface: Surface,
         address: Address,
-        open_part: Callable[[Outgoing], Awaitable[int]],
-        arrival: Callable[[int], Awaitable[str]],
+        opener: Callable[[Outgoing], Awaitable[int]],
+        sent_id: Callable[[int], Awaitable[str]],
         clock: Clock,
     ) -> None:
         self._surface = surface
         self._address = address
-        self._open_part = open_part
-        self._arrival = arrival
+        self._opener = opener
+        self._sent_id = sent_id
         self._clock = clock
         self._limits = surface.limits(address)
-        self._deltas: list[str] = []
-        self._begun = asyncio.Event()
-        self._editing = asyncio.Lock()
-        self._message_ids: list[str] = []  # of each part that is open
-        self._shown: list[str] = []  # the text of each of them
-        self._strikes = 0
+        self._draft = Draft(self._limits)
+        self._rows: list[int] = []
+        self._message_ids: list[str] = []
+        self._shown: list[str] = []
+        self._fresh = asyncio.Event()
+        self._request = asyncio.Lock()  # held while something is under way that must end in order
+        self._showing: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> int:
+        """How many parts were queued to be opened."""
+        return len(self._rows)
 
     def feed(self, text: str) -> None:
-        if text:
-            self._deltas.append(text)
-            self._begun.set()
+        """Add what the model said; costs next to nothing."""
+        if not text:
+            return
+        self._draft.feed(text, self._clock.monotonic())
+        self._fresh.set()
+        if self._showing is not None and self._showing.done():
+            self._showing.result()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._show_growing(), name="live reply")
+        if self._limits.can_edit:
+            self._showing = asyncio.create_task(self._show(), name=f"show {self._address.lane}")
         return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
-        try:
-            async with self._editing:  # an edit under way comes to its end
-                self._task.cancel()
-        finally:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _show_growing(self) -> None:
-        if not self._limits.can_edit:
+        showing = self._showing
+        if showing is None:
             return
-        await self._begun.wait()
-        pause = self._limits.seconds_between_edits
-        await self._clock.sleep(min(pause, _SECONDS_BEFORE_OPENING))
-        while self._strikes < _MOST_STRIKES:
-            try:
-                await self._show("".join(self._deltas))
-                self._strikes = 0
-                pause = self._limits.seconds_between_edits
-            except PlatformError as error:
-                self._strikes += 1
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-                _log.info("live_edit_failed", reason=str(error), strikes=self._strikes)
-            await self._clock.sleep(pause)
+        try:
+            # A request is never cancelled under way: it could arrive after the final text.
+            async with self._request:
+                showing.cancel()
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])
+        failure = None if showing.cancelled() else showing.exception()
+        if error is None and failure is not None:
+            raise failure
 
-    async def _show(self, text: str) -> None:
-        for part, piece in enumerate(split(text, self._limits)):
+    async def _show(self) -> None:
+        failures = 0
+        while failures < _MOST_FAILURES:
+            await self._fresh.wait()
+            wait = self._draft.seconds_until_due(self._clock.monotonic())
+            if wait > 0:
+                # The first words may become enough to show at any moment.
+                await self._clock.sleep(wait if self._rows else min(wait, _LOOK_SECONDS))
+                continue
+            try:
+                await self._show_parts()
+            except RateLimited as error:  # no failure: the platform says when to come again
+                self._slow_down(error.retry_after_seconds)
+            except (PlatformError, StoreError) as error:
+                failures += 1
+                _log.warning("live_edit_failed", lane=self._address.lane, reason=str(error))
+                self._slow_down()
+            else:
+                failures = 0
+                self._draft.recover()
+        _log.warning("live_edits_stopped", lane=self._address.lane)
+
+    def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
+        self._draft.slow_down(self._clock.monotonic(), retry_after_seconds)
+        self._fresh.set()
+
+    async def _show_parts(self) -> None:
+        """Bring every part up to date, in order."""
+        pieces = self._take()
+        part = 0
+        while part < len(pieces):
             if part == len(self._message_ids):
-                await self._open(part, piece)
-            if self._shown[part] != piece:
-                async with self._editing:
-                    await self._surface.edit(self._address, self._message_ids[part], piece)
-                self._shown[part] = piece
+                await self._open(part, pieces[part])
+                if self._limits.placeholder is not None:
+                    pieces = self._take()  # what arrived meanwhile is shown along
+                    continue
+            elif self._shown[part] != pieces[part]:
+                async with self._request:
+                    message_id = self._message_ids[part]
+                    await self._surface.edit(self._address, message_id, pieces[part])
+                self._shown[part] = pieces[part]
+            part += 1
+
+    def _take(self) -> list[str]:
+        self._fresh.clear()
+        return self._draft.pieces(self._clock.monotonic())
 
     async def _open(self, part: int, piece: str) -> None:
-        opening = piece if self._limits.placeholder is None else self._limits.placeholder
-        row = await self._open_part(Outgoing(part, opening))
-        self._message_ids.append(await self._arrival(row))
-        self._shown.append(opening)
+        text = self._limits.placeholder or piece
+        if part == len(self._rows):
+            async with self._request:
+                self._rows.append(await self._opener(Outgoing(part, text)))
+        self._message_ids.append(await self._sent_id(self._rows[part]))
+        self._shown.append(text)

@@ -210,7 +210,7 @@ def _row(heard: Heard, part: int, op: Op, words: str) -> dict[str, object]:
         "lane": said.address.lane,
         "text": words,
         "reply_to": said.message_id,
-        "interaction": said.interaction,
+        "interaction": said.interaction if part == 0 else None,  # it has one response
         "state": Sending.PENDING,
     }
 

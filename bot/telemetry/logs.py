@@ -3,31 +3,40 @@
 import logging
 import re
 import sys
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import quote
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
-# Shapes of tokens that may stand in texts of other people's exceptions.
+_SHORTEST_SECRET = 6
+_SHORTEST_SHOWN_IN_PART = 12  # of a shorter one, four characters would be too much
+# Shapes of tokens that may stand in the texts of other people's exceptions.
+_TELEGRAM = r"\d{6,12}(?::|%3[Aa])[A-Za-z0-9_-]{30,}"
 _SHAPES = re.compile(
-    r"\d{6,12}:[A-Za-z0-9_-]{30,}"  # Telegram
-    r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
-    r"|\b(?:sk|gsk|xai|hf|pplx)[-_][A-Za-z0-9_-]{16,}"  # model providers
+    _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    r"|\b(?:sk|gsk|xai|hf|pplx)[-_][A-Za-z0-9_-]{7,}"  # model providers
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
     r"|(?<=Bot )[A-Za-z0-9._-]{20,}"
+    r"|(?<=[Ss]ecret-[Tt]oken: )\S+"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # a password in an address
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.DOTALL,
 )
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 
 
 class Masking:
-    """A processor that leaves of every secret only its last four characters."""
+    """A processor that leaves of every secret at most its last four characters."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = sorted((one for one in secrets if len(one) >= 6), key=len, reverse=True)
+        forms = {form for one in secrets if len(one) >= _SHORTEST_SECRET for form in _forms_of(one)}
+        self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         return {key: self._masked(value) for key, value in event.items()}
@@ -35,7 +44,8 @@ class Masking:
     def text(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, _stub(secret))
-        return _SHAPES.sub(lambda found: _stub(found[0]), text)
+        text = _SHAPES.sub(lambda found: _stub(found[0]), text)
+        return _BASE64.sub(_masked_base64, text)
 
     def _masked(self, value: Any) -> Any:
         match value:
@@ -95,5 +105,22 @@ def log_stream(file: Path | None) -> TextIO:
     return file.open("a", encoding="utf-8", buffering=1)
 
 
+def _forms_of(secret: str) -> set[str]:
+    """How a secret may be written: as it is, in an address, in base64."""
+    return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
+
+
+def _masked_base64(found: re.Match[str]) -> str:
+    """Mask a long word that is a token in base64."""
+    word = found[0].rstrip("=")
+    try:
+        decoded = urlsafe_b64decode(
+            word.replace("+", "-").replace("/", "_") + "=" * (-len(word) % 4)
+        ).decode("ascii")
+    except ValueError:
+        return found[0]
+    return _stub(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
+
+
 def _stub(secret: str) -> str:
-    return f"***{secret[-4:]}"
+    return f"***{secret[-4:]}" if len(secret) >= _SHORTEST_SHOWN_IN_PART else "***"

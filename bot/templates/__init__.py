@@ -1,6 +1,16 @@
-"""Chat templates: the text that a model was trained on, made from messages."""
+"""Chat templates: the text that a model was trained on, made from messages.
 
-from bot.templates import lmdeploy_models
+jinja, sandbox      a model's own template, as transformers renders it
+lmdeploy, …_forms, …_models      the words around each role, as LMDeploy writes them
+strings             a line per role, as RodelAgent writes it
+shipped, families/  the families that we ship, by name
+registry            all names
+adaptation          conversations in the form that a template accepts
+pieces, markers     which part of a prompt people wrote
+worker              templates that people wrote, rendered in a process that may be killed
+"""
+
+from bot.templates import lmdeploy_models, shipped
 from bot.templates.jinja import JinjaTemplate
 from bot.templates.lmdeploy import BaseTemplate, RoleTemplate
 from bot.templates.registry import get, names, register
@@ -15,4 +25,5 @@ __all__ = [
     "lmdeploy_models",
     "names",
     "register",
+    "shipped",
 ]

@@ -26,8 +26,8 @@ FAULTS: Final = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    MemoryError,
     RuntimeError,
+    SyntaxError,
     TypeError,
     ValueError,
 )
@@ -85,7 +85,7 @@ class JinjaTemplate:
         """
         given = {
             **self._fixed,
-            "messages": messages,
+            "messages": messages if isinstance(messages, list) else list(messages),
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
@@ -95,7 +95,7 @@ class JinjaTemplate:
             given["strftime_now"] = (now or datetime.now().astimezone()).strftime
         try:
             if self._has_thoughts:
-                given["messages"] = _name_thoughts_both_ways(messages)
+                given["messages"] = _name_thoughts_both_ways(given["messages"])
             if continue_final_message:
                 return self._render_open(given)
             return self._compiled.render(given)

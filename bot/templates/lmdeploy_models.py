@@ -9,15 +9,13 @@ from bot.templates.lmdeploy_forms import (
     GLM,
     ChatGLM2,
     CodeLlama,
-    InternLM2,
     InternLM20B,
     InternLMChat7B,
     InternLMChat7B8K,
     Llama3,
-    Llama31,
-    Qwen25,
     Shortened,
 )
+from bot.templates.lmdeploy_tools import InternLM2, Llama31, Qwen25
 from bot.templates.registry import register
 
 Words = dict[str, Any]

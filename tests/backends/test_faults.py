@@ -143,6 +143,24 @@ async def test_nobody_there_is_said_with_the_address(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(
+    "noise", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
+)
+async def test_what_does_not_speak_http_is_said_with_its_address(
+    connect: Connect, noise: bytes
+) -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(noise)
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        answer = await ask(connect(base_url=f"http://127.0.0.1:{port}"))
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert f"cannot be reached at http://127.0.0.1:{port}" in str(answer.error)
+
+
+@pytest.mark.parametrize(
     "steps",
     [[60], [b": headers\n\n", 60], COMMENTS, [said(""), 60]],
     ids=["no headers", "headers only", "comments for ever", "an empty delta"],

@@ -10,7 +10,7 @@ from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
-from tests.rigs.fake_openai import DONE, FakeOpenAI, Script, chunk, said
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
 
 
 async def test_answer_comes_in_deltas_and_ends_with_its_usage(connect: Connect) -> None:
@@ -150,7 +150,7 @@ async def test_service_that_cannot_stream_is_understood(
 
 
 async def test_closing_the_answer_hangs_up(connect: Connect, service: FakeOpenAI) -> None:
-    service.plays([said("a"), *[said("b"), 0.01] * 1000])
+    service.plays([said("a"), 0.1, *[said("b"), 0.01] * 1000])
 
     async with aclosing(connect().generate(prompt())) as pieces:
         assert await anext(pieces) == Delta("a")
@@ -169,6 +169,40 @@ async def test_cancelling_before_the_first_word_hangs_up(
 
     assert await service.ended(seconds=1) == "hung up"
     assert (await asyncio.wait({task}, timeout=1))[0], "it ends"
+
+
+async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([said("Hello!\nE", "ve: hi", " there"), 60])
+
+    answer = await ask(
+        connect(), prompt(stop=tuple(f"\n{name}:" for name in ("A", "B", "C", "D", "Eve")))
+    )
+
+    assert (answer.text, answer.error) == ("Hello!", None)
+    assert answer.finish is not None
+    assert len(service.log[0]["body"]["stop"]) == 4
+    assert await service.ended() == "hung up"
+
+
+async def test_stream_that_flows_is_read_in_sips(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays([*[said("x"), 0.005] * 100, STOP + DONE])
+
+    answer = await ask(connect())
+
+    assert answer.text == "x" * 100
+    assert len(answer.deltas) < 50
+
+
+async def test_connection_is_kept_for_the_next_message(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    backend = connect()
+    for _ in range(3):
+        await ask(backend)
+
+    assert service.connections == 1
 
 
 async def test_check_says_where_it_answers(connect: Connect, service: FakeOpenAI) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.preset import name_problem
+from bot.prompting.preset_names import name_problem
 from bot.prompting.presets import (
     Preset,
     export_preset,
@@ -178,6 +178,23 @@ def test_preset_is_found_in_any_case_and_the_nearest_is_told() -> None:
 @pytest.mark.parametrize("name", ["OpenAI Gpt4 示例", "Phi3 Q4 预设", "兰亭", "Ада", "🎭 troupe"])
 def test_names_may_be_in_any_script(name: str) -> None:
     assert parse(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (" ", "must not be empty"),
+        ("x" * 65, "has at most 64 characters"),
+        ("a\u202eb", "must not contain control characters"),
+        ("a\nb", "must not contain control characters"),
+        ("a／b", "must not contain path separators"),
+        ("~a", "must not begin with"),
+        ("a ", "must not begin with"),
+        ("nul.txt", "Windows keeps this name for a device"),
+    ],
+)
+def test_names_that_no_command_or_file_can_bear_are_refused(name: str, problem: str) -> None:
+    assert problem in problem_with(json.dumps(LEAST | {"name": name}))
 
 
 def test_names_that_could_leave_their_folder_are_refused() -> None:

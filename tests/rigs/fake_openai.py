@@ -53,6 +53,7 @@ class FakeOpenAI:
         self.log = []  # of dictionaries: path, headers, body, ended ("whole", "hung up", "cut")
         self.scripts = []
         self.models_status = 200
+        self.connections = 0
         self._server = None
         self._tasks = set()
 
@@ -90,6 +91,7 @@ class FakeOpenAI:
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
         self._tasks.add(task)
+        self.connections += 1
         try:
             while await self._one(reader, writer):
                 pass
@@ -113,25 +115,20 @@ class FakeOpenAI:
         entry = {"path": path, "headers": headers, "body": json.loads(raw), "ended": None}
         self.log.append(entry)
         script = self.scripts.pop(0) if self.scripts else Script(WELL)
-        hangs_up = asyncio.create_task(reader.read(1))
         plays = asyncio.create_task(self._play(script, writer))
         try:
-            await asyncio.wait({hangs_up, plays}, return_when=asyncio.FIRST_COMPLETED)
-            if plays.done():
-                entry["ended"] = plays.result()
-            else:
-                entry["ended"] = "hung up"
+            while not plays.done() and not reader.at_eof() and not writer.is_closing():
+                await asyncio.wait({plays}, timeout=0.01)
+            entry["ended"] = plays.result() if plays.done() else "hung up"
         finally:
-            for task in (hangs_up, plays):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                    await task
-            writer.close()
-        return False
+            plays.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await plays
+        return entry["ended"] == "whole"
 
     async def _play(self, script, writer):
         headers = "".join(f"{name}: {value}\r\n" for name, value in script.headers.items())
-        start = f"HTTP/1.1 {script.status} X\r\n{headers}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode()
+        start = f"HTTP/1.1 {script.status} X\r\n{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
         try:
             for step in script.steps:
                 if step is CUT:

@@ -4,7 +4,6 @@ A group of vectors is one test that lists what differs: thousands of parameters 
 than the rendering.
 """
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -14,7 +13,9 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
-from tests.shared_data import golden, shared_folder
+from bot.templates.worker import RenderWorker
+from tests.shared_data import golden
+from tests.templates.sources import golden_templates
 
 Case = dict[str, Any]
 
@@ -66,11 +67,10 @@ def differing(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
 
 
 def chat_cases(prefix: str) -> list[Case]:
-    sources = shared_folder() / "golden" / "chat_templates.templates.json"
-    templates = json.loads(sources.read_text(encoding="utf-8"))
+    templates = golden_templates()
     cases = [case for case in golden("chat_templates") if case["id"].startswith(prefix)]
     return [
-        {**case, "source": given.get("template") or templates[given["template_id"]]["template"]}
+        {**case, "source": given.get("template") or templates[given["template_id"]].source}
         for case in cases
         for given in [case["input"]]
     ]
@@ -102,6 +102,28 @@ def chat_agrees(case: Case) -> bool:
 )
 def test_jinja_templates_render_as_transformers_renders_them(prefix: str) -> None:
     assert differing(chat_cases(prefix), chat_agrees) == []
+
+
+async def test_the_worker_renders_the_same() -> None:
+    cases = [case for case in chat_cases("") if "expected" in case][::5]
+    async with RenderWorker(processes=1) as worker:
+        differ = [
+            case["id"]
+            for case in cases
+            for given in [case["input"]]
+            if case["expected"]
+            != await worker.render(
+                case["source"],
+                given["messages"],
+                tools=given["tools"],
+                add_generation_prompt=given["add_generation_prompt"],
+                continue_final_message=given.get("continue_final_message", False),
+                now=datetime.fromisoformat(given["now"]),
+                **given["kwargs"],
+            )
+        ]
+
+    assert differ == []
 
 
 def lmdeploy_agrees(case: Case) -> bool:

@@ -6,18 +6,15 @@ from datetime import datetime
 
 import discord
 import structlog
-import yarl
-from discord.gateway import DiscordWebSocket
-from discord.http import Route
 from discord.utils import utcnow
 
+from bot.platforms.discord.client import Client
 from bot.platforms.discord.commands import Complete, suggest
-from bot.platforms.discord.requests import FAILURES, LONGEST_WAIT_SECONDS
+from bot.platforms.discord.requests import FAILURES
 from bot.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
 _DEFER_SECONDS = 3.0  # Discord forgets a command that nobody acknowledged by then
-_GUILDS_SECONDS = 1.0  # the longest pause between two guilds while a new session begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +36,13 @@ class Commanded:
 Event = discord.Message | Commanded | SessionBegan
 
 
-class Gateway(discord.Client):
+class Gateway(Client):
     """One connection with RESUME, heartbeats and reconnects by discord.py."""
 
     def __init__(self, settings: DiscordSettings, complete: Complete) -> None:
-        # discord.py keeps both addresses on its classes: one process talks to one Discord.
-        Route.BASE = settings.api_base.rstrip("/")
-        if settings.gateway_url is not None:
-            DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(settings.gateway_url)
-        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # we only write
         super().__init__(
-            intents=discord.Intents(guilds=True, messages=True, message_content=True),
-            allowed_mentions=discord.AllowedMentions.none(),
-            max_messages=None,
-            guild_ready_timeout=_GUILDS_SECONDS,
+            settings, discord.Intents(guilds=True, messages=True, message_content=True)
         )
-        # The constructor would not take less than 30 s.
-        self.http.max_ratelimit_timeout = LONGEST_WAIT_SECONDS
         self._complete = complete
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._session: SessionBegan | None = None

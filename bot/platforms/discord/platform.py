@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import discord
@@ -13,6 +13,7 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, Unreachable
+from bot.platforms.discord.client import Rest, point_at
 from bot.platforms.discord.commands import Complete, differ, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.hearing import Hearing
@@ -35,11 +36,13 @@ class DiscordPlatform(Platform):
         complete: Complete,
         clock: Clock,
     ) -> None:
+        point_at(settings)
         self._settings = settings
         self._commands = commands
         self._complete = complete
         self._clock = clock
-        self._surface = DiscordSurface()
+        self._rest = Rest(settings)
+        self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
         self._hearing: Hearing | None = None
 
@@ -62,18 +65,23 @@ class DiscordPlatform(Platform):
 
     @override
     async def run(self, intake: Intake) -> None:
-        if self._settings.token is None:
-            raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         async with Gateway(self._settings, self._complete) as gateway:
-            async with asking(gateway):
-                await gateway.login(self._settings.token.get_secret_value())
+            bot = await gateway.log_in()
+            await self._offer_commands(gateway)
+            self._gateway = gateway
+            self._hearing = Hearing(gateway, bot, intake, self._clock)
             try:
-                self._surface.speak_through(gateway)
-                await self._offer_commands(gateway)
-                await self._listen(gateway, intake)
+                await _listen(gateway, self._hearing)
             finally:
-                self._surface.speak_through(None)
                 self._gateway = self._hearing = None
+
+    @override
+    async def check(self) -> str:
+        return f"Discord knows this bot as {(await self._rest.client()).user}"
+
+    @override
+    async def close(self) -> None:
+        await self._rest.close()
 
     @override
     async def is_admin(self, incoming: Incoming) -> bool:
@@ -98,19 +106,6 @@ class DiscordPlatform(Platform):
             return None
         return self._gateway.get_guild(int(scope.removeprefix(prefix)))
 
-    async def _listen(self, gateway: Gateway, intake: Intake) -> None:
-        bot = gateway.user
-        if bot is None:
-            raise Unreachable("Discord did not say who the bot is")
-        self._gateway, self._hearing = gateway, Hearing(gateway, bot, intake, self._clock)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._hearing.run())
-                await gateway.connect()
-                raise Unreachable("the connection to Discord has ended")
-        except ExceptionGroup as failed:
-            raise _why(failed, gateway) from failed
-
     async def _offer_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has others; without them people can still talk."""
         ours = [to_payload(spec) for spec in self._commands]
@@ -126,6 +121,16 @@ class DiscordPlatform(Platform):
                     _log.info("commands registered", commands=len(ours))
         except PlatformError as error:
             _log.warning("commands could not be registered", error=str(error))
+
+
+async def _listen(gateway: Gateway, hearing: Hearing) -> NoReturn:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(hearing.run())
+            await gateway.connect()
+            raise Unreachable("the connection to Discord has ended")
+    except ExceptionGroup as failed:
+        raise _why(failed, gateway) from failed
 
 
 def _why(error: Exception, gateway: Gateway) -> Exception:

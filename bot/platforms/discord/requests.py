@@ -19,9 +19,6 @@ from bot.errors import (
 )
 
 REQUEST_SECONDS = 10.0
-# Longer waits are ours: the outbox knows how. Must exceed Discord's usual window of 5 s, or
-# discord.py refuses what would still fit into it.
-LONGEST_WAIT_SECONDS = 6.0
 FAILURES: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
 UNKNOWN_BOT = (
     "Discord does not know this bot token; copy a new one from the developer portal"

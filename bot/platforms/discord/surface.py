@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
-from bot.errors import OutcomeUnknown, Refused, Unreachable, Vanished
+from bot.errors import OutcomeUnknown, Refused, Vanished
+from bot.platforms.discord.client import Rest
 from bot.platforms.discord.requests import asking
 from bot.ports import Surface
 
@@ -20,14 +21,10 @@ _LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, t
 
 
 class DiscordSurface(Surface):
-    """Says things through whatever connection the platform has at the moment."""
+    """Says things whether or not anything can be heard."""
 
-    def __init__(self) -> None:
-        self._client: discord.Client | None = None
-
-    def speak_through(self, client: discord.Client | None) -> None:
-        """Use this client, which is logged in, from now on; None while there is none."""
-        self._client = client
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -69,22 +66,16 @@ class DiscordSurface(Surface):
     async def find(
         self, address: Address, text: str, *, after: str | None, known: Set[str]
     ) -> str | None:
-        newest = after
+        bot, newest = (await self._rest.client()).user, after
         for _ in range(_MAX_PAGES):
             page = await self._page(address, newest)
             for message in page:
-                if message["id"] not in known and self._wrote(message, text):
+                if message["id"] not in known and _wrote(bot, message, text):
                     return str(message["id"])
             if len(page) < _PAGE or newest is None:
                 return None
             newest = page[-1]["id"]
         raise OutcomeUnknown(f"more than {_MAX_PAGES * _PAGE} messages came after the one to find")
-
-    def _wrote(self, message: Mapping[str, Any], text: str) -> bool:
-        bot = self._connected().user
-        ours = bot is not None and message["author"]["id"] == str(bot.id)
-        # Discord takes white space off both ends.
-        return ours and message["content"].strip() == text.strip()
 
     async def _page(self, address: Address, after: str | None) -> list[dict[str, Any]]:
         """Give the messages after this one, oldest first; without one, the newest of all."""
@@ -105,14 +96,15 @@ class DiscordSurface(Surface):
         return str((await self._ask(route, json=_spoken(text)))["id"])
 
     async def _ask(self, route: Route, **request: Any) -> Any:
-        client = self._connected()
+        client = await self._rest.client()
         async with asking(client):
             return await client.http.request(route, **request)
 
-    def _connected(self) -> discord.Client:
-        if self._client is None:
-            raise Unreachable("Discord is not connected just now")
-        return self._client
+
+def _wrote(bot: discord.ClientUser | None, message: Mapping[str, Any], text: str) -> bool:
+    ours = bot is not None and message["author"]["id"] == str(bot.id)
+    # Discord takes white space off both ends.
+    return ours and message["content"].strip() == text.strip()
 
 
 def _spoken(text: str) -> dict[str, Any]:

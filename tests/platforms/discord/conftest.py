@@ -107,6 +107,7 @@ async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[No
     finally:
         task.cancel()
         await asyncio.wait([task])
+        await platform.close()
         if not task.cancelled():
             task.result()
 

@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address, Wake
-from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable, Vanished
+from bot.errors import OutcomeUnknown, PlatformFatal, RateLimited, Refused, Unreachable, Vanished
 from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
@@ -195,10 +195,27 @@ async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(
         await chat.surface.typing(chat.address)
 
 
-async def test_nothing_is_sent_without_a_connection(wire: SimWire) -> None:
-    surface = platform_for(wire).surface
+async def test_answers_go_out_after_hearing_has_ended(wire: SimWire) -> None:
+    platform = platform_for(wire)
+    chat = Chat(wire, platform, FakeIntake())
+    await platform.surface.send(chat.address, "the last words", nonce="n1", **PLAIN)
+    await platform.close()
+    assert chat.texts == ["the last words"]
+
+
+async def test_nothing_is_sent_while_discord_is_away(wire: SimWire) -> None:
+    await wire.stop()
     with pytest.raises(Unreachable):
-        await surface.send(Address("discord", "1"), "hi", nonce="n1", **PLAIN)
+        await platform_for(wire).surface.send(Address("discord", "1"), "hi", nonce="n1", **PLAIN)
+
+
+async def test_check_says_who_we_are(chat: Chat) -> None:
+    assert chat.wire.b.bot_user.name in await chat.platform.check()
+
+
+async def test_check_of_a_wrong_token_names_its_setting(wire: SimWire) -> None:
+    with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
+        await platform_for(wire, token="wrong").check()
 
 
 # --- native commands -------------------------------------------------------------------------

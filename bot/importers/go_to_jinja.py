@@ -1,0 +1,229 @@
+"""Translate ollama's Go templates to Jinja, so that both give the same prompt byte for byte.
+
+Ollama runs a template in one of two ways (template/template.go, v0.5.7). One that names `.Messages`
+sees them all, neighbours of one role merged. Any other runs once per exchange with `.System`,
+`.Prompt` and `.Response`; in the last run everything after `.Response` is cut away, because there
+the model goes on. The Jinja source asks for an answer always, as ollama does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bot.importers.go_expressions import Expressions, quoted
+from bot.importers.go_nodes import Action, Branch, Field, Jump, Node, Pipe, Text
+from bot.importers.go_parser import parse
+from bot.importers.go_types import Value, element
+from bot.importers.ollama_turns import AS_JSON, MERGED, TURNS
+
+_MESSAGES_ROOT = {
+    "System": Value('(chat.system | join("\\n\\n"))', "text"),
+    "Messages": Value("chat.messages", "list of message"),
+    "Tools": Value("(tools or [])", "list of tool"),
+    "Response": Value('""', "text"),
+}
+_TURN_ROOT = {
+    "System": Value("turn.system", "text"),
+    "Prompt": Value("turn.prompt", "text"),
+    "Response": Value("turn.response", "text"),
+}
+
+
+def jinja_from_go(source: str) -> str:
+    """Raise TemplateError for what Go refuses, and naming the construct that Jinja cannot say."""
+    nodes = parse(source)
+    used = {
+        name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names
+    }
+    if "messages" in used:
+        return "\n".join(_Translator(nodes, _MESSAGES_ROOT).lines([MERGED], depth=0))
+    if "response" not in used:
+        nodes = (*nodes, Action(Pipe(((Field(None, ("Response",)),),))))
+    lines = _Translator(nodes, _TURN_ROOT).lines([MERGED, TURNS], depth=1)
+    return "\n".join([*lines, "{%- endfor %}"])
+
+
+class _Translator:
+    def __init__(self, nodes: Sequence[Node], root: Mapping[str, Value]) -> None:
+        self._nodes = nodes
+        self._legacy = root is _TURN_ROOT
+        self._cut = False
+        self._expressions = Expressions(root)
+        self._assigned = {
+            name for pipe in _pipes(nodes) if not pipe.declares for name in pipe.variables
+        }
+        self._taken: Counter[str] = Counter()
+        self._depth = 0
+        self._lines: list[str] = []
+
+    def lines(self, prelude: list[str], depth: int) -> list[str]:
+        self._depth = depth
+        self._sequence(self._nodes)
+        if self._assigned:
+            prelude = [*prelude[:1], "{%- set var = namespace() %}", *prelude[1:]]
+        if self._expressions.prints_json:
+            prelude = [AS_JSON, *prelude]
+        return [*prelude, *self._lines]
+
+    def _sequence(self, nodes: Sequence[Node]) -> None:
+        """Translate nodes; those behind the first `.Response` are left out of the last turn."""
+        for place, node in enumerate(nodes, start=1):
+            was_cut = self._cut
+            self._node(node)
+            if self._cut and not was_cut and nodes[place:]:
+                self._emit("{%- if not turn.last %}")
+                self._inside(nodes[place:])
+                self._emit("{%- endif %}")
+                return
+
+    def _inside(self, nodes: Sequence[Node]) -> None:
+        """Translate a body: what is declared in it ends with it."""
+        with self._scope():
+            self._depth += 1
+            self._sequence(nodes)
+            self._depth -= 1
+
+    def _node(self, node: Node) -> None:
+        match node:
+            case Text(text):
+                self._emit(f"{{{{- {quoted(text)} }}}}")
+            case Action(pipe):
+                self._action(pipe)
+                if self._legacy and any(
+                    field.variable is None and "Response" in field.names for field in _fields(pipe)
+                ):
+                    self._cut = True
+            case Jump(word):
+                self._emit(f"{{%- {word} %}}")
+            case Branch("if"):
+                self._if(node)
+            case Branch("with"):
+                self._with(node)
+            case Branch():
+                self._range(node)
+
+    def _action(self, pipe: Pipe) -> None:
+        value = self._expressions.value(pipe)
+        if pipe.variables:
+            self._set(pipe, value)
+        else:
+            self._emit(f"{{{{- {self._expressions.printed(value, pipe.line)} }}}}")
+
+    def _set(self, pipe: Pipe, value: Value) -> Value:
+        (name,) = pipe.variables
+        target = (
+            self._declare(name, value.type) if pipe.declares else self._expressions.variables[name]
+        )
+        self._emit(f"{{%- set {target.source} = {value.source} %}}")
+        return target
+
+    def _declare(self, name: str, type_name: str) -> Value:
+        """Give a Go variable a name in Jinja; one that is assigned later must outlive a loop."""
+        unique = self._unique("go_" + name.removeprefix("$"))
+        target = Value(f"var.{unique}" if name in self._assigned else unique, type_name)
+        self._expressions.variables[name] = target
+        return target
+
+    def _if(self, node: Branch) -> None:
+        with self._scope():
+            condition = self._expressions.value(node.pipe)
+            if node.pipe.variables:
+                condition = self._set(node.pipe, condition)
+            self._emit(f"{{%- if {condition.source} %}}")
+            self._inside(node.body)
+            self._otherwise(node)
+            self._emit("{%- endif %}")
+
+    def _with(self, node: Branch) -> None:
+        with self._scope():
+            value = self._expressions.value(node.pipe)
+            if node.pipe.variables:
+                value = self._set(node.pipe, value)
+            outside, self._expressions.dot = self._expressions.dot, value
+            self._emit(f"{{%- if {value.source} %}}")
+            self._inside(node.body)
+            self._expressions.dot = outside
+            self._otherwise(node)
+            self._emit("{%- endif %}")
+
+    def _range(self, node: Branch) -> None:
+        with self._scope():
+            container = self._expressions.value(node.pipe)
+            item = Value(self._unique("item"), element(container.type))
+            if container.type.startswith("map of "):
+                place = self._unique("key")  # Go goes through a map in the order of its keys
+                self._emit(
+                    f"{{%- for {place}, {item.source} in {container.source} | dictsort(true) %}}"
+                )
+            else:
+                place = "loop.index0"
+                source = "[]" if container.type == "nothing" else container.source
+                self._emit(f"{{%- for {item.source} in {source} %}}")
+            self._bind(node.pipe.variables, Value(place), item)
+            outside, self._expressions.dot = self._expressions.dot, item
+            self._inside(node.body)
+            self._expressions.dot = outside
+            self._otherwise(node)
+            self._emit("{%- endfor %}")
+
+    def _bind(self, variables: Sequence[str], place: Value, item: Value) -> None:
+        """`range $item :=` or `range $index, $item :=`."""
+        self._depth += 1
+        for name, value in zip(reversed(variables), (item, place), strict=False):
+            if name == "$_":
+                continue
+            target = self._declare(name, value.type)
+            self._emit(f"{{%- set {target.source} = {value.source} %}}")
+        self._depth -= 1
+
+    def _otherwise(self, node: Branch) -> None:
+        match node.otherwise:
+            case ():
+                pass
+            case (Branch("if", Pipe(variables=())) as inner,) if node.word != "range":
+                self._emit(f"{{%- elif {self._expressions.value(inner.pipe).source} %}}")
+                self._inside(inner.body)
+                self._otherwise(inner)
+            case nodes:
+                self._emit("{%- else %}")
+                self._inside(nodes)
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """Forget at the end what was declared and where the dot pointed."""
+        dot, variables = self._expressions.dot, dict(self._expressions.variables)
+        yield
+        self._expressions.dot, self._expressions.variables = dot, variables
+
+    def _unique(self, name: str) -> str:
+        self._taken[name] += 1
+        return name if self._taken[name] == 1 else f"{name}_{self._taken[name]}"
+
+    def _emit(self, line: str) -> None:
+        self._lines.append("  " * self._depth + line)
+
+
+def _pipes(nodes: Sequence[Node]) -> Iterator[Pipe]:
+    for node in nodes:
+        match node:
+            case Action(pipe):
+                yield pipe
+            case Branch(_, pipe, body, otherwise):
+                yield pipe
+                yield from _pipes(body)
+                yield from _pipes(otherwise)
+            case Text() | Jump():
+                pass
+
+
+def _fields(pipe: Pipe) -> Iterator[Field]:
+    """Yield the fields that ollama finds; it does not look into `(...).Name`."""
+    for command in pipe.commands:
+        for operand in command:
+            match operand:
+                case Field():
+                    yield operand
+                case Pipe():
+                    yield from _fields(operand)
+                case _:
+                    pass

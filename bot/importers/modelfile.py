@@ -1,0 +1,218 @@
+"""Turn ollama's Modelfiles into presets, and presets into Modelfiles."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bot.errors import PresetError
+from bot.importers.go_to_jinja import jinja_from_go
+from bot.importers.modelfile_text import Command, Modelfile, parse_modelfile
+from bot.importers.role_templates import role_templates
+from bot.prompting.presets import DEFAULT_MODEL, Preset, preset_from
+from bot.templates import JinjaTemplate, StringTemplate
+
+__all__ = [
+    "Command",
+    "Modelfile",
+    "modelfile_from_preset",
+    "parse_modelfile",
+    "preset_from_modelfile",
+    "remarks_on",
+]
+
+_ROLES = ("system", "user", "assistant")
+_STRING_TEMPLATES = (*(f"{role}_template" for role in _ROLES), "end_template")
+
+# How ollama's api.Options reads each parameter.
+_SAMPLING: dict[str, type] = {
+    "temperature": float,
+    "top_p": float,
+    "min_p": float,
+    "typical_p": float,
+    "tfs_z": float,
+    "repeat_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "mirostat_tau": float,
+    "mirostat_eta": float,
+    "top_k": int,
+    "seed": int,
+    "repeat_last_n": int,
+    "mirostat": int,
+    "num_predict": int,
+    "num_ctx": int,
+    "penalize_newline": bool,
+}
+_ENGINE = frozenset(
+    {"f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu", "num_keep"}
+    | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"}
+)
+_COMMANDS = frozenset({"model", "template", "system", "adapter", "license", "message", "stop"})
+_BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+
+
+def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Preset:
+    """Raise PresetError with ollama's text, or TemplateError for its TEMPLATE.
+
+    TEMPLATE becomes the string templates in `parameters` where they say it exactly, else Jinja in
+    `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both, and
+    `template` is what counts. `remarks_on` tells what a preset cannot hold.
+    """
+    modelfile = parse_modelfile(text)
+    values = {command.name: command.args for command in modelfile.commands}
+    data: dict[str, Any] = {
+        "name": name,
+        "provider": "local",
+        "model": str(model_path),
+        "system": values.get("system") or None,
+        "messages": [_message(args) for args in _all(modelfile, "message")],
+        "stop_sequences": _all(modelfile, "stop"),
+        "parameters": _parameters(values),
+    }
+    if template := values.get("template"):
+        source = jinja_from_go(template)
+        found = role_templates(JinjaTemplate(source))
+        data["parameters"] |= found.templates if found else {}
+        data["template"] = None if found and found.exact else source
+    return preset_from(data, f"Modelfile of {name!r}")
+
+
+def remarks_on(modelfile: Modelfile) -> list[str]:
+    """Tell what a preset takes over with another meaning, or not at all."""
+    names = {command.name for command in modelfile.commands}
+    remarks = [
+        f"PARAMETER {name} is left out: it concerns the engine, not the preset"
+        for name in sorted(names & _ENGINE)
+    ]
+    if "num_ctx" in names and "num_predict" not in names:
+        remarks.append(
+            "PARAMETER num_ctx became max_tokens, as RodelAgent does; it limits the answer now,"
+            " so set max_tokens to the length that you want"
+        )
+    elif "num_ctx" in names:
+        remarks.append("PARAMETER num_ctx is left out: set the provider's context_tokens")
+    if "adapter" in names:
+        remarks.append("ADAPTER is left out: merge the adapter into the GGUF")
+    if "license" in names:
+        remarks.append("LICENSE is left out: keep the Modelfile beside the model")
+    return remarks
+
+
+def modelfile_from_preset(preset: Preset) -> str:
+    """Raise PresetError for what a Modelfile cannot say; what only we know is left out."""
+    if preset.template not in {None, "model"}:
+        raise PresetError(
+            f"preset {preset.name!r}: its template is not made of string templates, so it cannot"
+            " become a Modelfile's TEMPLATE; remove `template` to export the rest"
+        )
+    if preset.model == DEFAULT_MODEL:
+        raise PresetError(
+            f"preset {preset.name!r}: its model is whatever the provider is configured with;"
+            " set `model` to a name or a file, which becomes FROM"
+        )
+    commands = list(_commands(preset))
+    text = "".join(f"{_written(command)}\n" for command in commands)
+    for ours, theirs in zip(commands, parse_modelfile(text).commands, strict=False):
+        if ours != theirs:
+            raise PresetError(
+                f"preset {preset.name!r}: ollama cannot read back this {ours.name}: it drops signs"
+                f' that do not print, and """ before a line break ends a text: {ours.args!r}'
+            )
+    return text
+
+
+def _commands(preset: Preset) -> Iterator[Command]:
+    yield Command("model", preset.model)
+    parameters: Mapping[str, Any] = preset.parameters
+    if any(parameters.get(key) is not None for key in _STRING_TEMPLATES):
+        yield Command("template", _go_template(parameters))
+    if preset.system:
+        yield Command("system", preset.system)
+    for key, value in parameters.items():
+        if key not in _STRING_TEMPLATES and value is not None:
+            yield _parameter(preset, key, value)
+    for stop in preset.stop_sequences:
+        yield Command("stop", stop)
+    for message in preset.messages:
+        if any(part.type == "image" for part in message.content):
+            raise PresetError(f"preset {preset.name!r}: a Modelfile's MESSAGE holds no images")
+        yield Command("message", f"{message.role}: {message.text}")
+
+
+def _parameter(preset: Preset, key: str, value: object) -> Command:
+    name = "num_predict" if key == "max_tokens" else key
+    if name not in _SAMPLING:
+        raise PresetError(f"preset {preset.name!r}: ollama has no parameter {key!r}; remove it")
+    return Command(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _go_template(parameters: Mapping[str, Any]) -> str:
+    """Say in Go what StringTemplate does: a block for each message, joined by newlines."""
+    template = StringTemplate(**{key: parameters.get(key) for key in _STRING_TEMPLATES})
+    blocks = ""
+    for role in _ROLES:
+        pieces = template.templates[role].split("{{" + role + "}}")
+        text = "{{ .Content }}".join(_literal(piece) for piece in pieces)
+        blocks += f'{{{{ {"else " if blocks else ""}if eq .Role "{role}" }}}}{text}'
+    return (
+        f"{{{{ range .Messages }}}}{blocks}{{{{ else }}}}unknown{{{{ end }}}}\n{{{{ end }}}}"
+        f"{_literal(template.end_template)}"
+    )
+
+
+def _literal(text: str) -> str:
+    return text.replace("{{", '{{ "{{" }}')
+
+
+def _written(command: Command) -> str:
+    """Write it so that it reads back: ollama's own form leaves out quotes that are needed."""
+    name, args = command
+    match name:
+        case "model":
+            return f"FROM {_safe(args)}"
+        case "template" | "system":
+            return f"{name.upper()} {_safe(args)}"
+        case "message":
+            role, _, text = args.partition(": ")
+            return f"MESSAGE {role} {_safe(text)}"
+        case _:
+            return f"PARAMETER {name} {_safe(args)}"
+
+
+def _safe(text: str) -> str:
+    return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
+
+
+def _all(modelfile: Modelfile, name: str) -> list[str]:
+    return [command.args for command in modelfile.commands if command.name == name]
+
+
+def _message(args: str) -> dict[str, str]:
+    role, _, content = args.partition(": ")
+    return {"role": role, "content": content}
+
+
+def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
+    """Read the sampling parameters as ollama's api.Options does."""
+    parameters: dict[str, Any] = {}
+    for name, text in values.items():
+        if name in _SAMPLING:
+            parameters[name] = _number(name, text)
+        elif name not in _ENGINE | _COMMANDS:
+            near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PresetError(f"unknown parameter {name!r}{hint}")
+    context = parameters.pop("num_ctx", None)
+    longest = parameters.pop("num_predict", context)
+    if longest is not None and longest > 0:  # -1 and -2 mean no limit of its own
+        parameters["max_tokens"] = longest
+    return parameters
+
+
+def _number(name: str, text: str) -> float | bool:
+    kind = _SAMPLING[name]
+    try:
+        return _BOOLS[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        raise PresetError(f"PARAMETER {name}: invalid {kind.__name__} value {text!r}") from None

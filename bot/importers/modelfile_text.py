@@ -1,0 +1,183 @@
+"""Read a Modelfile by ollama's own rules, with its error texts (parser/parser.go, v0.5.7)."""
+
+import unicodedata
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from bot.errors import PresetError
+
+_COMMANDS = {"from", "license", "template", "system", "adapter", "parameter", "message"}
+_ROLES = {"system", "user", "assistant"}
+_BAD_COMMAND = (
+    'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
+    ' or "message"'
+)
+_BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
+_UNEXPECTED_END = "unexpected EOF"
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_PARAMETER_SIGNS = _LETTERS | frozenset("0123456789_")
+
+
+class Command(NamedTuple):
+    name: str  # ollama's: FROM is `model`, a PARAMETER goes by its own name
+    args: str
+
+    @override
+    def __str__(self) -> str:
+        match self.name:
+            case "model":
+                return f"FROM {self.args}"
+            case "license" | "template" | "system" | "adapter":
+                return f"{self.name.upper()} {_quoted(self.args)}"
+            case "message":
+                role, _, text = self.args.partition(": ")
+                return f"MESSAGE {role} {_quoted(text)}"
+            case _:
+                return f"PARAMETER {self.name} {_quoted(self.args)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Modelfile:
+    commands: list[Command]
+
+    @property
+    def formatted(self) -> str:
+        """Ollama's canonical text, which does not always read back as the same commands."""
+        return "".join(f"{command}\n" for command in self.commands)
+
+
+def parse_modelfile(text: str) -> Modelfile:
+    """Raise PresetError with ollama's text; FROM may stand anywhere, but must be there."""
+    commands = _Reader(text.removeprefix("\ufeff")).read()
+    if not any(command.name == "model" for command in commands):
+        raise PresetError("no FROM line")
+    return Modelfile(commands)
+
+
+class _State(Enum):
+    BETWEEN = auto()
+    NAME = auto()
+    PARAMETER = auto()
+    ROLE = auto()
+    VALUE = auto()
+    COMMENT = auto()
+
+
+class _Reader:
+    """Ollama's machine of states: it reads sign by sign, and each state knows what may follow."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._state = _State.BETWEEN
+        self._line = 1
+        self._buffer: list[str] = []
+        self._name = ""
+        self._role = ""
+        self._commands: list[Command] = []
+
+    def read(self) -> list[Command]:
+        for sign in self._text:
+            self._line += sign in "\r\n"  # so a line that ends in both counts twice
+            match self._state:
+                case _State.BETWEEN:
+                    self._between(sign)
+                case _State.NAME:
+                    self._in_name(sign)
+                case _State.PARAMETER:
+                    self._in_word(sign, _PARAMETER_SIGNS)
+                case _State.ROLE:
+                    self._in_word(sign, _LETTERS)
+                case _State.VALUE:
+                    self._in_value(sign)
+                case _State.COMMENT:
+                    if sign in "\r\n":
+                        self._state = _State.BETWEEN
+        self._end()
+        return self._commands
+
+    def _between(self, sign: str) -> None:
+        if sign == "#":
+            self._state = _State.COMMENT
+        elif sign not in " \t\r\n":
+            self._buffer = [sign] if _prints(sign) else []
+            self._state = _State.NAME
+
+    def _in_name(self, sign: str) -> None:
+        if sign in _LETTERS:
+            self._buffer.append(sign)
+            return
+        name = "".join(self._buffer).lower()
+        if sign not in " \t" or name not in _COMMANDS:
+            raise PresetError(f"(line {self._line}): {_BAD_COMMAND}")
+        self._buffer = []
+        self._name = "model" if name == "from" else name
+        self._state = {"parameter": _State.PARAMETER, "message": _State.ROLE}.get(
+            name, _State.VALUE
+        )
+
+    def _in_word(self, sign: str, allowed: frozenset[str]) -> None:
+        """Stand in the name of a parameter or in the role of a message."""
+        if sign in allowed:
+            self._buffer.append(sign)
+            return
+        word = "".join(self._buffer)
+        if sign not in " \t":
+            raise PresetError(f"{_UNEXPECTED_END}: {word}")
+        if self._state is _State.PARAMETER:
+            self._name = word
+        elif word in _ROLES:
+            self._role = word
+        else:
+            raise PresetError(f"(line {self._line}): {_BAD_ROLE}")
+        self._buffer = []
+        self._state = _State.VALUE
+
+    def _in_value(self, sign: str) -> None:
+        if sign in "\r\n" and (value := _unquoted("".join(self._buffer))) is not None:
+            self._keep(value)
+            self._state = _State.BETWEEN
+        elif sign in " \t\r\n" or _prints(sign):  # the rest is dropped, as ollama does
+            self._buffer.append(sign)
+
+    def _keep(self, value: str) -> None:
+        if self._role:
+            value = f"{self._role}: {value}"
+        self._commands.append(Command(self._name, value))
+        self._role = ""
+        self._buffer = []
+
+    def _end(self) -> None:
+        match self._state:
+            case _State.BETWEEN | _State.COMMENT:
+                return
+            case _State.VALUE:
+                value = _unquoted("".join(self._buffer))
+                if value is None:
+                    raise PresetError(_UNEXPECTED_END)
+                self._keep(value)
+            case _State.NAME | _State.PARAMETER | _State.ROLE:
+                raise PresetError(_UNEXPECTED_END)
+
+
+def _prints(sign: str) -> bool:
+    """Ask for what Go calls printable; signs newer than Python's tables are taken to be."""
+    return sign.isprintable() or unicodedata.category(sign) == "Cn"
+
+
+def _unquoted(text: str) -> str | None:
+    """Take the quotes away; None while they are still open."""
+    text = text.strip()
+    for quotes in ('"""', '"'):
+        if text.startswith(quotes):
+            closed = len(text) >= 2 * len(quotes) and text.endswith(quotes)
+            return text[len(quotes) : -len(quotes)] if closed else None
+    return text
+
+
+def _quoted(text: str) -> str:
+    if "\n" in text or text.startswith(" ") or text.endswith(" "):
+        return f'"""{text}"""' if '"' in text else f'"{text}"'
+    return text

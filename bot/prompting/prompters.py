@@ -1,0 +1,260 @@
+"""LazyLLM's prompters: an instruction with slots becomes messages for an API or text for a model.
+
+They do what LazyLLM does at commit 6b891d16d, whose document asks for them (SEEDS.md, 004), but the
+parts stay apart until the end: no text from a caller can move from one role to another.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from typing_extensions import override
+
+from bot.errors import UserError
+from bot.prompting.preset import Preset
+from bot.prompting.prompter_parts import (
+    LEGACY_MARKERS,
+    History,
+    ModelConfigs,
+    Tools,
+    history_messages,
+    history_text,
+    input_messages,
+    input_text,
+    tools_text,
+)
+from bot.prompting.slots import assign, extra_slots, fill, slots_in
+
+__all__ = ["LEGACY_MARKERS", "AlpacaPrompter", "ChatPrompter", "ModelConfigs", "prompter_of"]
+
+Input = str | int | Mapping[str, Any]
+Instruction = str | Mapping[str, str]
+"""A text for the system part, or texts for `system` and `user`."""
+
+_IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"})
+_TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
+_ALPACA = (
+    "Below is an instruction that describes a task, paired with extra messages such as input that"
+    " provides further context if possible. Write a response that appropriately completes the"
+    " request.\n\n### Instruction:\n"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """What one call has made of its arguments, each part by itself."""
+
+    instruction: str
+    user: str
+    input: Any
+    history: History
+    tools: Tools
+
+
+class _Prompter(ABC):
+    def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
+        self._system_part = system_part
+        self._user_part = user_part
+        self._tools = tools
+        self._configs = ModelConfigs()
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Name what a caller has to give."""
+        names = slots_in(self._system_part, self._user_part)
+        return tuple(name for name in names if name not in self._tool_tokens())
+
+    def set_model_configs(self, **configs: object) -> None:
+        """Take over a model's words by their names in ModelConfigs; None leaves one as it is."""
+        known = {field.name for field in dataclasses.fields(ModelConfigs)}
+        for name in configs:
+            if name not in known | _IGNORED_CONFIGS:
+                raise TypeError(f"no model config {name!r}; there are {', '.join(sorted(known))}")
+        given: dict[str, Any] = {
+            name: value for name, value in configs.items() if name in known and value is not None
+        }
+        self._configs = dataclasses.replace(self._configs, **given)
+
+    @overload
+    def generate_prompt(
+        self,
+        input: Input | None = ...,
+        history: History | None = ...,
+        tools: Tools | None = ...,
+        label: str | None = ...,
+        *,
+        return_dict: Literal[False] = ...,
+    ) -> str: ...
+
+    @overload
+    def generate_prompt(
+        self,
+        input: Input | None = ...,
+        history: History | None = ...,
+        tools: Tools | None = ...,
+        label: str | None = ...,
+        *,
+        return_dict: Literal[True],
+    ) -> dict[str, Any]: ...
+
+    def generate_prompt(
+        self,
+        input: Input | None = None,  # noqa: A002 # LazyLLM's word
+        history: History | None = None,
+        tools: Tools | None = None,
+        label: str | None = None,
+        *,
+        return_dict: bool = False,
+    ) -> str | dict[str, Any]:
+        """Return the text for a local model, or `messages` (and `tools`) for an API.
+
+        `history` is pairs of question and answer, or messages with roles; `label` is the answer
+        that a training text ends with. Raises UserError when input and slots do not fit.
+        """
+        if self._tools and tools is not None:
+            raise UserError("the tools are fixed already; leave them out of the call")
+        values, rest = assign(self.slots, input)
+        values |= self._tool_tokens()
+        parts = _Parts(
+            instruction=fill(self._system_part, values),
+            user=fill(self._user_part, values),
+            input=rest,
+            history=history or (),
+            tools=self._tools or tools or (),
+        )
+        self._check(parts)
+        return self._as_messages(parts) if return_dict else self._as_text(parts) + (label or "")
+
+    def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
+        """Cut away the prompt that a model has repeated in front of its answer."""
+        if input and output.startswith(input):
+            return output[len(input) :]
+        mark = self._answer_mark()
+        return output.rpartition(mark)[2] if mark else output
+
+    def _tool_tokens(self) -> dict[str, str]:
+        """Slots that the model fills, not the caller."""
+        values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
+        return {name: value for name, value in values.items() if value}
+
+    @abstractmethod
+    def _check(self, parts: _Parts) -> None: ...
+
+    @abstractmethod
+    def _as_text(self, parts: _Parts) -> str: ...
+
+    @abstractmethod
+    def _answer_mark(self) -> str: ...
+
+    def _as_messages(self, parts: _Parts) -> dict[str, Any]:
+        system = self._configs.system
+        if parts.instruction:
+            system += "\n" + parts.instruction
+        messages = [{"role": "system", "content": system}, *history_messages(parts.history)]
+        messages += input_messages(parts.input)
+        if parts.user:
+            messages[-1]["content"] = parts.user + messages[-1]["content"]
+        made: dict[str, Any] = {"messages": messages}
+        return {**made, "tools": list(parts.tools)} if parts.tools else made
+
+
+class AlpacaPrompter(_Prompter):
+    """One instruction, one answer: every value has a slot, and there is no history."""
+
+    def __init__(
+        self,
+        instruction: Instruction | None = None,
+        extra_keys: str | Sequence[str] | None = None,
+        tools: Tools | None = None,
+    ) -> None:
+        extra = extra_slots(extra_keys)
+        match instruction:
+            case Mapping():
+                system_part = _ALPACA + instruction.get("system", "")
+                user_part = instruction.get("user", "") + extra
+            case _:
+                system_part, user_part = f"{_ALPACA}{instruction or ''}\n\n{extra}", ""
+        super().__init__(system_part, user_part, tools)
+
+    @override
+    def _check(self, parts: _Parts) -> None:
+        if parts.history:
+            raise UserError("AlpacaPrompter has no place for a history; use ChatPrompter")
+        if parts.input:
+            raise UserError(
+                "AlpacaPrompter has no place for an input without a slot;"
+                " write {input} into the instruction, or name it in extra_keys"
+            )
+
+    @override
+    def _as_text(self, parts: _Parts) -> str:
+        return (
+            f"{self._configs.system}\n{parts.instruction}\n{tools_text(parts.tools)}\n{parts.user}"
+            "### Response:\n"
+        )
+
+    @override
+    def _answer_mark(self) -> str:
+        return "### Response:"
+
+
+class ChatPrompter(_Prompter):
+    """A talk: what has no slot is the newest turn of the user, behind the history."""
+
+    def __init__(
+        self,
+        instruction: Instruction | None = None,
+        extra_keys: str | Sequence[str] | None = None,
+        tools: Tools | None = None,
+        history: History | None = None,
+    ) -> None:
+        extra = extra_slots(extra_keys)
+        match instruction:
+            case Mapping():
+                system_part = instruction.get("system", "")
+                user_part = instruction.get("user", "") + extra
+            case None | "":  # LazyLLM drops the extra keys, too
+                system_part, user_part = "", ""
+            case _:
+                system_part, user_part = f"{instruction}\n{extra}\n", ""
+        super().__init__(system_part, user_part, tools)
+        self._history = history or ()
+
+    @override
+    def _check(self, parts: _Parts) -> None:
+        pass  # everything has a place here
+
+    @override
+    def _as_messages(self, parts: _Parts) -> dict[str, Any]:
+        return super()._as_messages(
+            dataclasses.replace(parts, history=[*self._history, *parts.history])
+        )
+
+    @override
+    def _as_text(self, parts: _Parts) -> str:
+        words = self._configs
+        soh, said, eoh = input_text(parts.input, words)
+        history = history_text(self._history, words) + history_text(parts.history, words)
+        return (
+            f"{words.sos}{words.system}{parts.instruction}{tools_text(parts.tools)}{words.eos}\n\n"
+            f"{history}\n{soh}\n{parts.user}{said}\n{eoh}{words.soa}\n"
+        )
+
+    @override
+    def _answer_mark(self) -> str:
+        return self._configs.soa
+
+
+def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
+    """Build what the preset's `prompter` asks for; its instruction stands behind `system`."""
+    choice = preset.prompter
+    if choice is None:
+        return None
+    parts: Instruction = choice.instruction
+    if choice.user is not None:
+        parts = {"system": choice.instruction, "user": choice.user}
+    kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
+    prompter = kind(parts, choice.extra_keys)
+    prompter.set_model_configs(system=preset.system or "")
+    return prompter

@@ -1,0 +1,104 @@
+"""How fast we render, as a ratio to transformers in the same run.
+
+The other side is a restatement of what `apply_chat_template` does, with jinja2 as it comes: the
+template compiled once, the messages copied to plain data, the special tokens gathered, one chat in
+a list of chats. transformers itself is not installed here; it does more around this, not less.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from jinja2 import Template
+from jinja2.ext import LoopControlExtension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from bot.templates.jinja import JinjaTemplate, Message
+from bot.templates.registry import get
+from bot.templates.sandbox import raise_exception, to_json
+
+TEMPLATES = ("chatml", "qwen1.5", "qwen2.5", "qwen3", "llama-3", "llama-3.1", "gemma-3", "zephyr")
+ROUNDS = 9
+SECONDS_A_ROUND = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    template: str
+    messages: int
+    ours_microseconds: float
+    transformers_microseconds: float
+
+    @property
+    def times_as_fast(self) -> float:
+        return self.transformers_microseconds / self.ours_microseconds
+
+
+def compare(sizes: Sequence[int] = (5, 50, 500), templates: Sequence[str] = TEMPLATES) -> list[Row]:
+    """Render the same conversations both ways, in turns, and take the best of each side."""
+    return [_compared(name, size) for name in templates for size in sizes]
+
+
+def _compared(name: str, size: int) -> Row:
+    template: JinjaTemplate = get(name)()
+    messages = conversation(size)
+    tokens = {"bos_token": template.bos_token, "eos_token": template.eos_token}
+    ours = partial(template.render, messages, add_generation_prompt=True)
+    theirs = partial(apply_chat_template, template.source, messages, tokens)
+    if ours() != theirs():
+        raise AssertionError(f"the two sides differ on {name}")
+    best_ours, best_theirs = _best_of_turns(ours, theirs)
+    return Row(name, size, best_ours * 1e6, best_theirs * 1e6)
+
+
+def conversation(size: int) -> list[dict[str, str]]:
+    """Return a system text and turns of a sentence each, the user's first."""
+    text = "A sentence as people write it, number {}, with a few words more."
+    roles = ["system", *(("user", "assistant")[index % 2] for index in range(size - 1))]
+    return [{"role": role, "content": text.format(n)} for n, role in enumerate(roles)]
+
+
+def _best_of_turns(*sides: Callable[[], object]) -> list[float]:
+    counts = [max(1, int(SECONDS_A_ROUND / _seconds(side, 3))) for side in sides]
+    best = [float("inf")] * len(sides)
+    for _ in range(ROUNDS):
+        for index, side in enumerate(sides):
+            best[index] = min(best[index], _seconds(side, counts[index]))
+    return best
+
+
+def _seconds(side: Callable[[], object], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        side()
+    return (time.perf_counter() - began) / count
+
+
+def apply_chat_template(
+    source: str, messages: Sequence[Message], special_tokens: Mapping[str, str]
+) -> str:
+    """Render as transformers does: compiled once, everything passed in copied."""
+    template = _compile(source)
+    variables = {**special_tokens, "tools": None, "documents": None, "add_generation_prompt": True}
+    rendered = [template.render(messages=_plain(chat), **variables) for chat in [messages]]
+    return rendered[0]
+
+
+@lru_cache
+def _compile(source: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    return environment.from_string(source)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,125 @@
+"""The process that renders templates which people wrote: the engine, its limits, and two pipes.
+
+It reads requests from its input and answers on its output until the input ends, which it does when
+the parent dies. `RenderWorker` starts it and kills it when an answer takes too long.
+"""
+
+import contextlib
+import json
+import resource
+import signal
+import struct
+import sys
+from datetime import datetime
+from typing import Any, BinaryIO
+
+from jinja2 import Environment, Undefined
+from jinja2.exceptions import SecurityError
+
+from bot.errors import TemplateError
+from bot.templates.jinja import JinjaTemplate
+from bot.templates.pieces import pieces
+from bot.templates.sandbox import ENVIRONMENT, compile_template
+
+MAX_MEMORY_BYTES = 192 * 1024 * 1024
+MAX_OUTPUT_BYTES = 1024 * 1024
+SECONDS_TO_LIVE = 2.0  # without a parent that kills it earlier, for example one that was killed
+LENGTH = struct.Struct(">I")
+
+
+def main() -> None:
+    harden(ENVIRONMENT)
+    rehearse()
+    confine()
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    send(answers, b"ready")
+    while (request := receive(requests)) is not None:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_LIVE)
+        try:
+            answer = b"+" + render(json.loads(request))
+        except TemplateError as error:
+            answer = b"-" + str(error).encode(errors="replace")[:MAX_OUTPUT_BYTES]
+        except (MemoryError, OSError, ImportError) as error:
+            compile_template.cache_clear()
+            kind = type(error).__name__
+            answer = f"-{kind}: the template needs memory or files that it may not have".encode()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send(answers, answer)
+
+
+def harden(environment: Environment) -> None:
+    """Leave out what prompts never need and attacks begin with, and print nothing but data."""
+    for name in ("cycler", "joiner", "lipsum"):
+        del environment.globals[name]
+    environment.finalize = only_data
+
+
+def only_data(value: object) -> object:
+    if is_data(value):
+        return value
+    raise SecurityError(f"a template prints texts and data, not a {type(value).__name__}")
+
+
+def is_data(value: object) -> bool:
+    match value:
+        case str() | int() | float() | None | Undefined():
+            return True
+        case list() | tuple():
+            return all(map(is_data, value))
+        case dict():
+            return all(map(is_data, value)) and all(map(is_data, value.values()))
+        case _:
+            return False
+
+
+def rehearse() -> None:
+    """Make jinja load what it loads only at need: afterwards no file can be opened."""
+    for source in ("{{ 'text' | pprint }}", "{% a tag that is not one %}"):
+        with contextlib.suppress(TemplateError):
+            JinjaTemplate(source).render([])
+
+
+def confine() -> None:
+    """Give up memory, files and processes for good; what is loaded by now is all there is."""
+    for limit, value in (
+        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 3),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def render(request: dict[str, Any]) -> bytes:
+    options = request["options"]
+    if options.get("now") is not None:
+        options["now"] = datetime.fromisoformat(options["now"])
+    template = JinjaTemplate(request["source"], **request["tokens"])
+    if request["cut"]:
+        cut = pieces(template, request["messages"], **options)
+        answer = json.dumps([[piece.text, piece.trusted] for piece in cut])
+    else:
+        answer = template.render(request["messages"], **options)
+    text = answer.encode(errors="surrogatepass")
+    if len(text) > MAX_OUTPUT_BYTES:
+        raise TemplateError(
+            f"the template made {len(text):,} bytes; it may make {MAX_OUTPUT_BYTES:,}"
+        )
+    return text
+
+
+def receive(pipe: BinaryIO) -> bytes | None:
+    header = pipe.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        return None
+    return pipe.read(*LENGTH.unpack(header))
+
+
+def send(pipe: BinaryIO, answer: bytes) -> None:
+    pipe.write(LENGTH.pack(len(answer)) + answer)
+    pipe.flush()
+
+
+if __name__ == "__main__":
+    main()

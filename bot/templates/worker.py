@@ -1,0 +1,233 @@
+"""Renders templates that people wrote, in a process that may be killed.
+
+The sandbox keeps a template from the service's secrets; only a process of its own keeps it from the
+service's time and memory: twenty characters of Jinja can ask for ten gigabytes.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+
+from bot.errors import TemplateError
+from bot.templates.adaptation import PROBES, Capabilities, conclude
+from bot.templates.jinja import Message
+from bot.templates.pieces import Piece
+from bot.templates.render_child import LENGTH
+
+_log = structlog.get_logger(__name__)
+
+MAX_SOURCE_BYTES: Final = 64 * 1024
+SECONDS_TO_RENDER: Final = 0.25  # so that an answer, if only an error, is there within 0.3
+SECONDS_TO_START: Final = 30.0
+SECONDS_BETWEEN_STARTS: Final = 1.0
+STRIKES: Final = 3
+MAX_REMEMBERED_STRIKES: Final = 1000
+TOKENS: Final = ("bos_token", "eos_token")
+PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
+
+
+class RenderWorker:
+    """A few render processes, used one request at a time and replaced when they had to be killed.
+
+    Used with `async with`; safe to cancel at any point.
+    """
+
+    def __init__(self, processes: int = 2) -> None:
+        self._idle: asyncio.LifoQueue[_Process] = asyncio.LifoQueue()
+        self._all = [_Process() for _ in range(processes)]
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._strikes: Counter[str] = Counter()
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            for process in self._all:
+                await process.start()
+                self._idle.put_nowait(process)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._all if process.pid is not None)
+
+    async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
+        """Return what `JinjaTemplate(source, …).render(messages, …)` would.
+
+        `options` are the tokens and the keyword arguments of both. Raises TemplateError when the
+        template is too long, fails, takes too long or too much; one that had to be stopped three
+        times is not tried again.
+        """
+        return await self._answer(source, messages, options, cut=False)
+
+    async def pieces(self, source: str, messages: Sequence[Message], **options: Any) -> list[Piece]:
+        """Render and cut into the template's text and people's text, as `pieces.pieces` does."""
+        answer = await self._answer(source, messages, options, cut=True)
+        return [Piece(text, trusted) for text, trusted in json.loads(answer)]
+
+    async def _answer(
+        self, source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+    ) -> str:
+        if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
+            raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
+        if self._strikes[source] >= STRIKES:
+            raise TemplateError(f"this template was stopped {STRIKES} times; mend it first")
+        request = _encode(source, messages, options, cut=cut)
+        process = await self._next_idle()
+        try:
+            answer = await process.ask(request)
+        except BaseException as error:
+            # A process that still works on an abandoned request must not get another.
+            process.kill()
+            self._replace(process)
+            if isinstance(error, TemplateError):
+                self._strike(source)
+            raise
+        self._idle.put_nowait(process)
+        text = answer[1:].decode(errors="surrogatepass")
+        if answer.startswith(b"-"):
+            raise TemplateError(text)
+        return text
+
+    async def capabilities(self, source: str, **options: Any) -> Capabilities:
+        """Return what the template accepts, as `adaptation.capabilities` does for our own."""
+        prompts: dict[str, str | None] = {}
+        for name, probe in PROBES.items():
+            try:
+                prompts[name] = await self.render(source, probe, **options)
+            except TemplateError:
+                prompts[name] = None
+        return conclude(prompts)
+
+    async def _next_idle(self) -> "_Process":
+        try:
+            async with asyncio.timeout(SECONDS_TO_START):
+                return await self._idle.get()
+        except TimeoutError:
+            raise TemplateError("no render process is free; see the log") from None
+
+    def _strike(self, source: str) -> None:
+        if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
+            self._strikes.clear()
+        self._strikes[source] += 1
+
+    def _replace(self, process: "_Process") -> None:
+        task = asyncio.create_task(self._start_again(process), name="replace a render process")
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _start_again(self, process: "_Process") -> None:
+        while not self._closing:
+            await process.stop()
+            try:
+                await process.start()
+            except (OSError, asyncio.IncompleteReadError):  # a time-out is an OSError too
+                _log.exception("render_process_not_started")
+                await asyncio.sleep(SECONDS_BETWEEN_STARTS)
+            else:
+                self._idle.put_nowait(process)
+                return
+
+    async def _close(self) -> None:
+        # A start that is cancelled half-way would leave a process behind, so it is waited for.
+        self._closing = True
+        for task in tuple(self._replacing):
+            await task
+        for process in self._all:
+            await process.stop()
+
+
+class _Process:
+    """One render process and its pipes."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Nothing of our environment: it holds the tokens of the service.
+            env={"PYTHONPATH": str(PACKAGE_FOLDER)},
+            start_new_session=True,
+        )
+        async with asyncio.timeout(SECONDS_TO_START):
+            await self._read()
+
+    async def ask(self, request: bytes) -> bytes:
+        """Hand over one request; TemplateError when there is no answer in time."""
+        try:
+            async with asyncio.timeout(SECONDS_TO_RENDER):
+                return await self._exchange(request)
+        except TimeoutError:
+            limit = f"{SECONDS_TO_RENDER * 1000:.0f} ms"
+            raise TemplateError(f"the template was stopped: it took more than {limit}") from None
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise TemplateError("the template was stopped: it broke the renderer") from error
+
+    async def _exchange(self, request: bytes) -> bytes:
+        if self._process is None or self._process.stdin is None:
+            raise BrokenPipeError("the render process was stopped")
+        self._process.stdin.write(LENGTH.pack(len(request)) + request)
+        await self._process.stdin.drain()
+        return await self._read()
+
+    async def _read(self) -> bytes:
+        if self._process is None or self._process.stdout is None:
+            raise BrokenPipeError("the render process was stopped")
+        header = await self._process.stdout.readexactly(LENGTH.size)
+        return await self._process.stdout.readexactly(*LENGTH.unpack(header))
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def stop(self) -> None:
+        self.kill()
+        process, self._process = self._process, None
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
+            await process.wait()
+
+
+def _encode(
+    source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+) -> bytes:
+    tokens = {name: options.pop(name) for name in TOKENS if name in options}
+    if isinstance(options.get("now"), datetime):
+        options["now"] = options["now"].isoformat()
+    request = {
+        "source": source,
+        "messages": messages,
+        "tokens": tokens,
+        "options": options,
+        "cut": cut,
+    }
+    return json.dumps(request).encode()

@@ -1,0 +1,36 @@
+"""The hostile inputs of attacks.json, expanded."""
+
+import json
+from functools import cache
+from typing import Any
+
+from tests.shared_data import shared_folder
+
+
+@cache
+def _all() -> list[dict[str, Any]]:
+    text = (shared_folder() / "attacks.json").read_text(encoding="utf-8")
+    cases: list[dict[str, Any]] = json.loads(text)["cases"]
+    return cases
+
+
+def attacks(*categories: str) -> list[dict[str, Any]]:
+    found = [case for case in _all() if case["category"] in categories]
+    assert found
+    return found
+
+
+def expanded(value: Any) -> str:
+    """Write out a generator: `repeat`, `nest` and `concat`."""
+    match value:
+        case str():
+            return value
+        case {"gen": "repeat", "unit": unit, "n": count}:
+            return str(unit) * int(count)
+        case {"gen": "concat", "parts": parts}:
+            return "".join(expanded(part) for part in parts)
+        case {"gen": "nest", "open": begin, "close": end, "core": core, "depth": depth}:
+            inner = str(begin) * int(depth) + str(core) + str(end) * int(depth)
+            return str(value.get("prefix", "")) + inner + str(value.get("suffix", ""))
+        case _:
+            raise ValueError(f"no text in {value!r}")

@@ -1,0 +1,240 @@
+"""Modelfiles are read as ollama reads them, and become presets that make ollama's prompts."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from bot.errors import PresetError, TemplateError
+from bot.importers.modelfile import (
+    modelfile_from_preset,
+    parse_modelfile,
+    preset_from_modelfile,
+    remarks_on,
+)
+from bot.prompting.presets import Preset, export_preset, parse_preset
+from bot.templates import JinjaTemplate, StringTemplate
+from tests.shared_data import golden
+
+CASES = golden("modelfile")
+ROLE_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
+
+
+def cases(op: str, outcome: str) -> list[Any]:
+    return [
+        pytest.param(case, id=case["id"])
+        for case in CASES
+        if case["input"]["op"] == op and outcome in case
+    ]
+
+
+def imported(template: str) -> Preset:
+    return preset_from_modelfile(f'FROM x\nTEMPLATE """{template}"""', "nova", "x.gguf")
+
+
+def prompt(preset: Preset, messages: list[dict[str, str]]) -> str:
+    """What a local backend does with the two ways to say a template."""
+    if preset.template:
+        return JinjaTemplate(preset.template).render(messages)
+    given_templates: Any = [preset.parameters.get(key) for key in ROLE_TEMPLATES]
+    return StringTemplate(*given_templates).render(messages)
+
+
+def problem_with(text: str) -> str:
+    with pytest.raises(PresetError) as raised:
+        preset_from_modelfile(text, "nova", "x.gguf")
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("case", cases("parse_modelfile", "expected"))
+def test_reads_the_commands_that_ollama_reads(case: dict[str, Any]) -> None:
+    modelfile = parse_modelfile(case["input"]["modelfile"])
+
+    expected = case["expected"]
+    assert modelfile.commands == [(item["name"], item["args"]) for item in expected["commands"]]
+    assert modelfile.formatted == expected["formatted"]
+
+
+@pytest.mark.parametrize("case", cases("parse_modelfile", "error"))
+def test_refuses_with_ollamas_words(case: dict[str, Any]) -> None:
+    with pytest.raises(PresetError) as raised:
+        parse_modelfile(case["input"]["modelfile"])
+
+    assert str(raised.value) == case["error"]["message"]
+
+
+@pytest.mark.parametrize("case", cases("render_go_template", "expected"))
+def test_renders_ollamas_prompt(case: dict[str, Any]) -> None:
+    preset = imported(case["input"]["template"])
+
+    assert prompt(preset, case["input"]["messages"]) == case["expected"]
+
+
+@pytest.mark.parametrize("case", cases("render_go_template", "error"))
+def test_refuses_a_template_with_gos_words(case: dict[str, Any]) -> None:
+    with pytest.raises(TemplateError) as raised:
+        imported(case["input"]["template"])
+
+    assert str(raised.value) == case["error"]["message"]
+
+
+def test_documents_own_migration() -> None:
+    """The vector has no `end_template`; SEEDS.md [CONFLICT 0-c] resolves that it is derived."""
+    (case,) = [
+        case for case in golden("rodel_templates") if case["id"] == "seed:modelfile_migration"
+    ]
+    given_input = case["input"]
+
+    preset = preset_from_modelfile(
+        given_input["modelfile"], given_input["name"], given_input["model"]
+    )
+
+    exported = json.loads(export_preset(preset))
+    assert exported.pop("template").startswith(
+        "{%-"
+    )  # the `<s>` that the vector drops is kept here
+    assert exported["parameters"].pop("end_template") == "<|assistant|>\n"
+    assert exported == case["expected"]
+
+
+def test_template_becomes_string_templates_where_they_say_it_exactly() -> None:
+    preset = imported(
+        "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n"
+    )
+
+    assert preset.template is None
+    assert dict(preset.parameters) == {
+        "system_template": "<|system|>\n{{system}}</s>",
+        "user_template": "<|user|>\n{{user}}</s>",
+        "assistant_template": "<|assistant|>\n{{assistant}}</s>",
+        "end_template": "<|assistant|>\n",
+    }
+
+
+def test_everything_else_in_a_modelfile_finds_its_place() -> None:
+    text = """\
+# a comment
+FROM ./nova.gguf
+SYSTEM You are Nova.
+MESSAGE user Who are you?
+MESSAGE assistant \"\"\"Nova.
+At your service.\"\"\"
+PARAMETER temperature 0.7
+PARAMETER stop "User: "
+PARAMETER num_predict 64
+PARAMETER num_ctx 2048
+PARAMETER penalize_newline true
+PARAMETER num_gpu 99
+ADAPTER ./lora.gguf
+LICENSE Apache-2.0
+"""
+
+    preset = preset_from_modelfile(text, "nova", "nova.gguf")
+
+    assert json.loads(export_preset(preset)) == snapshot(
+        {
+            "name": "nova",
+            "provider": "local",
+            "model": "nova.gguf",
+            "system": "You are Nova.",
+            "messages": [
+                {"role": "user", "content": "Who are you?"},
+                {"role": "assistant", "content": "Nova.\nAt your service."},
+            ],
+            "parameters": {"temperature": 0.7, "penalize_newline": True, "max_tokens": 64},
+            "stop_sequences": ["User: "],
+        }
+    )
+    assert remarks_on(parse_modelfile(text)) == snapshot(
+        [
+            "PARAMETER num_gpu is left out: it concerns the engine, not the preset",
+            "PARAMETER num_ctx is left out: set the provider's context_tokens",
+            "ADAPTER is left out: merge the adapter into the GGUF",
+            "LICENSE is left out: keep the Modelfile beside the model",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("PARAMETER temprature 1", "unknown parameter 'temprature'; did you mean 'temperature'?"),
+        ("PARAMETER top_k many", "PARAMETER top_k: invalid int value 'many'"),
+        (
+            "PARAMETER top_p 7",
+            "Modelfile of 'nova': parameters.top_p: must be between 0 and 1, not 7",
+        ),
+    ],
+)
+def test_parameters_that_ollama_would_refuse_are_named(line: str, problem: str) -> None:
+    assert problem_with(f"FROM x\n{line}").startswith(problem)
+
+
+def test_a_preset_exports_to_a_modelfile_and_back() -> None:
+    preset = parse_preset(
+        """{
+            "name": "nova", "provider": "local", "model": "C:\\\\models\\\\nova.gguf",
+            "system": " You say \\"hi\\".\\n",
+            "messages": [{"role": "user", "content": "a: b\\nc"}],
+            "parameters": {
+                "temperature": 0.5, "max_tokens": 9, "penalize_newline": true,
+                "user_template": "[{{ {{user}} }}]", "end_template": "{{"
+            },
+            "stop_sequences": ["\\n", "<|end|>"]
+        }""",
+        "nova.json",
+    )
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{{user}}"}]
+
+    back = preset_from_modelfile(modelfile_from_preset(preset), preset.name, preset.model)
+
+    kept = {"name", "provider", "model", "system", "messages", "stop_sequences"}
+    assert back.model_dump(include=kept) == preset.model_dump(include=kept)
+    assert prompt(back, [*messages, messages[0]]) == prompt(preset, [*messages, messages[0]])
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"model": "default"}, "set `model` to a name or a file, which becomes FROM"),
+        ({"template": "{{ messages }}"}, "remove `template` to export the rest"),
+        ({"parameters": {"response_format": {}}}, "ollama has no parameter 'response_format'"),
+        ({"system": "ideographic\u3000space"}, "ollama cannot read back this system"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "text": "https://x"}]}]},
+            "a Modelfile's MESSAGE holds no images",
+        ),
+    ],
+)
+def test_what_a_modelfile_cannot_say_is_refused(keys: dict[str, Any], problem: str) -> None:
+    preset = Preset(**{"name": "nova", "provider": "local", "model": "x", **keys})
+
+    with pytest.raises(PresetError, match=r"preset 'nova'.*") as raised:
+        modelfile_from_preset(preset)
+
+    assert problem in str(raised.value)
+
+
+@given(st.text('FROMSYTEPAL fromsg"\n\r\t #x:_1', max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        commands = parse_modelfile(text).commands
+    except PresetError:
+        return
+
+    assert any(command.name == "model" for command in commands)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(' "\n'), min_size=1))
+def test_system_texts_survive_the_round_trip(system: str) -> None:
+    preset = Preset(name="nova", provider="local", model="x", system=system)
+    try:
+        text = modelfile_from_preset(preset)
+    except PresetError:
+        assert '"""' in system
+        return
+
+    assert preset_from_modelfile(text, "nova", "x").system == system

@@ -1,0 +1,230 @@
+"""The room in the terminal: any kind of input, a clean screen, as many people as one likes."""
+
+import asyncio
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.incoming import Address, Incoming, Wake
+from bot.errors import Refused
+from bot.platforms.terminal import TerminalPlatform, TerminalSurface, read_lines
+from bot.ports import Intake
+
+ROOM = Address("terminal", "local")
+
+
+class Room(Intake):
+    """Hears what the platform hears, and answers each message when it is waited for."""
+
+    def __init__(self, answer: Callable[[str], str] = "You said {}.".format) -> None:
+        self.heard: list[Incoming] = []
+        self.screen = io.StringIO()
+        self._answer = answer
+        self._open: list[Incoming] = []
+        self.platform: TerminalPlatform | None = None
+
+    @override
+    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        self.heard += heard
+        self._open += heard
+
+    @override
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        return {}
+
+    async def idle(self) -> None:
+        while self._open:
+            one = self._open.pop(0)
+            assert self.platform is not None
+            await send(self.platform.surface, self._answer(one.text), one.external_key[-8:])
+
+    async def run(self, source: int | None) -> str:
+        self.platform = TerminalPlatform(idle=self.idle, source=source, screen=self.screen)
+        async with asyncio.timeout(10):
+            await self.platform.run(self)
+        return self.screen.getvalue()
+
+
+async def send(surface: object, text: str, nonce: str) -> str:
+    assert isinstance(surface, TerminalSurface)
+    return await surface.send(ROOM, text, nonce=nonce, reply_to=None, interaction=None)
+
+
+def piped(text: bytes) -> int:
+    source, sink = os.pipe()
+    os.write(sink, text)
+    os.close(sink)
+    return source
+
+
+def surface() -> tuple[TerminalSurface, io.StringIO]:
+    screen = io.StringIO()
+    return TerminalSurface(screen, "run"), screen
+
+
+# --- hearing ---------------------------------------------------------------------------------
+
+
+async def test_a_piped_line_is_answered_cleanly_before_the_end() -> None:
+    assert await Room().run(piped(b"hello\n")) == "You said hello.\n"
+
+
+async def test_the_last_line_needs_no_line_break() -> None:
+    assert await Room().run(piped(b"one\r\n\n  \ntwo")) == "You said one.\nYou said two.\n"
+
+
+async def test_a_file_an_empty_file_and_nothing_at_all_are_heard_to_their_end(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("from a file\n")
+    for path, expected in ((str(file), "You said from a file.\n"), (os.devnull, "")):
+        source = os.open(path, os.O_RDONLY)
+        assert await Room().run(source) == expected
+        os.close(source)
+    assert [line async for line in read_lines(None)] == []
+
+
+async def test_a_terminal_shows_who_writes_and_ends_when_it_goes_away() -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, b"hello\n/as alice\nhi\n/quit\n")
+    with os.fdopen(os.dup(theirs), "w") as screen:
+        room = Room()
+        room.platform = TerminalPlatform(idle=room.idle, source=theirs, screen=screen)
+        async with asyncio.timeout(10):
+            await room.platform.run(room)
+    shown = os.read(ours, 10_000).decode()
+    os.close(theirs)
+    os.close(ours)
+
+    assert "You said hello.\r\n" in shown
+    assert "You are alice.\r\nalice> You said hi.\r\nalice> " in shown
+
+
+async def test_one_can_be_several_people() -> None:
+    room = Room()
+
+    shown = await room.run(piped("/as Alice\nhi\n/as 王小明\n你好\n/as\n".encode()))
+
+    assert [(one.author.id, one.author.name) for one in room.heard] == [
+        ("terminal:alice", "Alice"),
+        ("terminal:王小明", "王小明"),
+    ]
+    assert all(one.wake is Wake.DM and one.author_is_admin for one in room.heard)
+    assert shown.splitlines()[0] == "You are 王小明."
+
+
+async def test_commands_are_heard_as_commands_and_quit_ends() -> None:
+    room = Room()
+
+    await room.run(piped(b"/preset use nova\n/quit\nnever heard\n"))
+
+    assert [(one.text, one.wake) for one in room.heard] == [("/preset use nova", Wake.COMMAND)]
+
+
+async def test_no_line_of_two_runs_is_taken_for_the_same() -> None:
+    room = Room()
+
+    await room.run(piped(b"hello\nhello\n"))
+    await room.run(piped(b"hello\n"))
+
+    assert len({one.external_key for one in room.heard}) == 3
+
+
+async def test_long_lines_and_wrong_bytes_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 1_000_000 + b"\n\xff\xfe\n")
+    with file.open("rb") as lines:
+        heard = [line async for line in read_lines(lines.fileno())]
+
+    assert [len(line) for line in heard] == [1_000_000, 2]
+    assert heard[1] == "\ufffd\ufffd"
+
+
+# --- showing ---------------------------------------------------------------------------------
+
+
+async def test_an_edit_prints_only_what_it_adds() -> None:
+    surface_, screen = surface()
+    message = await send(surface_, "Once", "n1")
+
+    await surface_.edit(ROOM, message, "Once upon")
+    await surface_.edit(ROOM, message, "Once upon")
+    await surface_.edit(ROOM, message, "Once upon a time.")
+
+    assert screen.getvalue() == "Once upon a time."
+
+
+async def test_what_changed_further_up_is_printed_anew() -> None:
+    surface_, screen = surface()
+    first = await send(surface_, "Wrong", "n1")
+
+    await surface_.edit(ROOM, first, "Right")
+    await send(surface_, "Next", "n2")
+    await surface_.edit(ROOM, first, "Right")
+    await surface_.edit(ROOM, "of-an-earlier-run:1", "Old")
+    surface_.end_line()
+
+    assert screen.getvalue() == "Wrong\nRight\nNext\nOld\n"
+
+
+async def test_the_same_nonce_prints_once() -> None:
+    surface_, screen = surface()
+
+    first = await send(surface_, "Hello", "n1")
+
+    assert await send(surface_, "Hello", "n1") == first
+    assert screen.getvalue() == "Hello"
+
+
+async def test_a_model_cannot_move_the_cursor() -> None:
+    surface_, screen = surface()
+
+    await send(surface_, "\x1b]0;title\x07\x1b[2Jred\ttab\r\nline\x9b1m", "n1")
+
+    assert screen.getvalue() == "]0;title[2Jred\ttab\nline1m"
+
+
+async def test_what_the_screen_cannot_show_becomes_a_question_mark() -> None:
+    raw = io.BytesIO()
+    screen = io.TextIOWrapper(raw, encoding="latin-1")
+
+    await send(TerminalSurface(screen, "run"), "Grüße, 王", "n1")
+
+    assert raw.getvalue() == "Grüße, ?".encode("latin-1")
+
+
+async def test_a_screen_that_nobody_reads_refuses() -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    screen = os.fdopen(sink, "w")
+
+    with pytest.raises(Refused, match="nobody reads"):
+        await send(TerminalSurface(screen, "run"), "Hello", "n1")
+    with pytest.raises(BrokenPipeError):
+        screen.close()
+
+
+def test_a_process_does_not_hang_on_a_terminal_that_nobody_writes_to() -> None:
+    program = (
+        "import asyncio; from bot.platforms.terminal import read_lines\n"
+        "async def main():\n"
+        "    lines = asyncio.ensure_future(anext(read_lines(0)))\n"
+        "    await asyncio.sleep(0.2)\n"
+        "    lines.cancel()\n"
+        "asyncio.run(main())\n"
+    )
+    source, sink = os.pipe()
+
+    done = subprocess.run([sys.executable, "-c", program], stdin=source, timeout=20, check=False)
+
+    os.close(source)
+    os.close(sink)
+    assert done.returncode == 0

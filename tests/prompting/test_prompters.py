@@ -1,0 +1,161 @@
+"""Prompters make what LazyLLM makes, except where that would lose or move a caller's words."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from bot.errors import UserError
+from bot.prompting.presets import Preset
+from bot.prompting.prompters import LEGACY_MARKERS, AlpacaPrompter, ChatPrompter, prompter_of
+from tests.shared_data import golden
+
+PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {
+    "AlpacaPrompter": AlpacaPrompter,
+    "ChatPrompter": ChatPrompter,
+}
+
+# Families of vectors (the fourth part of the id) that SEEDS.md decides against, and why.
+RESOLVED_OTHERWISE = {
+    "brace_literal_str": "4-g: braces around no name are plain text",
+    "empty_braces": "4-g: the same",
+    "format_spec": "4-g: one and the same substitution for texts and mappings",
+    "splitter_in_input": "4-i: the parts are structurally separate",
+    "dict_extra_keys": "4-f: the extra keys go to the user's part",
+}
+# 4-a: Alpaca's text is that of the rules (R4-6), not that of June 2024.
+OLD_ALPACA = "753f649ac:doc:AlpacaPrompter:"
+
+
+def is_ours(case: dict[str, Any]) -> bool:
+    # Tools written by json5 have a twin that the standard json module wrote.
+    return not (
+        case["id"].split(":")[3] in RESOLVED_OTHERWISE
+        or case["id"].startswith(OLD_ALPACA)
+        or case.get("json5_dependent")
+    )
+
+
+def run(case: dict[str, Any]) -> object:
+    asked = case["input"]
+    prompter = PROMPTERS[asked["cls"]](**asked["init"])
+    prompter.set_model_configs(**(asked["model_configs"] or {}))
+    result: object = getattr(prompter, asked["op"])(**asked["call"])
+    return result
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case["id"])
+        for case in golden("lazyllm")
+        if is_ours(case) and "expected" in case
+    ],
+)
+def test_makes_what_lazyllm_makes(case: dict[str, Any]) -> None:
+    assert run(case) == case["expected"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case["id"])
+        for case in golden("lazyllm")
+        if is_ours(case) and "error" in case
+    ],
+)
+def test_refuses_what_lazyllm_refuses(case: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        run(case)
+
+
+def test_every_exception_stands_for_vectors() -> None:
+    families = {case["id"].split(":")[3] for case in golden("lazyllm")}
+
+    assert set(RESOLVED_OTHERWISE) <= families
+
+
+def test_documents_chat_example_with_its_markers() -> None:
+    prompter = ChatPrompter("请完成加法运算")
+    prompter.set_model_configs(**LEGACY_MARKERS)
+
+    assert prompter.generate_prompt("a+b") == snapshot(
+        "<|start_system|>You are an AI-Agent developed by LazyLLM.请完成加法运算\n\n"
+        "<|end_system|>\n\n\n<|Human|>:\na+b\n<|Assistant|>:\n"
+    )
+
+
+def test_literal_braces_are_plain_text() -> None:
+    prompter = ChatPrompter('Answer as {"k": 1}, {} or {q!r}: {q}')
+
+    messages = prompter.generate_prompt("x", return_dict=True)["messages"]
+
+    assert messages[0]["content"].endswith('Answer as {"k": 1}, {} or {q!r}: x\n\n')
+
+
+def test_extra_keys_stand_behind_the_users_instruction() -> None:
+    prompter = ChatPrompter({"system": "S", "user": "U {q}. "}, extra_keys=["k"])
+
+    messages = prompter.generate_prompt({"q": "1", "k": "2"}, return_dict=True)["messages"]
+
+    assert messages[1]["content"] == snapshot(
+        "U 1. Here are some extra messages you can referred to:\n\n### k:\n2\n\n"
+    )
+
+
+@given(st.text(), st.text())
+def test_no_words_of_a_caller_change_their_role(slot: str, said: str) -> None:
+    prompter = ChatPrompter({"system": "Know {context}", "user": "Q: "})
+    marked = f"<!lazyllm-spliter!>{slot}</!lazyllm-spliter!>{{context}}"
+
+    messages = prompter.generate_prompt({"context": marked, "x": said}, return_dict=True)[
+        "messages"
+    ]
+
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[0]["content"].endswith(f"Know {marked}")
+    assert messages[1]["content"] == f"Q: {said}"
+
+
+def test_a_prompt_is_made_of_copies() -> None:
+    history = [{"role": "user", "content": "a"}]
+    asked = [{"role": "user", "content": "b"}]
+
+    ChatPrompter({"user": "U: "}).generate_prompt({"x": asked}, history, return_dict=True)
+
+    assert (history, asked) == (
+        [{"role": "user", "content": "a"}],
+        [{"role": "user", "content": "b"}],
+    )
+
+
+def test_unknown_model_config_is_named() -> None:
+    with pytest.raises(TypeError, match="no model config 'sot'"):
+        ChatPrompter().set_model_configs(sot="<s>")
+
+
+@pytest.mark.parametrize(
+    ("choice", "system", "user"),
+    [
+        ("chat", "Be brief.", "hi"),
+        ({"kind": "chat", "instruction": "To {language}."}, "Be brief.\nTo Latin.\n\n", "hi"),
+        (
+            {"kind": "chat", "instruction": "To {language}.", "user": "Text: "},
+            "Be brief.\nTo Latin.",
+            "Text: hi",
+        ),
+    ],
+)
+def test_a_preset_chooses_its_prompter(choice: Any, system: str, user: str) -> None:
+    preset = Preset(
+        name="nova", provider="local", model="default", system="Be brief.", prompter=choice
+    )
+    prompter = prompter_of(preset)
+    assert prompter is not None
+
+    values = {**dict.fromkeys(prompter.slots, "Latin"), "text": "hi"}
+    messages = prompter.generate_prompt(values, return_dict=True)["messages"]
+
+    assert [message["content"] for message in messages] == [system, user]

@@ -1,0 +1,60 @@
+"""Slots are filled once, by text, by mapping or by the lines of a command."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.errors import UserError
+from bot.prompting.slots import assign, fill, read_slots, slots_in
+
+texts = st.text("{}ab \n", max_size=20)
+
+
+def test_slots_are_words_of_any_script_in_order() -> None:
+    assert slots_in("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
+
+
+@given(texts, texts, texts)
+def test_values_are_never_read_as_slots(text: str, first: str, second: str) -> None:
+    filled = fill(text, {"a": first, "b": second})
+
+    pieces = text.replace("{a}", "\0").replace("{b}", "\1")
+    assert filled == pieces.replace("\0", first + "\2").replace("\1", second).replace("\2", "")
+
+
+@pytest.mark.parametrize(
+    ("given_input", "problem"),
+    [
+        ("text", "a value is needed for each of 'a', 'b', not one text"),
+        ({"a": "1"}, "a value is missing for 'b'"),
+        ({"a": "1", "b": 2}, "the value of 'b' must be a text, not 2"),
+        (
+            {"a": "1", "b": "2", "c": "3", "d": "4"},
+            "no slot for 'c', 'd'; there are slots for 'a', 'b'",
+        ),
+        (None, "the input must be a text, a number or values by their slots, not NoneType"),
+    ],
+)
+def test_what_does_not_fit_is_named(given_input: object, problem: str) -> None:
+    with pytest.raises(UserError) as raised:
+        assign(["a", "b"], given_input)
+
+    assert str(raised.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("context: a\nquestion: b", {"context": "a", "question": "b"}),
+        (" Question： b: c\nmore\n\nCONTEXT: a", {"question": "b: c\nmore", "context": "a"}),
+        ("what is context: a?", "what is context: a?"),
+        ("other: a", "other: a"),
+        ("", ""),
+    ],
+)
+def test_command_lines_name_their_slots(text: str, values: object) -> None:
+    assert read_slots(text, ["context", "question"]) == values
+
+
+def test_a_text_is_a_text_where_there_are_no_slots() -> None:
+    assert read_slots("a: b", []) == "a: b"

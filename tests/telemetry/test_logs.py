@@ -1,0 +1,98 @@
+"""No secret reaches a log, in whatever shape and through whichever library."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from bot.telemetry.logs import Masking, configure_logs
+from tests.shared_data import shared_folder
+
+TOKEN = "123456789:AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE"
+KEY = "a-key-of-no-known-shape"
+# By case of attacks.json: what must not be seen.
+SECRETS = {
+    "SECRETS-001": TOKEN,
+    "SECRETS-003": "sk-proj-FAKE0000000000000000000000000000",
+    "SECRETS-004": "s3cr3t%40pw",
+    "SECRETS-006": "FAKE_secret-123",
+    "SECRETS-008": "sk-FAKE222",
+    "SECRETS-009": "FAKE",
+    "SECRETS-010": "AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE",
+    "SECRETS-011": "MTIzNDU2Nzg5OkFBRkFLRWZha2VGQUtFZmFrZUZBS0VmYWtlRkFLRWZha2VGQUtF",
+}
+
+
+@pytest.fixture(params=["json", "console"])
+def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    stream = io.StringIO()
+    configure_logs(form=request.param, level="info", secrets=[KEY], stream=stream)
+    yield stream
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+
+
+def hostile() -> list[tuple[str, str]]:
+    cases = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))["cases"]
+    return [(case["id"], case["input"]) for case in cases if case["category"] == "secrets"]
+
+
+def test_hostile_texts_lose_their_secrets(log: io.StringIO) -> None:
+    for case, text in hostile():
+        structlog.get_logger("bot.test").warning("event", text=text, nested={"list": [text]})
+        logging.getLogger("aiogram").warning("said %s", text)
+
+        assert SECRETS[case] not in log.getvalue().replace("\\n", "\n").replace('\\"', '"')
+        log.truncate(0)
+
+
+def test_a_traceback_is_masked_too(log: io.StringIO) -> None:
+    try:
+        int(f"https://api.telegram.org/bot{TOKEN}/getMe")
+    except ValueError:
+        structlog.get_logger("bot.test").exception("failed", key=KEY)
+        logging.getLogger("discord").exception("failed with %s", KEY)
+
+    said = log.getvalue()
+    assert said.count("ValueError: invalid literal") == 2
+    assert TOKEN not in said
+    assert KEY not in said
+    assert said.count("***hape") == 2
+
+
+def test_what_a_value_says_of_itself_is_masked(log: io.StringIO) -> None:
+    structlog.get_logger("bot.test").warning("event", error=RuntimeError(KEY), pair=(KEY, 1))
+
+    assert KEY not in log.getvalue()
+
+
+def test_libraries_are_heard_from_warnings_on(log: io.StringIO) -> None:
+    logging.getLogger("aiogram.dispatcher").info("chatter")
+    logging.getLogger("aiogram.dispatcher").warning("trouble")
+    structlog.get_logger("bot.test").info("ours")
+    structlog.get_logger("bot.test").debug("detail")
+
+    said = log.getvalue()
+    assert "trouble" in said
+    assert "ours" in said
+    assert "chatter" not in said
+    assert "detail" not in said
+
+
+def test_short_secrets_leave_nothing_and_long_ones_their_end() -> None:
+    masking = Masking(["hunter22", KEY])
+
+    assert masking.text("hunter22") == "***"
+    assert masking.text(f"key={KEY};") == "key=***hape;"
+
+
+def test_harmless_texts_stay_as_they_are() -> None:
+    masking = Masking([KEY])
+    text = "turn discord:1234567890123456789 took 0.5 s; see https://example.org/a:b and 12:30"
+
+    assert masking.text(text) == text
