@@ -118,10 +118,13 @@ class Service:
         await self.start()
         await self.ready()
 
-    async def ready(self, seconds: float = 30) -> None:
-        """Wait until it says that it hears on every platform; fails when it ends before."""
+    async def ready(self, seconds: float = 30, status: int = 200) -> None:
+        """Wait until it says that it hears on every platform, or with 503 that it does not.
+
+        Fails when it ends before.
+        """
         async with asyncio.timeout(seconds):
-            while await self.readiness() != 200:
+            while await self.readiness() != status:
                 assert self.running, f"the service ended with {self.process.returncode}"
                 await asyncio.sleep(0.05)
 

@@ -1,5 +1,6 @@
 """Discord and Telegram on loopback, with people in chats; all that is said there can be read."""
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -196,6 +197,8 @@ class _Dice(list[dict[str, Any]]):
 @asynccontextmanager
 async def on_loopback() -> AsyncIterator[World]:
     """Run both platforms, each on a free port, for the length of the block."""
+    # It tells of every answer that is lost on purpose.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     telegram = TgWire(port=0)
     await telegram.start()
     telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
