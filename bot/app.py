@@ -154,6 +154,7 @@ class App:
                     await job  # a desk never ends: it raises what broke it
             finally:
                 await self._drain()
+                await self.listening.close()
                 await cancelled(jobs)
 
     async def idle(self) -> None:

@@ -23,6 +23,7 @@ class Listening:
         self._intake = intake
         self._clock = clock
         self._failed: dict[str, str] = {}
+        self._keepers: set[asyncio.Task[None]] = set()
 
     def trouble(self, platform: Platform) -> str | None:
         """Why nothing is heard from there just now; None while all is well."""
@@ -30,6 +31,9 @@ class Listening:
 
     async def until_stopped(self) -> None:
         """Return on SIGINT or SIGTERM, and when every platform has come to its end.
+
+        After a signal the platforms stay connected until `close`: some send their answers through
+        the connection that they hear by.
 
         Raises:
             PlatformFatal: a platform refused us while we were starting, or none is left.
@@ -39,6 +43,7 @@ class Listening:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         stopped = asyncio.create_task(stop.wait())
         running = {asyncio.create_task(self._keep(one)) for one in self._platforms}
+        self._keepers = set(running)
         try:
             while running and not stop.is_set():
                 done, _ = await asyncio.wait(
@@ -48,7 +53,11 @@ class Listening:
                 for task in done - {stopped}:
                     await task  # raises what it ended with
         finally:
-            await cancelled([*running, stopped])
+            await cancelled([stopped])
+
+    async def close(self) -> None:
+        """Hear nothing any more."""
+        await cancelled(self._keepers)
 
     async def _keep(self, platform: Platform) -> None:
         pause = 1.0
