@@ -105,9 +105,9 @@ class TelegramSurface:
         Telegram lists no messages to bots, but it answers an edit differently for a message of
         ours, of somebody else's and none. What is sent in a chat is sent in order, so the search
         starts behind the newest known message: an older one that nobody accounts for, in a topic
-        perhaps, is not the one. In groups ids count up by one; private chats share one sequence over all
-        chats of the bot, so there a long gap means nothing and only the number of tries is
-        bounded. Both, and the wording of the answers, are modelled after the documentation and
+        perhaps, is not the one. In groups ids count up by one; private chats share one sequence
+        over all chats of the bot, so there a long gap means nothing and only the number of tries
+        is bounded. Both, and the wording of the answers, are modelled after the documentation and
         must be confirmed once against the real service.
         """
         candidate = max([int(after or 0), *map(int, known)])
