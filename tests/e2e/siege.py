@@ -116,11 +116,11 @@ async def _kill(service: Service, outcome: Outcome, dice: random.Random) -> None
         order = order or dice.sample(plan.points, len(plan.points))
         point = order.pop()
         crash = "never" if point == _RANDOM else point
-        await service.start_to_crash(crash, dice.randint(1, 6), plan.build)
+        await service.start_to_crash(crash, dice.randint(1, 10), plan.build)
         try:
             if point == _RANDOM:
                 await service.ready()
-                await service.ended(dice.uniform(0.1, 2.0))
+                await service.ended(dice.uniform(0.2, 2.5))
             else:
                 await service.ended(plan.patience_seconds)
         except TimeoutError:
