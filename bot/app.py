@@ -237,7 +237,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
-        await _pull_model(settings, find_preset(presets, settings.default_preset), progress)
+        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
         backends = make_backends(settings, presets)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
@@ -252,11 +252,21 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         yield app
 
 
-async def _pull_model(settings: Settings, default: Preset, progress: Callable[[str], None]) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it."""
+async def _provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it.
+
+    Raises:
+        SettingsError: it is to run on another file, which is not there.
+    """
     provider = settings.providers.get(default.provider)
-    if provider is not None and models.wants_default(default.model, provider):
+    if provider is None or provider.kind != "llama_cpp":
+        return
+    if models.wants_default(default.model, provider):
         await models.pull_default(settings.data_dir, progress)
+    else:
+        models.find(default.model, provider, settings.data_dir)
 
 
 def presets_folder(settings: Settings) -> Path:
