@@ -210,6 +210,14 @@ async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     assert after.text == "b"
 
 
+async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    async with asyncio.TaskGroup() as group:
+        taken = [group.create_task(store.outbox.take("telegram:5")) for _ in range(10)]
+    assert sum(one.result() is not None for one in taken) == 1
+
+
 async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
