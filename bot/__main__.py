@@ -1,6 +1,7 @@
 """The command line: thin; every command says what it does in words for people."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from bot.app import presets_folder, running
 from bot.backends.models import import_file, installed, pull_default
 from bot.check import check as check_everything
 from bot.errors import TroupeError, UserError
+from bot.importers.modelfile import modelfile_from_preset
+from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
 from bot.settings import Settings, read_settings, secrets_of
@@ -76,21 +79,44 @@ def validate_presets(files: list[Path]) -> None:
 
 
 @preset_app.command("import")
-def import_preset(file: Path) -> None:
-    """Take a preset into the presets folder, written anew as strict JSON."""
-    preset = parse_preset(_read(file), str(file))
+def import_preset(
+    file: Annotated[Path, typer.Argument(help="a preset in JSON, or a Modelfile of ollama's")],
+    name: Annotated[str | None, typer.Option(help="what to call it")] = None,
+) -> None:
+    """Take a preset or a Modelfile into the presets folder, written anew as strict JSON."""
+    imported = preset_from_text(_read(file), file, name)
+    preset = imported.preset
     target = presets_folder(read_settings()) / f"{preset.id}.json"
     if target.exists():
         raise UserError(f"{target} exists already; take it away first or rename the preset")
     target.write_text(export_preset(preset), encoding="utf-8")
     _tell(f"{preset.name} is now in {target}")
+    for remark in imported.remarks:
+        _tell(f"note: {remark}")
+
+
+class Format(StrEnum):
+    JSON = "json"
+    MODELFILE = "modelfile"
 
 
 @preset_app.command("export")
-def export_to_file(name: str, file: Annotated[Path, typer.Argument(help="where to")]) -> None:
-    """Write a preset to a file, as strict JSON that RodelAgent reads too."""
-    file.write_text(export_preset(find_preset(_presets(), name)), encoding="utf-8")
-    _tell(f"{name} is now in {file}")
+def export_to_file(
+    name: str,
+    file: Annotated[Path, typer.Argument(help="where to")],
+    form: Annotated[
+        Format, typer.Option("--as", help="RodelAgent's form or ollama's")
+    ] = Format.JSON,
+) -> None:
+    """Write a preset to a file: strict JSON that RodelAgent reads too, or a Modelfile."""
+    preset = find_preset(_presets(), name)
+    write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
+    text = write(preset)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+    _tell(f"{preset.name} is now in {file}")
 
 
 @model_app.command("pull")

@@ -16,7 +16,6 @@ from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.preset import Preset
 from bot.prompting.rounds import rounds
 
-_MOST_STOPS = 4  # what OpenAI's API takes
 _MAX_QUOTE_CHARS = 300
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
@@ -56,7 +55,7 @@ def compose(
             messages=(*fixed, *history, lines[-1]),
             model=preset.model,
             conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences[:_MOST_STOPS],
+            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences,
             parameters=_sampling(preset),
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
@@ -101,7 +100,7 @@ def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tupl
     """The preset's own, then the speakers last heard: the model must not speak for them."""
     speakers = dict.fromkeys(turn.speaker.id for turn in reversed(turns) if turn.speaker)
     lines = [f"\n{known[one]}:" for one in speakers]
-    return tuple([*preset.stop_sequences, *lines][:_MOST_STOPS])
+    return (*preset.stop_sequences, *lines)
 
 
 def _sampling(preset: Preset) -> dict[str, object]:

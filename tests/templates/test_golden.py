@@ -13,6 +13,7 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
+from bot.templates.worker import RenderWorker
 from tests.shared_data import golden
 from tests.templates.sources import golden_templates
 
@@ -101,6 +102,28 @@ def chat_agrees(case: Case) -> bool:
 )
 def test_jinja_templates_render_as_transformers_renders_them(prefix: str) -> None:
     assert differing(chat_cases(prefix), chat_agrees) == []
+
+
+async def test_the_worker_renders_the_same() -> None:
+    cases = [case for case in chat_cases("") if "expected" in case][::5]
+    async with RenderWorker(processes=1) as worker:
+        differ = [
+            case["id"]
+            for case in cases
+            for given in [case["input"]]
+            if case["expected"]
+            != await worker.render(
+                case["source"],
+                given["messages"],
+                tools=given["tools"],
+                add_generation_prompt=given["add_generation_prompt"],
+                continue_final_message=given.get("continue_final_message", False),
+                now=datetime.fromisoformat(given["now"]),
+                **given["kwargs"],
+            )
+        ]
+
+    assert differ == []
 
 
 def lmdeploy_agrees(case: Case) -> bool:

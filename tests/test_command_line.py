@@ -1,0 +1,81 @@
+"""The command line as a person uses it: files in, files out, one line when it goes wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bot.__main__ import app
+from bot.errors import PresetError, UserError
+
+MODELFILE = """FROM ./phi.gguf
+TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
+{{ .Content }}<|end|>
+{{ end }}<|assistant|>
+\"\"\"
+SYSTEM You are terse.
+PARAMETER num_ctx 4096
+PARAMETER stop <|end|>
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, a Modelfile and an empty presets folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "phi.gguf").touch()
+    (tmp_path / "Modelfile").write_text(MODELFILE, encoding="utf-8")
+    return tmp_path
+
+
+def troupe(*words: str) -> str:
+    """Run a command; gives what it printed, raises what it raised."""
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_modelfile_becomes_a_preset_in_the_presets_folder(folder: Path) -> None:
+    said = troupe("preset", "import", "Modelfile", "--name", "phi3")
+
+    made = json.loads((folder / "presets" / "phi3.json").read_text(encoding="utf-8"))
+    assert (made["name"], made["provider"], made["model"]) == (
+        "phi3",
+        "local",
+        str(folder / "phi.gguf"),
+    )
+    assert made["parameters"]["user_template"] == "<|user|>\n{{user}}<|end|>"
+    assert made["stop_sequences"] == ["<|end|>"]
+    assert said.splitlines()[0] == "phi3 is now in presets/phi3.json"
+    assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_tokens")
+
+
+def test_an_import_never_overwrites(folder: Path) -> None:
+    troupe("preset", "import", "Modelfile")
+
+    with pytest.raises(UserError, match=r"phi\.json exists already"):
+        troupe("preset", "import", "Modelfile")
+
+
+def test_a_preset_becomes_a_modelfile_that_imports_as_the_same_preset(folder: Path) -> None:
+    troupe("preset", "import", "Modelfile", "--name", "phi3")
+    troupe("preset", "export", "phi3", "again-Modelfile", "--as", "modelfile")
+    troupe("preset", "import", "again-Modelfile", "--name", "phi4")
+
+    first, second = (
+        json.loads((folder / "presets" / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("phi3", "phi4")
+    )
+    assert first == {**second, "name": "phi3"}
+
+
+def test_what_a_modelfile_cannot_say_is_refused_before_anything_is_written(folder: Path) -> None:
+    preset = {"name": "nova", "provider": "local", "model": "m", "template": "qwen3"}
+    (folder / "presets" / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
+
+    with pytest.raises(PresetError, match="cannot become a Modelfile's TEMPLATE"):
+        troupe("preset", "export", "nova", "out", "--as", "modelfile")
+
+    assert not (folder / "out").exists()
