@@ -103,7 +103,7 @@ class App:
             owner=self.owner,
             clock=self.clock,
         )
-        self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
+        self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
         self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
@@ -134,6 +134,7 @@ class App:
             SettingsError: the port is taken.
         """
         alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
+        await self.conversations.let_go(self.owner)
         await self.outbox.give_up(
             older_than_seconds=0 if alone else _SENDING_SECONDS,
             settle_seconds=self.settings.delivery.settle_seconds,
@@ -161,7 +162,7 @@ class App:
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
-            await self.inbox.waiting(1)
+            await self._waiting(1)
             or self.walks.busy
             or await self.outbox.lanes(1)
             or self.lanes.busy
@@ -192,6 +193,10 @@ class App:
 
     # --- what the parts ask -----------------------------------------------------------------
 
+    async def _waiting(self, limit: int) -> Sequence[str]:
+        """Conversations to walk, of those platforms only that an answer can be sent to."""
+        return await self.inbox.waiting(limit, list(self.platforms))
+
     async def _may_change(self, incoming: Incoming) -> bool:
         if incoming.author.id in self.settings.admins:
             return True
@@ -213,7 +218,7 @@ class App:
 
     async def _database_trouble(self) -> str | None:
         try:
-            await self.inbox.waiting(1)
+            await self._waiting(1)
         except StoreError as error:
             return str(error)
         return None
