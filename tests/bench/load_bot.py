@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-Bot: Callable[..., Any] = dict  # the harness puts its own class here before it calls `bot`
+Bot: Callable[..., Any]  # put here by the harness before it runs this file
 
 
 def bot(ctx: Any) -> Any:
@@ -25,7 +25,7 @@ def bot(ctx: Any) -> Any:
     presets.mkdir()
     (presets / "assistant.json").write_text(json.dumps(_preset(streams=streams)))
     python = ctx.params.get("python") or _own_python()
-    return Bot(
+    return Bot(  # noqa: F821
         label=f"troupe {platform}{' edits' if streams else ''}",
         platform=platform,
         cmd=[python, "-m", "bot", "run"],
