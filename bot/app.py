@@ -5,7 +5,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
 from pathlib import Path
@@ -60,8 +59,10 @@ class App:
         coordinator: Coordinator,
         casting: Casting,
         backends: Mapping[str, Backend],
+        progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self._progress = progress
         self.clock = SystemClock()
         self.owner = _owner(settings)
         self.inbox = SqlInbox(database, self.clock)
@@ -105,7 +106,7 @@ class App:
         )
         self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
-        self.listening = Listening(self.platforms.values(), intake, self.clock)
+        self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
     def _desk(
         self,
@@ -139,7 +140,7 @@ class App:
             settle_seconds=self.settings.delivery.settle_seconds,
         )
         async with serving(self.settings.console, self._probes()) as address:
-            self._greet(address)
+            self._announce(f"health at {address}/readyz")
             jobs = [
                 asyncio.create_task(job)
                 for job in (
@@ -155,6 +156,7 @@ class App:
                     await job  # a desk never ends: it raises what broke it
             finally:
                 await self._drain()
+                await self.listening.close()
                 await cancelled(jobs)
 
     async def idle(self) -> None:
@@ -217,11 +219,9 @@ class App:
             return str(error)
         return None
 
-    def _greet(self, address: str) -> None:
-        if "terminal" in self.platforms:
-            return
-        names = " and ".join(sorted(self.platforms))
-        sys.stderr.write(f"troupe: on {names}; health at {address}/readyz\n")
+    def _announce(self, text: str) -> None:
+        if "terminal" not in self.platforms:  # that room speaks for itself
+            self._progress(text)
 
 
 @contextlib.asynccontextmanager
@@ -248,7 +248,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        app = App(settings, database, coordinator, casting, backends)
+        app = App(settings, database, coordinator, casting, backends, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app

@@ -96,8 +96,9 @@ class Walk:
         while not self.stopping and (heard := await self._conversations.next(claim)):
             try:
                 await self._answer_safely(claim, heard)
-            except asyncio.CancelledError:
-                await self._conversations.spare(claim, heard)
+            except (asyncio.CancelledError, StoreError):  # a full disk is not its fault either
+                with contextlib.suppress(Fenced, StoreError):
+                    await self._conversations.spare(claim, heard)
                 raise
 
     async def _answer_safely(self, claim: Claim, heard: Heard) -> None:
@@ -186,6 +187,8 @@ class Walk:
                         case Finish():
                             pass
         except BackendInterrupted:
+            if not "".join(said).strip():
+                raise
             interrupted = _INTERRUPTED
         show(cleaned.feed(echo.finish()) + cleaned.finish())
         return "".join(said).strip() + interrupted
@@ -206,8 +209,7 @@ class Walk:
                 yield live
         finally:
             typing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await typing
+            await asyncio.wait([typing])
 
     async def _say(
         self,
@@ -245,15 +247,22 @@ class Walk:
         """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
         walking = asyncio.current_task()
         renewing = asyncio.create_task(self._renew(claim), name="renew lease")
-        if walking is not None:
-            renewing.add_done_callback(lambda _: walking.cancel() if _failed(renewing) else None)
+        held = True
+
+        def stop(renewed: asyncio.Task[None]) -> None:
+            if _failed(renewed) and held and walking is not None:
+                walking.cancel()
+
+        renewing.add_done_callback(stop)
         try:
             yield
         except asyncio.CancelledError:
             if walking is not None and _failed(renewing) and walking.uncancel() == 0:
-                raise Fenced(f"the lease of {claim.conversation} was lost") from None
+                lost = renewing.exception()
+                raise Fenced(f"the lease of {claim.conversation} was lost") from lost
             raise
         finally:
+            held = False
             renewing.cancel()
 
     async def _renew(self, claim: Claim) -> None:

@@ -212,7 +212,9 @@ class Outbox(Protocol):
 
     async def dead(self, row: OutboxRow, why: str) -> None: ...
 
-    async def external_id(self, row_id: int) -> str | None: ...
+    async def external_id(self, row_id: int) -> str | None:
+        """The message that a row became; None until then. Raises `Refused` if it never will."""
+        ...
 
     async def known_ids(self, address: Address) -> Set[str]:
         """The ids of the messages in this chat that are accounted for."""

@@ -3,15 +3,17 @@
 import asyncio
 import heapq
 import itertools
-from collections import deque
-from collections.abc import Set
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Sequence, Set
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
-from bot.errors import PlatformError, Vanished
-from bot.ports import Clock, Surface
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.errors import CoordinatorDown, OutcomeUnknown, PlatformError, Vanished
+from bot.ports import Backend, Clock, Coordinator, Surface
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -68,6 +70,8 @@ class FakeSurface(Surface):
         self.messages: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []  # ("edit", "the text"), ...
         self.hold: asyncio.Event | None = None  # when set: calls wait for it
+        self.answers_to_lose = 0  # of so many sends nobody learns that they arrived
+        self.nonces: list[str] = []  # of every send, as it was asked
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
@@ -91,11 +95,15 @@ class FakeSurface(Surface):
         reply_to: str | None,
         interaction: str | None,
     ) -> str:
+        self.nonces.append(nonce)
         await self._called("send", text)
         if self._limits.placeholder is None and nonce in self._by_nonce:
             return self._by_nonce[nonce]
         message_id = self._by_nonce[nonce] = str(next(self._ids))
         self.messages[message_id] = text
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise OutcomeUnknown("the answer was lost")
         return message_id
 
     @override
@@ -128,3 +136,133 @@ class FakeSurface(Surface):
             await self.hold.wait()
         if self._refusals.get(call):
             raise self._refusals[call].popleft()
+
+
+Step = str | asyncio.Event | Exception
+
+
+class FakeBackend(Backend):
+    """A model that plays scripts, one for each answer and the last one again and again.
+
+    A text is said, an event is waited for, an error is raised. `prompts` is what it was asked.
+    """
+
+    def __init__(self, *scripts: Sequence[Step]) -> None:
+        self.prompts: list[Prompt] = []
+        self.stopped = 0  # answers that were closed before they had ended by themselves
+        self._scripts = deque(scripts or [["Hello."]])
+
+    @override
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+        self.prompts.append(prompt)
+        script = self._scripts.popleft() if len(self._scripts) > 1 else self._scripts[0]
+        ended = False
+        try:
+            for step in script:
+                match step:
+                    case str():
+                        yield Delta(step)
+                    case asyncio.Event():
+                        await step.wait()
+                    case Exception():
+                        ended = True
+                        raise step
+            yield Finish(FinishReason.STOP)
+            ended = True
+        finally:
+            self.stopped += not ended
+
+    @override
+    async def check(self) -> str:
+        return "a script"
+
+    @override
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class _Queue:
+    ready: dict[str, None] = field(default_factory=dict)  # a set that keeps its order
+    leases: dict[str, tuple[str, float]] = field(default_factory=dict)  # key -> owner, until
+    dirty: set[str] = field(default_factory=set)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FakeCoordinator(Coordinator):
+    """Keeps the ready keys in memory; while `down` is set, it is a server that is away."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.down = False
+        self._clock = clock
+        self._queues: dict[str, _Queue] = defaultdict(_Queue)
+
+    def wipe(self) -> None:
+        """Forget everything, as a server does that starts anew."""
+        self._queues.clear()
+
+    def held(self, queue: str) -> set[str]:
+        return set(self._queues[queue].leases)
+
+    @override
+    async def notify(self, queue: str, keys: Sequence[str]) -> None:
+        at = self._at(queue)
+        for key in keys:
+            if key in at.leases:
+                at.dirty.add(key)
+            else:
+                at.ready.setdefault(key)
+                at.bell.set()
+
+    @override
+    async def claim(
+        self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
+    ) -> Sequence[str]:
+        at = self._at(queue)
+        if not at.ready and wait_seconds > 0:
+            at.bell.clear()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await at.bell.wait()
+            except TimeoutError:
+                return []
+            at = self._at(queue)
+        keys = list(at.ready)[:limit]
+        for key in keys:
+            del at.ready[key]
+            at.leases[key] = owner, self._clock.now() + lease_seconds
+        return keys
+
+    @override
+    async def renew(
+        self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> None:
+        at = self._at(queue)
+        for key in keys:
+            if key in at.leases and at.leases[key][0] == owner:
+                at.leases[key] = owner, self._clock.now() + lease_seconds
+
+    @override
+    async def done(self, queue: str, key: str, owner: str) -> None:
+        at = self._at(queue)
+        if key not in at.leases or at.leases[key][0] != owner:
+            return
+        del at.leases[key]
+        if key in at.dirty:
+            at.dirty.remove(key)
+            await self.notify(queue, [key])
+
+    @override
+    async def reap(self, queue: str) -> int:
+        at = self._at(queue)
+        expired = [key for key, (_, until) in at.leases.items() if until <= self._clock.now()]
+        for key in expired:
+            del at.leases[key]
+            at.dirty.discard(key)
+        await self.notify(queue, expired)
+        return len(expired)
+
+    def _at(self, queue: str) -> _Queue:
+        if self.down:
+            raise CoordinatorDown("the fake is down")
+        return self._queues[queue]

@@ -1,6 +1,8 @@
 """Keep to what a platform allows: one clock per chat, shared by messages and edits.
 
-A platform that says 429 is not asked again in that chat before its time is up.
+A platform that says 429 is not asked again in that chat before its time is up. The rates of a
+platform are folklore, so an answer waits for them only in a chat where the platform has refused one
+lately; the edits of an answer in the making always keep to them.
 """
 
 from collections.abc import Set
@@ -13,6 +15,8 @@ from bot.errors import RateLimited
 from bot.ports import Clock, Surface
 
 _PATIENCE_SECONDS = 2.0  # a wait up to this long is slept through; for more the outbox is told
+_CAREFUL_SECONDS = 3600.0  # after a refusal a chat's rate holds for everything
+_LONGEST_DEBT_SECONDS = 60.0  # platforms count by the minute and forget what is older
 _FORGET_AFTER = 10_000  # lanes whose clocks are kept at most
 
 
@@ -22,11 +26,13 @@ class Pace:
     def __init__(self) -> None:
         self._earliest: dict[str, float] = {}  # the theoretical arrival time of each lane
         self._blocked_until: dict[str, float] = {}
+        self._careful_until: dict[str, float] = {}
 
     def seconds_until_free(self, lane: str, limits: Limits, now: float, *, reserve: int) -> float:
         """How long to wait for a call that leaves `reserve` further ones free; 0: go ahead."""
         blocked = self._blocked_until.get(lane, now) - now
-        if limits.calls_per_minute is None:
+        careful = reserve > 0 or self._careful_until.get(lane, now) > now
+        if limits.calls_per_minute is None or not careful:
             return max(0.0, blocked)
         tolerance = (limits.burst - 1 - reserve) * 60 / limits.calls_per_minute
         return max(0.0, blocked, self._earliest.get(lane, now) - tolerance - now)
@@ -43,6 +49,8 @@ class Pace:
     def block(self, lane: str, now: float, seconds: float) -> None:
         self._blocked_until = {key: at for key, at in self._blocked_until.items() if at > now}
         self._blocked_until[lane] = max(self._blocked_until.get(lane, now), now + seconds)
+        self._careful_until = {key: at for key, at in self._careful_until.items() if at > now}
+        self._careful_until[lane] = now + _CAREFUL_SECONDS
 
 
 class PacedSurface(Surface):

@@ -63,17 +63,16 @@ class Window:
         return run in {"```", "~~~"}
 
     def splits_run(self, position: int) -> bool:
+        """Whether a cut here would make one run of fence characters two."""
         letter = self.text[position]
         return letter in "`~" and self.text[position - 1] == letter
 
 
 class _Pause(IntEnum):
-    """How long a reader would pause."""
+    """How long a reader would pause within a line."""
 
     WORD = 0
     SENTENCE = 1
-    LINE = 2
-    PARAGRAPH = 3
 
 
 def closing_units(fence: Fence | None) -> int:
@@ -93,20 +92,18 @@ def choose_cut(window: Window) -> tuple[int, int]:
             continue
         # Code keeps its indentation.
         cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, resume)
-        pause = _line_pause(window, *cut)
-        if (last_line is None or pause is _Pause.PARAGRAPH) and window.admits(*cut):
-            if pause is _Pause.PARAGRAPH:
+        if window.admits(*cut):
+            if _is_between_paragraphs(window, *cut):
                 return cut
-            last_line = cut
+            last_line = last_line or cut
     return last_line or _cut_line(window, words)
 
 
-def _line_pause(window: Window, end: int, resume: int) -> _Pause:
+def _is_between_paragraphs(window: Window, end: int, resume: int) -> bool:
     if window.fence_at(resume):
-        return _Pause.LINE
-    if window.text.count("\n", end, resume) > 1 or not window.edges.isdisjoint((end, resume)):
-        return _Pause.PARAGRAPH
-    return _Pause.LINE
+        return False
+    blank_line = window.text.count("\n", end, resume) > 1
+    return blank_line or not window.edges.isdisjoint((end, resume))
 
 
 def _cut_line(window: Window, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -140,6 +137,7 @@ def _ends_sentence(window: Window, end: int, resume: int) -> bool:
 
 
 def _whole_spans(window: Window) -> list[tuple[int, int]]:
+    """What should not be torn, as far as a cut could do so."""
     matches = _WHOLE.finditer(window.text, window.start, window.stop)
     return [span for span in (match.span() for match in matches) if span[1] > window.half]
 

@@ -81,6 +81,7 @@ class SqlConversations(Conversations):
             ).one_or_none()
             if row is None:
                 return None
+            _hold(connection, claim)
             return Heard(row.id, inbox_rows.load(row.payload), row.crashes - 1)
 
         return await self._database.write(unit)
@@ -88,7 +89,12 @@ class SqlConversations(Conversations):
     @override
     async def spare(self, claim: Claim, heard: Heard) -> None:
         unblamed = update(inbox).where(inbox.c.id == heard.id).values(crashes=heard.crashes)
-        await self._database.write(lambda c: _ignore(c.execute(unblamed)))
+
+        def unit(connection: Connection) -> None:
+            _hold(connection, claim)
+            connection.execute(unblamed)
+
+        await self._database.write(unit)
 
     @override
     async def recall(self, conversation_key: str, max_turns: int) -> Session:
@@ -225,7 +231,3 @@ def _history_row(conversation_key: str, session: int, one: Turn) -> dict[str, ob
         "text": one.text,
         "at": one.at.timestamp(),
     }
-
-
-def _ignore(_result: object) -> None:
-    """Turn a statement into a unit of work without a result."""

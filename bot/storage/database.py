@@ -7,7 +7,7 @@ messages cost about what one does.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +19,11 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from bot.errors import SettingsError, StoreError, TroupeError
+from bot.errors import SettingsError, StoreError
 
 T = TypeVar("T")
 Unit = Callable[[Connection], T]
+_Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _PRAGMAS = (
@@ -40,7 +41,8 @@ class Database:
     def __init__(self, writer: AsyncEngine, reader: AsyncEngine) -> None:
         self._writer = writer
         self._reader = reader
-        self._queue: asyncio.Queue[tuple[Unit[Any], asyncio.Future[Any]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
+        self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
@@ -57,6 +59,8 @@ class Database:
         """Run the unit in a transaction and commit; it may be run twice, so it only uses SQL."""
         if not self.is_sqlite:
             return await self._commit(unit)
+        if self._closed:
+            raise StoreError("the database is closed")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((unit, done))
         return await done
@@ -67,34 +71,32 @@ class Database:
 
     async def write_queued(self) -> None:
         """Be the one writer of an SQLite file; runs until cancelled."""
-        while True:
-            batch = [await self._queue.get()]
-            while not self._queue.empty() and len(batch) < _MOST_UNITS_IN_A_COMMIT:
+        batch: list[_Queued] = []
+        try:
+            while True:
+                batch = [await self._queue.get()]
+                while not self._queue.empty() and len(batch) < _MOST_UNITS_IN_A_COMMIT:
+                    batch.append(self._queue.get_nowait())
+                await self._commit_together(batch)
+        finally:
+            self._closed = True
+            while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            try:
-                results = await self._commit(lambda c: [unit(c) for unit, _ in batch])  # noqa: B023
-            except TroupeError as error:
-                await self._commit_apart(batch, error)
-            else:
-                for (_, done), result in zip(batch, results, strict=True):
-                    if not done.done():
-                        done.set_result(result)
+            for _, done in batch:
+                _fail(done, StoreError("the database was closed before it was written"))
 
-    async def _commit_apart(
-        self, batch: list[tuple[Unit[Any], asyncio.Future[Any]]], error: TroupeError
-    ) -> None:
-        """One unit of a batch failed and undid it all: give each its own transaction."""
-        for unit, done in batch:
-            try:
-                result = error if len(batch) == 1 else await self._commit(unit)
-            except TroupeError as own:
-                result = own
-            if done.done():
-                continue
-            if isinstance(result, TroupeError):
-                done.set_exception(result)
-            else:
-                done.set_result(result)
+    async def _commit_together(self, batch: list[_Queued]) -> None:
+        results = await _ended(self._commit(lambda c: [unit(c) for unit, _ in batch]))
+        error = results.exception()
+        if error is None:
+            for (_, done), result in zip(batch, results.result(), strict=True):
+                if not done.done():
+                    done.set_result(result)
+        elif len(batch) == 1:
+            _fail(batch[0][1], error)
+        else:  # one unit failed and undid it all: give each its own transaction
+            for one in batch:
+                await self._commit_together([one])
 
     async def _commit(self, unit: Unit[T]) -> T:
         try:
@@ -135,10 +137,26 @@ async def opened(url: str) -> AsyncIterator[Database]:
         yield database
     finally:
         queue.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await queue
+        await asyncio.wait([queue])
         await writer.dispose()
         await reader.dispose()
+
+
+async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Let something come to its end, good or bad: whoever asked for it is told, not the writer."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    return task
+
+
+def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def translate(error: SQLAlchemyError | OSError) -> StoreError:

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Op, OutboxRow, Sending
+from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.database import Database
 from bot.storage.tables import outbox
@@ -84,8 +85,13 @@ class SqlOutbox(Outbox):
 
     @override
     async def external_id(self, row_id: int) -> str | None:
-        query = select(outbox.c.external_id).where(outbox.c.id == row_id)
-        return await self._database.read(lambda c: c.execute(query).scalar_one_or_none())
+        query = select(outbox.c.external_id, outbox.c.state, outbox.c.error)
+        query = query.where(outbox.c.id == row_id)
+        row = await self._database.read(lambda c: c.execute(query).one())
+        if row.state == Sending.DEAD:
+            raise Refused(row.error)
+        external_id: str | None = row.external_id
+        return external_id
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:

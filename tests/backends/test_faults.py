@@ -344,7 +344,7 @@ async def test_provider_that_keeps_failing_gets_a_rest_and_then_a_trial(
         await ask(backend)
     asked = len(service.log)
     refused = await ask(backend)
-    await clock.sleep(15)
+    await clock.sleep(15.1)
 
     assert "gets a rest" in str(refused.error)
     assert asked == 20

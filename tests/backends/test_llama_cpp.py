@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp

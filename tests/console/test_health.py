@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 
 import aiohttp
 import pytest
@@ -92,14 +91,10 @@ async def test_a_taken_port_names_the_setting() -> None:
                 pytest.fail("it listens")
 
 
-async def test_it_starts_and_ends_quickly_and_frees_its_port() -> None:
-    began = time.monotonic()
+async def test_it_frees_its_port_when_it_ends() -> None:
     async with serving(ANY_PORT, {}) as address:
-        started = time.monotonic() - began
         port = int(address.rpartition(":")[2])
         await get(f"{address}/healthz")
 
-    async with serving(ConsoleSettings(port=port), {}):
-        pass
-    assert started < 0.5
-    assert time.monotonic() - began < 3
+    async with serving(ConsoleSettings(port=port), {}) as again:
+        assert again == address

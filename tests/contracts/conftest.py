@@ -21,6 +21,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from tests.fakes import FakeCoordinator
 
 
 @dataclass
@@ -70,8 +71,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         )
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=["valkey", "redis", "fake"])
 async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordinator]:
+    if request.param == "fake":
+        yield FakeCoordinator(SystemClock())
+        return
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "valkey":
             url, _ = await stack.enter_async_context(embedded_valkey(tmp_path))

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, update
 
 from bot.chat.outgoing import Op, Outgoing, Sending
 from bot.chat.session import Claim, Heard, Turn
-from bot.errors import Fenced
+from bot.errors import Fenced, Refused
 from bot.storage.database import alembic_config
 from bot.storage.tables import inbox, outbox
 from tests.contracts.conftest import Store
@@ -88,8 +88,15 @@ async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store)
         await store.conversations.release(old)
     with pytest.raises(Fenced):
         await store.conversations.open(old, heard, Outgoing(0, "x"))
+    with pytest.raises(Fenced):
+        await store.conversations.next(old)
+    with pytest.raises(Fenced):
+        await store.conversations.spare(old, heard)
     assert (await store.conversations.recall("telegram:5", 10)).turns == ()
     assert await store.outbox.lanes(10) == []
+    still = await store.conversations.next(new)
+    assert still is not None
+    assert still.crashes == 1, "counted for the two claims that were given it, and for no other"
 
 
 async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
@@ -194,7 +201,10 @@ async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     assert await store.outbox.lanes(10) == []
     await store.outbox.again(head, not_before=0)
     assert await store.outbox.lanes(10) == ["telegram:5"]
+    assert await store.outbox.external_id(head.id) is None
     await store.outbox.dead(head, "blocked")
+    with pytest.raises(Refused, match="blocked"):
+        await store.outbox.external_id(head.id)
     after = await store.outbox.take("telegram:5")
     assert after is not None
     assert after.text == "b"

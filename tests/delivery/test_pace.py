@@ -16,14 +16,25 @@ def allowed(pace: Pace, now: float, *, reserve: int = 0) -> bool:
     return free
 
 
-def test_a_burst_goes_at_once_and_then_the_rate_holds() -> None:
+def careful() -> Pace:
     pace = Pace()
+    pace.block("lane", -1.0, 1.0)  # refused once, and free again at 0
+    return pace
+
+
+def test_a_burst_goes_at_once_and_then_the_rate_holds_where_one_was_refused() -> None:
+    pace = careful()
     assert [allowed(pace, 0.0) for _ in range(6)] == [True] * 5 + [False]
     assert pace.seconds_until_free("lane", GROUP, 0.0, reserve=0) == 3.0
     assert allowed(pace, 3.0)
 
 
-def test_a_courtesy_leaves_one_call_for_what_matters() -> None:
+def test_an_answer_does_not_wait_for_a_rate_that_nobody_complained_about() -> None:
+    pace = Pace()
+    assert all(allowed(pace, 0.0) for _ in range(50))
+
+
+def test_a_courtesy_always_keeps_the_rate_and_leaves_one_call_for_what_matters() -> None:
     pace = Pace()
     assert [allowed(pace, 0.0, reserve=1) for _ in range(5)] == [True] * 4 + [False]
     assert allowed(pace, 0.0)
@@ -39,7 +50,7 @@ def test_nothing_is_sent_while_a_platform_says_no() -> None:
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=80))
 def test_no_minute_ever_holds_more_than_the_rate_and_one_burst(pauses: list[float]) -> None:
-    pace, now = Pace(), 0.0
+    pace, now = careful(), 0.0
     sent = []
     for pause in pauses:
         now += pause

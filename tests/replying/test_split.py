@@ -1,11 +1,10 @@
 """Splitting holds for any text: every piece legal, nothing lost, nothing cut twice."""
 
 import json
-import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
@@ -45,7 +44,6 @@ def legible(text: str) -> str:
     return "".join(letter for letter in text if is_visible(letter))
 
 
-@settings(max_examples=3000, deadline=None)
 @given(texts, small)
 def test_every_piece_is_legal(text: str, limits: Limits) -> None:
     for piece in split(text, limits):
@@ -54,7 +52,6 @@ def test_every_piece_is_legal(text: str, limits: Limits) -> None:
         assert piece == piece.strip()
 
 
-@settings(max_examples=3000, deadline=None)
 @given(texts, texts, small)
 def test_what_was_cut_off_stays_when_more_arrives(text: str, more: str, limits: Limits) -> None:
     done = split(text, limits)[:-1]
@@ -62,7 +59,6 @@ def test_what_was_cut_off_stays_when_more_arrives(text: str, more: str, limits: 
     assert split(text + more, limits)[:-1][: len(done)] == done
 
 
-@settings(max_examples=300, deadline=None)
 @given(long_texts, real, st.data())
 def test_real_limits_keep_every_promise(text: str, limits: Limits, data: st.DataObject) -> None:
     pieces = split(text, limits)
@@ -72,7 +68,6 @@ def test_real_limits_keep_every_promise(text: str, limits: Limits, data: st.Data
     assert pieces[:-1][: len(done)] == done
 
 
-@settings(max_examples=3000, deadline=None)
 @given(texts, small)
 def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits: Limits) -> None:
     position, closer = 0, ""
@@ -84,7 +79,6 @@ def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits
     assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
 
 
-@settings(max_examples=1000, deadline=None)
 @given(st.lists(st.sampled_from(["ab", " ", "\n", ". ", "。", "好", "é"]), max_size=200), small)
 def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> None:
     text = "".join(fragments)
@@ -94,7 +88,6 @@ def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> 
     assert "".join(joined.split()) == "".join(text.split())
 
 
-@settings(max_examples=1000, deadline=None)
 @given(st.lists(st.sampled_from(["好", FAMILY, "🇩🇪", "e\u0301", "👍🏽", "한"]), max_size=100))
 def test_no_visible_character_is_torn(characters: list[str]) -> None:
     text = "".join(characters)
@@ -108,7 +101,6 @@ def code(lines: int) -> str:
     return "```py\n" + "".join(f"    x = {number}\n" for number in range(lines)) + "```"
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 60), st.integers(60, 300), st.text("ab c.\n", max_size=200))
 def test_each_piece_closes_the_code_that_it_opens(lines: int, room: int, prose: str) -> None:
     text = f"{prose}\n\n{code(lines)}\n\n{prose}\n\n~~~~\n{prose}\n~~~~\n{prose}"
@@ -225,10 +217,11 @@ def test_blank_answers_have_no_pieces() -> None:
     ],
 )
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
+@pytest.mark.timeout(30)  # linear: 0.1 s; quadratic: hours
 def test_time_grows_with_the_text_only(unit: str, limits: Limits) -> None:
     text = "begin " + unit * (400_000 // len(unit)) + " end"
 
-    began = time.process_time()
-    split(text, limits)
+    pieces = split(text, limits)
 
-    assert time.process_time() - began < 4
+    assert "begin" in pieces[0]
+    assert "end" in pieces[-1]

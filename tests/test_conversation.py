@@ -1,0 +1,472 @@
+"""The walk of one message, on a real database: it is answered once, whatever goes wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select, update
+from typing_extensions import override
+
+from bot.chat.incoming import Incoming, Wake
+from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.session import Claim, Heard, Session, Turn
+from bot.conversation import Walk
+from bot.delivery.sender import Sender
+from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
+from bot.prompting.preset import Preset
+from bot.routing.commands import COMMANDS
+from bot.sessions.casting import Casting
+from bot.sessions.commands import CommandDesk
+from bot.storage.choices import SqlChoices
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.outbox import SqlOutbox
+from bot.storage.tables import conversation, inbox
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
+from tests.samples import incoming
+from tests.waiting import passes, until
+
+CHAT = "telegram:5"
+WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
+NORA = {"name": "nora", "provider": "p", "model": "m"}
+
+
+class Histories(SqlConversations):
+    """Those of the database, on a disk that may be `full`."""
+
+    full = False
+
+    @override
+    async def finish(
+        self,
+        claim: Claim,
+        heard: Heard,
+        *,
+        turns: Sequence[Turn],
+        outgoing: Sequence[Outgoing],
+        new_session: bool = False,
+    ) -> None:
+        if self.full:
+            raise StoreError("the database failed: database or disk is full")
+        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+
+
+class Stage:
+    """One process's share of the walk: what is queued is sent at once, to a chat one can read."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        backend: FakeBackend,
+        limits: Limits = LIMITS,
+        preset: dict[str, object] | None = None,
+        owner: str = "me",
+        surface: FakeSurface | None = None,
+        clock: FakeClock | None = None,
+    ) -> None:
+        self.database = database
+        self.backend = backend
+        self.surface = surface or FakeSurface(limits)
+        self.clock = clock or FakeClock()
+        self.inbox = SqlInbox(database, self.clock)
+        self.conversations = Histories(database, self.clock)
+        self.outbox = SqlOutbox(database, self.clock)
+        one = Preset.model_validate({**NORA, **(preset or {})})
+        casting = Casting({one.name: one}, one.name, SqlChoices(database, self.clock))
+        self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
+        self.walk = Walk(
+            conversations=self.conversations,
+            casting=casting,
+            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            backends={"p": backend},
+            surfaces={"telegram": self.surface},
+            arrival=self.sender.arrival,
+            wake_lanes=self.deliver,
+            owner=owner,
+            clock=self.clock,
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """What can be read in the chat."""
+        return list(self.surface.messages.values())
+
+    async def _may_change(self, _: Incoming) -> bool:
+        return True
+
+    async def deliver(self, lanes: Sequence[str] = (CHAT,)) -> None:
+        for lane in lanes:
+            await self.sender.work(lane)
+
+    async def hear(self, *said: str | Incoming) -> None:
+        for one in said:
+            if isinstance(one, str):
+                number = await self._heard_so_far() + 1
+                one = incoming(one, key=f"5:{number}")
+            await self.inbox.hear([one], {})
+
+    async def talk(self, *said: str | Incoming) -> None:
+        """Say something, and let it be answered."""
+        await self.hear(*said)
+        await self.walk.work(CHAT)
+
+    async def session(self) -> Session:
+        return await self.conversations.recall(CHAT, 100)
+
+    async def history(self) -> list[tuple[str, str]]:
+        return [(turn.role, turn.text) for turn in (await self.session()).turns]
+
+    async def unanswered(self) -> list[int]:
+        """How often each unanswered message was begun."""
+        crashes = select(inbox.c.crashes).where(inbox.c.state == "new").order_by(inbox.c.id)
+        return list(await self.database.read(lambda c: c.execute(crashes).scalars().all()))
+
+    async def take_over(self) -> None:
+        """Somebody else claims the conversation, as if our lease had ended."""
+        newer = update(conversation).values(epoch=conversation.c.epoch + 1, owner="other")
+        await self.database.write(lambda c: c.execute(newer).rowcount)
+
+    async def _heard_so_far(self) -> int:
+        return len(await self.database.read(lambda c: c.execute(select(inbox.c.id)).all()))
+
+
+@asynccontextmanager
+async def walking(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
+    """Walk the conversation beside the block, as a desk lets it be walked."""
+    task = asyncio.create_task(stage.walk.work(CHAT))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+# --- one message -------------------------------------------------------------------------------
+
+
+async def test_a_message_is_answered_once_and_remembered(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi ", "there."]))
+    await stage.talk("hello")
+    await stage.walk.work(CHAT)
+    assert stage.texts == ["Hi there."]
+    assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
+    assert len(stage.backend.prompts) == 1
+
+
+async def test_messages_are_answered_in_order_each_with_what_came_before(
+    database: Database,
+) -> None:
+    stage = Stage(database, backend=FakeBackend(["one"], ["two"], ["three"]))
+    await stage.talk("a", "b", "c")
+    assert stage.texts == ["one", "two", "three"]
+    asked = [message.content for message in stage.backend.prompts[-1].messages]
+    assert asked == ["a", "one", "b", "two", "c"]
+
+
+async def test_a_message_that_comes_during_an_answer_is_answered_after_it(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    await stage.hear("a")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        await stage.hear("b")
+        go_on.set()
+        await walk
+    assert stage.texts == ["one", "two"]
+
+
+async def test_failed_turn_leaves_no_trace(database: Database) -> None:
+    no_model = BackendUnavailable("refused", notice="The model is away.")
+    stage = Stage(database, backend=FakeBackend([no_model], ["Hi."]))
+    await stage.talk("hello")
+    assert stage.texts == ["⚠ The model is away."]
+    assert await stage.history() == []
+    await stage.talk("hello again")
+    assert [message.content for message in stage.backend.prompts[-1].messages] == ["hello again"]
+
+
+async def test_overheard_message_is_remembered_but_not_answered(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(), preset={"context": "all"})
+    await stage.talk(incoming("nice weather", wake=None))
+    assert stage.texts == []
+    assert stage.backend.prompts == []
+    assert await stage.history() == [("user", "nice weather")]
+
+
+async def test_what_is_not_for_us_is_neither_answered_nor_kept(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk(incoming("nice weather", wake=None))
+    assert (stage.texts, await stage.history(), await stage.unanswered()) == ([], [], [])
+
+
+async def test_a_partial_answer_is_kept_and_marked(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Once upon ", BackendInterrupted("reset")]))
+    await stage.talk("a story")
+    assert stage.texts == ["Once upon\n\n⚠ (interrupted)"]
+    assert (await stage.history())[0] == ("user", "a story")
+
+
+async def test_an_answer_interrupted_before_its_first_letter_is_no_answer(
+    database: Database,
+) -> None:
+    lost = BackendInterrupted("reset", notice="The model broke off.")
+    stage = Stage(database, backend=FakeBackend(["  ", lost]))
+    await stage.talk("a story")
+    assert stage.texts == ["⚠ The model broke off."]
+    assert await stage.history() == []
+
+
+async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["  \n "]))
+    await stage.talk("hello")
+    assert stage.texts == [
+        "⚠ The model gave an empty answer. Please try again or say it differently."
+    ]
+    assert await stage.history() == []
+
+
+async def test_a_message_that_is_too_long_is_refused_in_words_and_the_model_not_asked(
+    database: Database,
+) -> None:
+    stage = Stage(database, backend=FakeBackend(), preset={"max_input_tokens": 50})
+    await stage.talk("word " * 200)
+    assert "too long" in stage.texts[0]
+    assert stage.backend.prompts == []
+    assert await stage.history() == []
+
+
+async def test_what_the_model_must_not_say_is_taken_out_of_answer_and_history(
+    database: Database,
+) -> None:
+    stage = Stage(
+        database, backend=FakeBackend(["Hi <", "eot>"]), preset={"filter_chars": ["<eot>"]}
+    )
+    await stage.talk("hello")
+    assert stage.texts == ["Hi"]
+    assert (await stage.history())[1] == ("assistant", "Hi")
+
+
+async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend([RuntimeError("a bug")], ["Hi."]))
+    await stage.talk("hello", "are you there?")
+    assert [text[:24] for text in stage.texts] == ["⚠ Something went wrong o", "Hi."]
+    assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+async def test_a_command_is_carried_out_and_is_no_part_of_the_history(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk("/help")
+    assert stage.texts[0].startswith("I am nora.")
+    assert stage.backend.prompts == []
+    assert await stage.history() == []
+
+
+async def test_new_begins_a_session_with_the_greeting_in_it(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(), preset={"greeting": "Come in!"})
+    await stage.talk("hello", "/new")
+    assert stage.texts[-1] == "A new conversation begins.\n\nCome in!"
+    assert await stage.history() == [("assistant", "Come in!")]
+    assert (await stage.session()).number == 2
+
+
+async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk(incoming("/abracadabra", wake=Wake.COMMAND))
+    assert stage.texts == ["⚠ I do not know /abracadabra. /help says what I can do."]
+
+
+# --- how an answer is shown --------------------------------------------------------------------
+
+
+async def growing(stage: Stage, go_on: asyncio.Event) -> list[str]:
+    """Walk a message, look at the chat while the model still speaks, and let it end."""
+    await stage.hear("hello")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        await passes(stage.clock, 3)
+        before = stage.texts
+        go_on.set()
+        await walk
+    return before
+
+
+async def test_an_answer_is_shown_while_it_grows(database: Database) -> None:
+    go_on = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
+    assert await growing(stage, go_on) == ["Once upon"]
+    assert stage.texts == ["Once upon a time."]
+    assert [call for call, _ in stage.surface.calls if call != "typing"] == ["send", "edit"]
+
+
+async def test_without_streaming_nothing_is_shown_before_the_end(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend(["Once upon", go_on, " a time."])
+    stage = Stage(database, backend=backend, preset={"stream": False})
+    assert await growing(stage, go_on) == []
+    assert stage.texts == ["Once upon a time."]
+
+
+async def test_without_a_nonce_a_message_is_opened_empty_and_filled(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
+    await stage.talk("hello")
+    assert [one for one in stage.surface.calls if one[0] != "typing"] == [
+        ("send", "…"),
+        ("edit", "Hi."),
+    ]
+
+
+async def test_with_a_nonce_a_message_is_sent_with_its_text(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("hello")
+    assert [one for one in stage.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
+
+
+@pytest.mark.parametrize("placeholder", [None, "…"])
+async def test_a_long_answer_comes_in_parts(database: Database, placeholder: str | None) -> None:
+    short = replace(LIMITS, max_units=40, placeholder=placeholder)
+    stage = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}"]), limits=short)
+    await stage.talk("hello")
+    assert stage.texts == ["x" * 30, "y" * 30]
+    assert (await stage.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
+
+
+# --- crashes, fences, stops --------------------------------------------------------------------
+
+
+async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken_away(
+    database: Database,
+) -> None:
+    short = replace(LIMITS, max_units=40)
+    never = asyncio.Event()
+    first = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
+    await first.hear("hello")
+    async with walking(first):
+        await until(lambda: len(first.backend.prompts) == 1)
+        for _ in range(50):
+            await passes(first.clock, 1)
+            if len(first.texts) == 2:
+                break
+    assert first.texts == ["x" * 30, "y" * 30]
+
+    reborn = Stage(database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock)
+    await reborn.walk.work(CHAT)
+
+    assert reborn.texts == ["z"]
+    assert await reborn.history() == [("user", "hello"), ("assistant", "z")]
+
+
+async def test_a_message_that_killed_the_process_too_often_is_set_aside(
+    database: Database,
+) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.hear("poison", "hello")
+    await database.write(
+        lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=8)).rowcount
+    )
+    await stage.walk.work(CHAT)
+    assert [text[:20] for text in stage.texts] == ["⚠ Something in this ", "Hi."]
+    assert len(stage.backend.prompts) == 1
+
+
+async def test_a_fenced_walk_drops_its_answer(database: Database) -> None:
+    go_on = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend([go_on, "Too late."]))
+    await stage.hear("hello")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        await stage.take_over()
+        go_on.set()
+        await walk
+    assert stage.texts == []
+    assert await stage.history() == []
+    assert len(await stage.unanswered()) == 1
+
+
+async def test_a_lease_lost_in_the_middle_stops_the_model(database: Database) -> None:
+    never = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend(["Once ", never]))
+    await stage.hear("hello")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        await stage.take_over()
+        await passes(stage.clock, 6)
+        await until(walk.done)
+        assert walk.exception() is None
+    assert stage.backend.stopped == 1
+
+
+async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) -> None:
+    go_on = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend([go_on, "At last."]))
+    await stage.hear("hello")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        for _ in range(6):
+            await passes(stage.clock, 5)
+        assert await stage.conversations.claim(CHAT, "other", 15) is None
+        go_on.set()
+        await walk
+    assert stage.texts == ["At last."]
+
+
+async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Database) -> None:
+    never = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend([never]))
+    await stage.hear("hello")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        walk.cancel()
+        with suppress(asyncio.CancelledError):
+            await walk
+        assert walk.cancelled()
+    assert stage.backend.stopped == 1
+    assert await stage.unanswered() == [0]
+
+
+async def test_a_full_disk_is_not_counted_against_the_message(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    stage.conversations.full = True
+    for _ in range(10):
+        with pytest.raises(StoreError):
+            await stage.talk(*([] if await stage.unanswered() else ["hello"]))
+    stage.conversations.full = False
+    await stage.walk.work(CHAT)
+    assert stage.texts == ["Hi."]
+
+
+async def test_who_is_stopping_begins_no_further_message(database: Database) -> None:
+    go_on = asyncio.Event()
+    stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    await stage.hear("a", "b")
+    async with walking(stage) as walk:
+        await until(lambda: len(stage.backend.prompts) == 1)
+        stage.walk.stopping = True
+        go_on.set()
+        await walk
+    assert stage.texts == ["one"]
+    assert await stage.unanswered() == [0]
+
+
+async def test_a_conversation_that_somebody_else_walks_is_left_to_them(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.hear("hello")
+    await stage.conversations.claim(CHAT, "other", 15)
+    await stage.walk.work(CHAT)
+    assert stage.backend.prompts == []
+
+
+async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    before = asyncio.all_tasks()
+    await stage.talk("hello")
+    await settle()
+    assert asyncio.all_tasks() == before
