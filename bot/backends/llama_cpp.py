@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ from typing_extensions import override
 from bot.backends import models, processor
 from bot.backends.completions import to_token_wire
 from bot.backends.gguf import read_tokens
-from bot.backends.llama_tokens import Token, Tokenizer, TokenizerFailed
+from bot.backends.llama_tokens import Tokenizer, TokenizerFailed
 from bot.backends.openai_compatible import OpenAICompatible, Request
-from bot.chat.prompt import Delta, Finish, Prompt
+from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.children import Child, ChildFailed, supervised
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend
+from bot.ports import Backend, Tokenizes
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
@@ -37,7 +37,7 @@ _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to me
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
 
 
-class LlamaCpp(Backend):
+class LlamaCpp(Backend, Tokenizes):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -86,8 +86,8 @@ class LlamaCpp(Backend):
         self._engines.clear()
         await self._open.aclose()
 
-    async def explain(self, prompt: Prompt) -> list[Token]:
-        """The tokens that the engine would be sent for this prompt; raises as `generate` does."""
+    @override
+    async def explain(self, prompt: Prompt) -> Sequence[Token]:
         engine = await self._engine(prompt.model)
         rendered = await self._rendered(prompt, engine)
         return await engine.tokenizer.explain(rendered.pieces)

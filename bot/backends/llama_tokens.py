@@ -14,22 +14,13 @@ import httpx2
 import msgspec
 
 from bot.backends.gguf import Tokens
+from bot.chat.prompt import Token
 from bot.templates.markers import break_markers
 from bot.templates.pieces import Piece
 
 _BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
 _MOST_KEPT_IDS = 1_000_000  # 4 MB
 _KEPT_IN_TEXTS_UP_TO = 20_000  # characters
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token of a prompt as `troupe render` shows it."""
-
-    id: int
-    text: str  # of half a character: U+FFFD
-    control: bool
-    trusted: bool  # from the template
 
 
 class _Reading(NamedTuple):

@@ -67,3 +67,13 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a prompt, for people to look at."""
+
+    id: int
+    text: str  # of half a character: U+FFFD
+    control: bool
+    trusted: bool  # from the template, not from people
