@@ -39,6 +39,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -243,7 +244,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
         await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
-        backends = make_backends(settings, presets)
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
         if settings.redis_url is None:
@@ -282,7 +284,9 @@ def presets_folder(settings: Settings) -> Path:
     return own if own.is_dir() else SHIPPED_PRESETS
 
 
-def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str, Backend]:
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
     """One backend for each provider that a preset names.
 
     Raises:
@@ -297,7 +301,9 @@ def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
         if preset.provider not in backends:
-            backends[preset.provider] = make_backend(preset.provider, provider, settings.data_dir)
+            backends[preset.provider] = make_backend(
+                preset.provider, provider, settings.data_dir, renderer
+            )
     return backends
 
 

@@ -113,7 +113,7 @@ async def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as told:
         async with opened(f"sqlite:///{tmp_path}/none/troupe.db"):
             pytest.fail("it opened")
-    assert str(told.value) == "the database failed: unable to open database file"
+    assert str(told.value).startswith("the database failed: unable to open database file; make ")
 
 
 async def test_a_database_server_that_is_away_is_one_line() -> None:
