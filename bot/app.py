@@ -39,6 +39,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -103,7 +104,7 @@ class App:
             owner=self.owner,
             clock=self.clock,
         )
-        self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
+        self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
         self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
@@ -134,6 +135,7 @@ class App:
             SettingsError: the port is taken.
         """
         alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
+        await self.conversations.let_go(self.owner)
         await self.outbox.give_up(
             older_than_seconds=0 if alone else _SENDING_SECONDS,
             settle_seconds=self.settings.delivery.settle_seconds,
@@ -161,7 +163,7 @@ class App:
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
-            await self.inbox.waiting(1)
+            await self._waiting(1)
             or self.walks.busy
             or await self.outbox.lanes(1)
             or self.lanes.busy
@@ -192,6 +194,10 @@ class App:
 
     # --- what the parts ask -----------------------------------------------------------------
 
+    async def _waiting(self, limit: int) -> Sequence[str]:
+        """Conversations to walk, of those platforms only that an answer can be sent to."""
+        return await self.inbox.waiting(limit, list(self.platforms))
+
     async def _may_change(self, incoming: Incoming) -> bool:
         if incoming.author.id in self.settings.admins:
             return True
@@ -213,7 +219,7 @@ class App:
 
     async def _database_trouble(self) -> str | None:
         try:
-            await self.inbox.waiting(1)
+            await self._waiting(1)
         except StoreError as error:
             return str(error)
         return None
@@ -238,7 +244,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
         await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
-        backends = make_backends(settings, presets)
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
         if settings.redis_url is None:
@@ -277,7 +284,9 @@ def presets_folder(settings: Settings) -> Path:
     return own if own.is_dir() else SHIPPED_PRESETS
 
 
-def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str, Backend]:
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
     """One backend for each provider that a preset names.
 
     Raises:
@@ -292,7 +301,9 @@ def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
         if preset.provider not in backends:
-            backends[preset.provider] = make_backend(preset.provider, provider, settings.data_dir)
+            backends[preset.provider] = make_backend(
+                preset.provider, provider, settings.data_dir, renderer
+            )
     return backends
 
 
