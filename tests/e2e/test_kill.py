@@ -36,7 +36,7 @@ async def world() -> AsyncIterator[World]:
 @pytest_asyncio.fixture
 async def model() -> AsyncIterator[Model]:
     async with Model() as answering:
-        answering.pauses = (0.02, *[0.05] * 8, 0.4)  # the last ones are seen growing
+        answering.pauses = (0.02, *[0.05] * 14, 0.35)  # the last ones are seen growing
         yield answering
 
 

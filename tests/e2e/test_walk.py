@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -289,25 +288,23 @@ async def test_help_names_the_commands(rooms: Rooms) -> None:
 
 
 async def test_killed_in_the_middle_of_an_answer_it_begins_again(rooms: Rooms) -> None:
-    kinds = ("channel", "discord_private", "group", "telegram_private")
+    world = rooms.world
     rooms.model.open.clear()
-    asked = {kind: rooms.ask(kind, 40) for kind in kinds}
+    asked = {}
+    # Where little was said lately: in a busy group an answer is not shown growing.
+    for make in (world.channel, world.discord_private, world.group, world.telegram_private):
+        place, name = make(), next(_names)
+        place.ask(name, 40)
+        asked[place] = right_answer(f"T{name}:40")
 
-    def beginnings() -> bool:
-        return all(
-            rooms.answers(kind)[-1] != "…" and answer.startswith(rooms.answers(kind)[-1])
-            for kind, answer in asked.items()
-        )
+    def begun(place: Place, answer: str) -> bool:
+        return any(text != "…" and answer.startswith(text) for text in world.said_in(place))
 
-    await until(beginnings)
+    await until(lambda: all(begun(place, answer) for place, answer in asked.items()))
     await rooms.service.kill()
     rooms.model.open.set()
-    began = time.monotonic()
     await rooms.service.begin()
-    for kind, answer in asked.items():
-        await rooms.answered(kind, answer)
-        assert rooms.answers(kind)[-1] == answer
-    assert time.monotonic() - began < 25  # most of it is the start of a Python with its libraries
+    await until(lambda: all(world.said_in(place) == [asked[place]] for place in asked))
 
 
 async def test_answers_under_way_are_finished_before_it_stops(rooms: Rooms) -> None:
@@ -327,13 +324,7 @@ async def test_answers_under_way_are_finished_before_it_stops(rooms: Rooms) -> N
 
 async def test_in_the_end_every_question_has_its_one_answer(rooms: Rooms) -> None:
     assert await rooms.service.stop() == 0
-    notices = (
-        "⚠ Only an admin",
-        "nova answers here",
-        "Back to tester",
-        "A new conv",
-        "I am tester",
-    )
+    notices = ("⚠ Only an admin", "nova answers", "Back to", "A new conv", "I am", "→ nova")
     verdict = judge(
         post for post in rooms.world.posts() if not (post.by_bot and post.text.startswith(notices))
     )
