@@ -115,7 +115,7 @@ async def test_what_cannot_be_started_is_one_line(log: Path, place: str) -> None
 
     command = ["/no/such/program"] if place == "program" else SLEEPER
     file = log.parent / "none" / "log" if place == "log" else log
-    with pytest.raises(ChildFailed, match="engine cannot be started: .*No such file"):
+    with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
         async with supervised("engine", command, ready=never, log_file=file):
             pytest.fail("it started")
 
@@ -126,7 +126,7 @@ async def test_a_keeper_goes_on_when_a_restart_cannot_even_be_tried(log: Path) -
         away = take_away(log)
         os.kill(child.pid, signal.SIGKILL)
         await until(lambda: child.restarts > 0)
-        away.rename(log.parent)  # noqa: ASYNC240 # once, in a test
+        away.rename(log.parent)  # once, in a test
         await child.wait_serving(10)
 
 
