@@ -40,6 +40,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
 from bot.storage.retention import forget_old
+from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -256,8 +257,9 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
-        await _pull_model(settings, find_preset(presets, settings.default_preset), progress)
-        backends = make_backends(settings, presets)
+        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
         if settings.redis_url is None:
@@ -271,11 +273,21 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         yield app
 
 
-async def _pull_model(settings: Settings, default: Preset, progress: Callable[[str], None]) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it."""
+async def _provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it.
+
+    Raises:
+        SettingsError: it is to run on another file, which is not there.
+    """
     provider = settings.providers.get(default.provider)
-    if provider is not None and models.wants_default(default.model, provider):
+    if provider is None or provider.kind != "llama_cpp":
+        return
+    if models.wants_default(default.model, provider):
         await models.pull_default(settings.data_dir, progress)
+    else:
+        models.find(default.model, provider, settings.data_dir)
 
 
 def presets_folder(settings: Settings) -> Path:
@@ -286,7 +298,9 @@ def presets_folder(settings: Settings) -> Path:
     return own if own.is_dir() else SHIPPED_PRESETS
 
 
-def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str, Backend]:
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
     """One backend for each provider that a preset names.
 
     Raises:
@@ -301,7 +315,9 @@ def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
         if preset.provider not in backends:
-            backends[preset.provider] = make_backend(preset.provider, provider, settings.data_dir)
+            backends[preset.provider] = make_backend(
+                preset.provider, provider, settings.data_dir, renderer
+            )
     return backends
 
 

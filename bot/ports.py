@@ -4,11 +4,11 @@ A contract test per port (tests/contracts/) runs over every implementation there
 """
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt
+from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.chat.session import Choice, Claim, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
@@ -127,6 +127,15 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """What a backend can besides, if it turns prompts into tokens itself."""
+
+    async def explain(self, prompt: Prompt) -> Sequence[Token]:
+        """The tokens that the model would be sent; raises as `generate` does."""
+        ...
 
 
 # --- what is kept ----------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     @property
     def sqlalchemy_url(self) -> str:
         if self.database_url is None:
-            return f"sqlite+aiosqlite:///{self.data_dir / 'troupe.db'}"
+            return f"sqlite:///{self.data_dir / 'troupe.db'}"
         return self.database_url.get_secret_value()
 
 

@@ -29,7 +29,7 @@ def wrong(**given: object) -> str:
 
 def test_without_any_setting_everything_is_embedded() -> None:
     settings = read_settings()
-    assert settings.sqlalchemy_url == "sqlite+aiosqlite:///data/troupe.db"
+    assert settings.sqlalchemy_url == "sqlite:///data/troupe.db"
     assert settings.redis_url is None
     assert settings.providers["local"].kind == "llama_cpp"
     assert settings.discord.token is None

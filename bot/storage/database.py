@@ -7,51 +7,41 @@ messages cost about what one does.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, event
-from sqlalchemy.engine import make_url
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from bot.errors import SettingsError, StoreError
+from bot.storage.connections import Connections, PostgresPool, SqliteThreads, Unit
 
 T = TypeVar("T")
-Unit = Callable[[Connection], T]
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-_PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
-    "PRAGMA busy_timeout=5000",
-    "PRAGMA foreign_keys=ON",
-)
 _MOST_UNITS_IN_A_COMMIT = 200
 
 
 class Database:
     """Read with `read`, change with `write`; both raise `StoreError` when the store fails."""
 
-    def __init__(self, writer: AsyncEngine, reader: AsyncEngine) -> None:
-        self._writer = writer
-        self._reader = reader
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
         self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
-        return self._writer.dialect.name == "sqlite"
+        return isinstance(self._connections, SqliteThreads)
 
     async def read(self, unit: Unit[T]) -> T:
         try:
-            async with self._reader.connect() as connection:
-                return await connection.run_sync(unit)
+            return await self._connections.read(unit)
         except (SQLAlchemyError, OSError) as error:
             raise translate(error) from error
 
@@ -100,15 +90,19 @@ class Database:
 
     async def _commit(self, unit: Unit[T]) -> T:
         try:
-            async with self._writer.begin() as connection:
-                return await connection.run_sync(unit)
+            return await self._connections.commit(unit)
         except (SQLAlchemyError, OSError) as error:
             raise translate(error) from error
 
 
 @contextlib.asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
-    """Open a database, bring its tables up to date, and close it when the block ends."""
+    """Open a database, bring its tables up to date, and close it when the block ends.
+
+    Raises:
+        SettingsError: this is no address of a database.
+        StoreError: it cannot be opened; the text says where it is and what to look at.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -116,30 +110,28 @@ async def opened(url: str) -> AsyncIterator[Database]:
             "TROUPE_DATABASE_URL is no database address; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
-    if parsed.drivername == "sqlite+aiosqlite":
-        writer = create_async_engine(url, pool_size=1, max_overflow=0)
-        reader = create_async_engine(url, pool_size=4, max_overflow=0)
-        event.listen(writer.sync_engine, "connect", _prepare_sqlite)
-        event.listen(reader.sync_engine, "connect", _prepare_sqlite)
-        # With a plain BEGIN two read-then-write transactions lose an update or fail at once.
-        event.listen(writer.sync_engine, "begin", _begin_immediate)
+    connections: Connections
+    if parsed.get_backend_name() == "sqlite":
+        connections = SqliteThreads(parsed.set(drivername="sqlite"))
     elif parsed.drivername == "postgresql+asyncpg":
-        writer = reader = create_async_engine(url, pool_size=16, max_overflow=16)
+        connections = PostgresPool(parsed)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
-            "use postgresql+asyncpg or sqlite+aiosqlite"
+            "use postgresql+asyncpg or sqlite"
         )
-    database = Database(writer, reader)
+    database = Database(connections)
     queue = asyncio.create_task(database.write_queued(), name="database writer")
     try:
-        await database.migrate()
+        try:
+            await database.migrate()
+        except StoreError as error:
+            raise StoreError(f"{error}; {_remedy(parsed)}") from error
         yield database
     finally:
         queue.cancel()
         await asyncio.wait([queue])
-        await writer.dispose()
-        await reader.dispose()
+        await connections.close()
 
 
 async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -165,6 +157,12 @@ def translate(error: SQLAlchemyError | OSError) -> StoreError:
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
 
 
+def _remedy(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
+    return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
+
+
 def alembic_config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -175,15 +173,3 @@ def _upgrade(connection: Connection) -> None:
     config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
-    cursor = connection.cursor()
-    for pragma in _PRAGMAS:
-        cursor.execute(pragma)
-    cursor.close()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
