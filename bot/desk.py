@@ -45,6 +45,7 @@ class Desk:
         self._most_at_once = most_at_once
         self._clock = clock
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()  # claimed anew before their last work was quite over
         WORKING.labels(queue).set_function(lambda: len(self._busy))
         self._freed = asyncio.Event()
         self.stopping = False
@@ -100,7 +101,8 @@ class Desk:
     async def _take_from_sql(self, room: int) -> None:
         try:
             for key in await self._waiting(room):
-                self._begin(key)
+                if key not in self._busy:
+                    self._begin(key)
         except StoreError:
             _log.exception("store_failed", queue=self._queue)
 
@@ -126,7 +128,10 @@ class Desk:
                 continue  # leases in SQL, and the rows themselves, still keep others away
 
     def _begin(self, key: str) -> None:
-        if key in self._busy or self.stopping:
+        if self.stopping:
+            return
+        if key in self._busy:
+            self._again.add(key)
             return
         task = asyncio.create_task(self._one(key), name=f"{self._queue}: {key}")
         self._busy[key] = task
@@ -135,6 +140,9 @@ class Desk:
     def _free(self, key: str, task: asyncio.Task[None]) -> None:
         del self._busy[key]
         self._freed.set()
+        if key in self._again:
+            self._again.remove(key)
+            self._begin(key)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work_failed", queue=self._queue, key=key, exc_info=error)
 
