@@ -4,20 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check soak lock clean
+.PHONY: run test check lint soak lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run
 
-test: $(VENV)/.installed-test ## everything that CI runs
+test: lint ## everything that CI runs
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not soak"
 
-check: $(VENV)/.installed-test ## the quick loop: format, lint, types, import rules, unit tests
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+check: lint ## the quick loop: format, lint, types, import rules, unit tests
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
+
+lint: $(VENV)/.installed-test
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 
 soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
 	@$(BIN)/python -m pytest -q -m soak --timeout 7200

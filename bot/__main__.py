@@ -17,6 +17,7 @@ from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
+from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.database import alembic_config, opened
 from bot.telemetry.logs import configure_logs, log_stream
@@ -55,6 +56,36 @@ def check() -> None:
     """Read every setting, preset and connection; say what is wrong and how to mend it."""
     settings = read_settings()
     raise typer.Exit(0 if _run(check_everything(settings, _tell)) else 1)
+
+
+@app.command()
+def render(
+    messages: Annotated[
+        Path, typer.Option(help='a JSON list of {"role", "content"}, or - for the input')
+    ],
+    preset: Annotated[str | None, typer.Option(help="whose prompt; without: the default's")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="instead of a preset: a template's name, or a Jinja file")
+    ] = None,
+    view: Annotated[View, typer.Option("--as", help="how to show it")] = View.TEXT,
+) -> None:
+    """Show exactly what a model is sent for a conversation."""
+    if preset and template:
+        raise UserError("give either --preset or --template, not both")
+    text = sys.stdin.read() if str(messages) == "-" else _read(messages)
+    said = read_messages(text, "the input" if str(messages) == "-" else str(messages))
+    if template:
+        shown = _run(template_prompt(template, said, view))
+    else:
+        settings = read_settings()
+        chosen = find_preset(
+            load_presets(presets_folder(settings)), preset or settings.default_preset
+        )
+        shown = _run(preset_prompt(chosen, said, view, settings))
+    if view is View.TOKENS:
+        typer.echo(shown, nl=False)  # it leaves the colours out where nobody sees them
+    else:
+        _tell(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
 
 
 @preset_app.command("list")

@@ -5,7 +5,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
 from pathlib import Path
@@ -40,6 +39,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -59,8 +59,10 @@ class App:
         coordinator: Coordinator,
         casting: Casting,
         backends: Mapping[str, Backend],
+        progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self._progress = progress
         self.clock = SystemClock()
         self.owner = _owner(settings)
         self.inbox = SqlInbox(database, self.clock)
@@ -102,9 +104,9 @@ class App:
             owner=self.owner,
             clock=self.clock,
         )
-        self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
+        self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
-        self.listening = Listening(self.platforms.values(), intake, self.clock)
+        self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
     def _desk(
         self,
@@ -133,12 +135,13 @@ class App:
             SettingsError: the port is taken.
         """
         alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
+        await self.conversations.let_go(self.owner)
         await self.outbox.give_up(
             older_than_seconds=0 if alone else _SENDING_SECONDS,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
         async with serving(self.settings.console, self._probes()) as address:
-            self._greet(address)
+            self._announce(f"health at {address}/readyz")
             jobs = [
                 asyncio.create_task(job)
                 for job in (
@@ -160,7 +163,7 @@ class App:
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
-            await self.inbox.waiting(1)
+            await self._waiting(1)
             or self.walks.busy
             or await self.outbox.lanes(1)
             or self.lanes.busy
@@ -191,6 +194,10 @@ class App:
 
     # --- what the parts ask -----------------------------------------------------------------
 
+    async def _waiting(self, limit: int) -> Sequence[str]:
+        """Conversations to walk, of those platforms only that an answer can be sent to."""
+        return await self.inbox.waiting(limit, list(self.platforms))
+
     async def _may_change(self, incoming: Incoming) -> bool:
         if incoming.author.id in self.settings.admins:
             return True
@@ -212,16 +219,14 @@ class App:
 
     async def _database_trouble(self) -> str | None:
         try:
-            await self.inbox.waiting(1)
+            await self._waiting(1)
         except StoreError as error:
             return str(error)
         return None
 
-    def _greet(self, address: str) -> None:
-        if "terminal" in self.platforms:
-            return
-        names = " and ".join(sorted(self.platforms))
-        sys.stderr.write(f"troupe: on {names}; health at {address}/readyz\n")
+    def _announce(self, text: str) -> None:
+        if "terminal" not in self.platforms:  # that room speaks for itself
+            self._progress(text)
 
 
 @contextlib.asynccontextmanager
@@ -238,8 +243,9 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
-        await _pull_model(settings, find_preset(presets, settings.default_preset), progress)
-        backends = make_backends(settings, presets)
+        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
         if settings.redis_url is None:
@@ -247,17 +253,27 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        app = App(settings, database, coordinator, casting, backends)
+        app = App(settings, database, coordinator, casting, backends, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app
 
 
-async def _pull_model(settings: Settings, default: Preset, progress: Callable[[str], None]) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it."""
+async def _provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it.
+
+    Raises:
+        SettingsError: it is to run on another file, which is not there.
+    """
     provider = settings.providers.get(default.provider)
-    if provider is not None and models.wants_default(default.model, provider):
+    if provider is None or provider.kind != "llama_cpp":
+        return
+    if models.wants_default(default.model, provider):
         await models.pull_default(settings.data_dir, progress)
+    else:
+        models.find(default.model, provider, settings.data_dir)
 
 
 def presets_folder(settings: Settings) -> Path:
@@ -268,7 +284,9 @@ def presets_folder(settings: Settings) -> Path:
     return own if own.is_dir() else SHIPPED_PRESETS
 
 
-def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str, Backend]:
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
     """One backend for each provider that a preset names.
 
     Raises:
@@ -283,7 +301,9 @@ def make_backends(settings: Settings, presets: Mapping[str, Preset]) -> dict[str
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
         if preset.provider not in backends:
-            backends[preset.provider] = make_backend(preset.provider, provider, settings.data_dir)
+            backends[preset.provider] = make_backend(
+                preset.provider, provider, settings.data_dir, renderer
+            )
     return backends
 
 

@@ -10,6 +10,7 @@ from bot.prompting.presets import find_preset, load_presets
 from bot.settings import Settings, unknown_variables
 from bot.storage.database import opened
 from bot.storage.redis import connected
+from bot.templates.rendering import Renderer
 
 Tell = Callable[[str], None]
 
@@ -33,8 +34,9 @@ async def check(settings: Settings, tell: Tell) -> bool:
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
     if all(results):  # without presets nobody knows which providers are wanted
-        for name, backend in make_backends(settings, _read(settings)).items():
-            await look(f"provider {name}", _backend(backend))
+        async with Renderer() as renderer:
+            for name, backend in make_backends(settings, _read(settings), renderer).items():
+                await look(f"provider {name}", _backend(backend))
     return all(results)
 
 
@@ -55,7 +57,8 @@ def _read(settings: Settings) -> dict[str, Preset]:
 async def _presets(settings: Settings) -> str:
     presets = _read(settings)
     default = find_preset(presets, settings.default_preset)
-    make_backends(settings, presets)
+    async with Renderer() as renderer:
+        make_backends(settings, presets, renderer)
     return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
 
 

@@ -3,23 +3,32 @@
 import asyncio
 import random
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import structlog
 
-from bot.errors import PlatformFatal
+from bot.errors import PlatformError, PlatformFatal
 from bot.ports import Clock, Intake, Platform
 
 _log = structlog.get_logger(__name__)
 _LONGEST_PAUSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.5  # until a platform was connected once
 
 
 class Listening:
     """Runs platforms side by side; one that fails is run again, unless no retry helps."""
 
-    def __init__(self, platforms: Collection[Platform], intake: Intake, clock: Clock) -> None:
+    def __init__(
+        self,
+        platforms: Collection[Platform],
+        intake: Intake,
+        clock: Clock,
+        announce: Callable[[str], None],
+    ) -> None:
+        """`announce` is told where the bot can be found, as soon as it can."""
         self._platforms = platforms
+        self._announce = announce
         self._intake = intake
         self._clock = clock
         self._failed: dict[str, str] = {}
@@ -66,8 +75,10 @@ class Listening:
             run = asyncio.create_task(platform.run(self._intake), name=f"hear {platform.name}")
             try:
                 while not run.done():
-                    await asyncio.wait([run], timeout=1)
-                    was_connected = was_connected or platform.trouble is None
+                    await asyncio.wait([run], timeout=_LOOK_SECONDS)
+                    if not was_connected and platform.trouble is None:
+                        was_connected = True
+                        await self._introduce(platform)
             finally:
                 await cancelled([run])
             error = run.exception()
@@ -82,6 +93,12 @@ class Listening:
             await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)
+
+    async def _introduce(self, platform: Platform) -> None:
+        try:
+            self._announce(f"on {platform.name} as {await platform.check()}")
+        except PlatformError as error:
+            _log.warning("name_unknown", platform=platform.name, reason=str(error))
 
     def _others(self, platform: Platform) -> bool:
         return any(one.name not in self._failed for one in self._platforms if one is not platform)

@@ -3,12 +3,12 @@
 A contract test per port (tests/contracts/) runs over every implementation there is.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
-from typing import Protocol
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
+from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt
+from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.chat.session import Choice, Claim, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
@@ -129,14 +129,23 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Tokenizes(Protocol):
+    """What a backend can besides, if it turns prompts into tokens itself."""
+
+    async def explain(self, prompt: Prompt) -> Sequence[Token]:
+        """The tokens that the model would be sent; raises as `generate` does."""
+        ...
+
+
 # --- what is kept ----------------------------------------------------------------------------
 
 
 class Inbox(Intake, Protocol):
     """Everything heard and not yet answered."""
 
-    async def waiting(self, limit: int) -> Sequence[str]:
-        """Conversations with something unanswered that nobody holds, oldest first."""
+    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        """Conversations there with something unanswered that nobody holds, oldest first."""
         ...
 
 
@@ -148,6 +157,10 @@ class Conversations(Protocol):
         ...
 
     async def renew(self, claim: Claim, lease_seconds: float) -> None: ...
+
+    async def let_go(self, owner: str) -> None:
+        """Give back everything that this owner held in an earlier life."""
+        ...
 
     async def release(self, claim: Claim) -> bool:
         """Give it back; True when something unanswered is in its inbox."""
@@ -212,7 +225,9 @@ class Outbox(Protocol):
 
     async def dead(self, row: OutboxRow, why: str) -> None: ...
 
-    async def external_id(self, row_id: int) -> str | None: ...
+    async def external_id(self, row_id: int) -> str | None:
+        """The message that a row became; None until then. Raises `Refused` if it never will."""
+        ...
 
     async def known_ids(self, address: Address) -> Set[str]:
         """The ids of the messages in this chat that are accounted for."""

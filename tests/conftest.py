@@ -1,7 +1,21 @@
-"""How hard the property tests try: a little at every run, a lot behind `make soak`."""
+"""What tests of many parts start from."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
+from bot.storage.database import Database, opened
+
+# How hard the property tests try: a little at every run, a lot behind `make soak`.
 settings.register_profile("quick", max_examples=200, deadline=None)
 settings.register_profile("soak", max_examples=10_000, deadline=None)
 settings.load_profile("quick")
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty database in a file of its own."""
+    async with opened(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+        yield database

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
-from bot.errors import CoordinatorDown, PlatformError, Vanished
+from bot.errors import CoordinatorDown, OutcomeUnknown, PlatformError, Vanished
 from bot.ports import Backend, Clock, Coordinator, Surface
 
 CHAT = Address("discord", "1")
@@ -70,6 +70,8 @@ class FakeSurface(Surface):
         self.messages: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []  # ("edit", "the text"), ...
         self.hold: asyncio.Event | None = None  # when set: calls wait for it
+        self.answers_to_lose = 0  # of so many sends nobody learns that they arrived
+        self.nonces: list[str] = []  # of every send, as it was asked
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
@@ -93,11 +95,15 @@ class FakeSurface(Surface):
         reply_to: str | None,
         interaction: str | None,
     ) -> str:
+        self.nonces.append(nonce)
         await self._called("send", text)
         if self._limits.placeholder is None and nonce in self._by_nonce:
             return self._by_nonce[nonce]
         message_id = self._by_nonce[nonce] = str(next(self._ids))
         self.messages[message_id] = text
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise OutcomeUnknown("the answer was lost")
         return message_id
 
     @override

@@ -1,10 +1,9 @@
 """The walk of one message, on a real database: it is answered once, whatever goes wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
@@ -22,17 +21,17 @@ from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database, opened
+from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import conversation, inbox
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
+from tests.waiting import passes, until
 
 CHAT = "telegram:5"
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
 NORA = {"name": "nora", "provider": "p", "model": "m"}
-A_WHILE = 20.0  # real seconds after which a test waits in vain
 
 
 class Histories(SqlConversations):
@@ -135,12 +134,6 @@ class Stage:
         return len(await self.database.read(lambda c: c.execute(select(inbox.c.id)).all()))
 
 
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with opened(f"sqlite+aiosqlite:///{tmp_path / 'troupe.db'}") as database:
-        yield database
-
-
 @asynccontextmanager
 async def walking(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
     """Walk the conversation beside the block, as a desk lets it be walked."""
@@ -150,20 +143,6 @@ async def walking(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that a database has a part in, which takes real time."""
-    async with asyncio.timeout(A_WHILE):
-        while not condition():  # noqa: ASYNC110 # it is no event: a condition on what is kept
-            await asyncio.sleep(0.002)
-
-
-async def passes(stage: Stage, seconds: float) -> None:
-    """Let time pass in small steps, and the database answer in between."""
-    for _ in range(10):
-        await stage.clock.advance(seconds / 10)
-        await asyncio.sleep(0.01)
 
 
 # --- one message -------------------------------------------------------------------------------
@@ -313,7 +292,7 @@ async def growing(stage: Stage, go_on: asyncio.Event) -> list[str]:
     await stage.hear("hello")
     async with walking(stage) as walk:
         await until(lambda: len(stage.backend.prompts) == 1)
-        await passes(stage, 3)
+        await passes(stage.clock, 3)
         before = stage.texts
         go_on.set()
         await walk
@@ -373,7 +352,7 @@ async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken
     async with walking(first):
         await until(lambda: len(first.backend.prompts) == 1)
         for _ in range(50):
-            await passes(first, 1)
+            await passes(first.clock, 1)
             if len(first.texts) == 2:
                 break
     assert first.texts == ["x" * 30, "y" * 30]
@@ -419,7 +398,7 @@ async def test_a_lease_lost_in_the_middle_stops_the_model(database: Database) ->
     async with walking(stage) as walk:
         await until(lambda: len(stage.backend.prompts) == 1)
         await stage.take_over()
-        await passes(stage, 6)
+        await passes(stage.clock, 6)
         await until(walk.done)
         assert walk.exception() is None
     assert stage.backend.stopped == 1
@@ -432,7 +411,7 @@ async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) ->
     async with walking(stage) as walk:
         await until(lambda: len(stage.backend.prompts) == 1)
         for _ in range(6):
-            await passes(stage, 5)
+            await passes(stage.clock, 5)
         assert await stage.conversations.claim(CHAT, "other", 15) is None
         go_on.set()
         await walk
@@ -451,6 +430,7 @@ async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Da
         assert walk.cancelled()
     assert stage.backend.stopped == 1
     assert await stage.unanswered() == [0]
+    assert await stage.conversations.claim(CHAT, "other", 15) is not None
 
 
 async def test_a_full_disk_is_not_counted_against_the_message(database: Database) -> None:

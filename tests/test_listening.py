@@ -57,7 +57,7 @@ class FakePlatform(Platform):
 
 async def test_after_a_signal_answers_can_still_go_out() -> None:
     platform = FakePlatform()
-    listening = Listening([platform], FakeIntake(), SystemClock())
+    listening = Listening([platform], FakeIntake(), SystemClock(), lambda _: None)
     stopped = asyncio.create_task(listening.until_stopped())
     await asyncio.sleep(0.05)
 
@@ -67,3 +67,16 @@ async def test_after_a_signal_answers_can_still_go_out() -> None:
 
     await listening.close()
     assert not platform.connected
+
+
+async def test_it_says_where_it_can_be_found_once_it_can() -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+    listening = Listening([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
+    stopped = asyncio.create_task(listening.until_stopped())
+
+    async with asyncio.timeout(5):
+        assert await told.get() == "on fake as here"
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stopped
+    await listening.close()

@@ -11,6 +11,7 @@ from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock
 from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
 
 
 class Echo(Backend):
@@ -49,7 +50,7 @@ class Echo(Backend):
         pass
 
 
-def make(_name: str, _settings: ProviderSettings, _data_dir: Path) -> Backend:
+def make(_name: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
     return Echo()
 
 

@@ -6,9 +6,9 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -16,12 +16,16 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends import models, processor
-from bot.backends.openai_compatible import OpenAICompatible
-from bot.chat.prompt import Delta, Finish, Prompt
+from bot.backends.completions import to_token_wire
+from bot.backends.gguf import read_tokens
+from bot.backends.llama_tokens import Tokenizer, TokenizerFailed
+from bot.backends.openai_compatible import OpenAICompatible, Request
+from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.children import Child, ChildFailed, supervised
-from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError
-from bot.ports import Backend
+from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
+from bot.ports import Backend, Tokenizes
 from bot.settings import ProviderSettings
+from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -29,15 +33,23 @@ _START_SECONDS = 120.0  # a large file from a slow disk
 _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0  # the engine answers between two batches
 _NOTICES_DEATH_SECONDS = 0.2
+_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
 
 
-class LlamaCpp(Backend):
+class LlamaCpp(Backend, Tokenizes):
     """Every model in the data directory, and any GGUF named by its path."""
 
-    def __init__(self, settings: ProviderSettings, data_dir: Path, name: str = "local") -> None:
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        data_dir: Path,
+        renderer: Renderer,
+        name: str = "local",
+    ) -> None:
         self._settings = settings
         self._data_dir = data_dir
+        self._renderer = renderer
         self._name = name
         self._engines: dict[Path, _Engine] = {}
         self._open = AsyncExitStack()
@@ -46,11 +58,12 @@ class LlamaCpp(Backend):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
         engine = await self._engine(prompt.model)
-        question = replace(prompt, model="default")  # each engine has but one
+        rendered = await self._rendered(prompt, engine)
         for tries_left in (1, 0):
             deaths = engine.child.restarts
             try:
-                async with aclosing(engine.client.generate(question)) as pieces:
+                request = await engine.request(prompt, rendered)
+                async with aclosing(engine.client.answer(request)) as pieces:
                     async for piece in pieces:
                         yield piece
             except BackendUnavailable:
@@ -72,6 +85,19 @@ class LlamaCpp(Backend):
     async def close(self) -> None:
         self._engines.clear()
         await self._open.aclose()
+
+    @override
+    async def explain(self, prompt: Prompt) -> Sequence[Token]:
+        engine = await self._engine(prompt.model)
+        rendered = await self._rendered(prompt, engine)
+        return await engine.tokenizer.explain(rendered.pieces)
+
+    async def _rendered(self, prompt: Prompt, engine: "_Engine") -> Rendered:
+        try:
+            return await self._renderer.render(prompt.messages, prompt.template, engine.template)
+        except TemplateError as error:
+            what = f"the template for {engine.model.stem} cannot be used: {error}"
+            raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
 
     async def start(self) -> None:
         """Load the default model now rather than at the first question.
@@ -96,8 +122,8 @@ class LlamaCpp(Backend):
         return self._engines[model]
 
 
-def make(name: str, settings: ProviderSettings, data_dir: Path) -> Backend:
-    return LlamaCpp(settings, data_dir, name)
+def make(name: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer) -> Backend:
+    return LlamaCpp(settings, data_dir, renderer, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +132,21 @@ class _Engine:
     child: Child
     client: OpenAICompatible
     probe: httpx2.AsyncClient
+    template: OwnTemplate
+    tokenizer: Tokenizer
+    tokenizing_seconds: float
+
+    async def request(self, prompt: Prompt, rendered: Rendered) -> Request:
+        """Turn a rendered prompt into ids; raises `BackendUnavailable` when the engine does not."""
+        try:
+            async with asyncio.timeout(self.tokenizing_seconds):
+                ids = await self.tokenizer.ids(rendered.pieces)
+        except (TokenizerFailed, TimeoutError) as error:
+            raise BackendUnavailable(f"{self.model.stem} does not tokenize: {error}") from error
+        ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
+        stop = tuple(dict.fromkeys(word for word in ends if word))
+        name = self.model.stem
+        return Request("/completions", to_token_wire(prompt, name, ids, stop), name, stop)
 
     async def died(self, deaths: int) -> bool:
         """After a failed answer: whether the engine has died since there had been `deaths`.
@@ -155,14 +196,24 @@ async def _running(
                 start_seconds=_START_SECONDS,
             )
         )
+        client_settings = _client_settings(settings, model, key)
         client = OpenAICompatible(
-            _client_settings(settings, model, key),
+            client_settings,
             name,
             transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
             max_retries=0,
         )
         stack.push_async_callback(client.close)
-        yield _Engine(model, child, client, probe)
+        tokens = await asyncio.to_thread(read_tokens, model)
+        yield _Engine(
+            model,
+            child,
+            client,
+            probe,
+            OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            Tokenizer(probe, tokens),
+            client_settings.first_token_seconds,
+        )
 
 
 def _client_settings(settings: ProviderSettings, model: Path, key: str) -> ProviderSettings:

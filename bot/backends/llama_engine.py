@@ -33,6 +33,8 @@ def main() -> None:
     params.cache_prompt = True
     params.cache_ram_mib = _MAX_HOST_CACHE_MIB
     params.ui = False
+    # It would try out the model's own template, which may be anybody's; we render elsewhere.
+    params.chat_template = "chatml"
     params.verbosity = _WARNINGS
     Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
     server = xllamacpp.Server(params)

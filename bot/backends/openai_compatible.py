@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -28,6 +29,7 @@ from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock
 from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
 
 _CHECK_SECONDS = 10.0
 _PROMPT_DELTAS = 4  # these come as soon as they can; a short answer has no more
@@ -35,6 +37,16 @@ _SIP_SECONDS = 0.04  # far less than any chat's pace of edits
 _FULL_CHUNK_BYTES = 4096  # more is waiting: read on
 _CUT_OFF = "The model stopped in the middle of its answer."
 _LISTS_NO_MODELS = frozenset({404, 405, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question in the form that goes out."""
+
+    path: str
+    body: bytes
+    model: str  # for what is said when it fails
+    stop: Sequence[str]  # searched for here, whatever the service does
 
 
 class OpenAICompatible(Backend):
@@ -63,7 +75,13 @@ class OpenAICompatible(Backend):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
         model = self._model(prompt.model)
-        body = to_wire(prompt, model)
+        request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
+        async with aclosing(self.answer(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def answer(self, request: Request) -> AsyncGenerator[Delta | Finish, None]:
+        """Send a request that is ready; behaves as `generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.call()
         retries = 0
@@ -72,7 +90,7 @@ class OpenAICompatible(Backend):
                 raise BackendUnavailable(f"{self._endpoint} fails too often; it gets a rest")
             shown = False
             try:
-                async with aclosing(self._attempt(body, model, prompt.stop, deadline)) as pieces:
+                async with aclosing(self._attempt(request, deadline)) as pieces:
                     async for piece in pieces:
                         shown = True
                         yield piece
@@ -132,13 +150,13 @@ class OpenAICompatible(Backend):
         return fault.pause_seconds + self._dice.uniform(0, retrying.backoff_ceiling(retries))
 
     async def _attempt(
-        self, body: bytes, model: str, stop: Sequence[str], deadline: float
+        self, request: Request, deadline: float
     ) -> AsyncGenerator[Delta | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
         clocks = Clocks(self._settings, self._endpoint, deadline)
-        response = await clocks.within(self._post(body, model))
+        response = await clocks.within(self._post(request))
         try:
-            reading = self._reading(response, model, stop)
+            reading = self._reading(response, request)
             deltas = 0
             async with aclosing(response.aiter_raw()) as chunks:
                 while not reading.done:
@@ -160,13 +178,13 @@ class OpenAICompatible(Backend):
             await response.aclose()
         yield Finish(reading.reason or FinishReason.STOP, reading.usage)
 
-    def _reading(self, response: httpx2.Response, model: str, stop: Sequence[str]) -> Reading:
+    def _reading(self, response: httpx2.Response, request: Request) -> Reading:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html":
             raise faults.garbled(self._endpoint, "a web page")
         streamed = kind != "application/json"
         now = self._clock.now()
-        return Reading(self._endpoint, model, stop=stop, streamed=streamed, now=now)
+        return Reading(self._endpoint, request.model, stop=request.stop, streamed=streamed, now=now)
 
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reading: Reading, clocks: Clocks
@@ -181,17 +199,17 @@ class OpenAICompatible(Backend):
                 raise
             raise faults.cut(self._endpoint, _reason(error)) from error
 
-    async def _post(self, body: bytes, model: str) -> httpx2.Response:
+    async def _post(self, request: Request) -> httpx2.Response:
         """Send the request and get an answer whose body is still to be read; raises `Fault`."""
         try:
             return await self._client.post(
-                "/chat/completions",
+                request.path,
                 cast_to=httpx2.Response,
-                content=body,
+                content=request.body,
                 options=self._options,
             )
         except HttpRefusal as refused:
-            raise self._refusal(refused, model) from None
+            raise self._refusal(refused, request.model) from None
         except (openai.APIConnectionError, aiohttp.ClientError) as error:
             raise faults.unreachable(self._endpoint, _reason(error)) from error
 
@@ -201,7 +219,7 @@ class OpenAICompatible(Backend):
         )
 
 
-def make(name: str, settings: ProviderSettings, _data_dir: Path) -> Backend:
+def make(name: str, settings: ProviderSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
     return OpenAICompatible(settings, name)
 
 

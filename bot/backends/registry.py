@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from bot.ports import Backend
 from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
 
-Make: TypeAlias = Callable[[str, ProviderSettings, Path], Backend]
+Make: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
 
 _MODULES = {
     "openai": "bot.backends.openai_compatible",
@@ -21,7 +22,12 @@ _MODULES = {
 }
 
 
-def make_backend(name: str, settings: ProviderSettings, data_dir: Path) -> Backend:
-    """Make the backend of the provider `name`; nothing is connected or started yet."""
+def make_backend(
+    name: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
+) -> Backend:
+    """Make the backend of the provider `name`; nothing is connected or started yet.
+
+    `renderer` writes prompts for those that take text, and is closed after them.
+    """
     make: Make = import_module(_MODULES[settings.kind]).make
-    return make(name, settings, data_dir)
+    return make(name, settings, data_dir, renderer)

@@ -17,6 +17,16 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateChoice:
+    """What writes a prompt as text where a model takes no messages; none given: the model's own."""
+
+    named: str | None = None  # a registered template
+    source: str | None = None  # Jinja that somebody wrote: rendered where it can be stopped
+    strings: Mapping[str, str] | None = None  # RodelAgent's four: system_template, ...
+    trim_inputs: bool = False  # take the white space around all texts away
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """Everything that one generation needs: no backend looks anything up elsewhere."""
 
@@ -28,6 +38,7 @@ class Prompt:
     max_output_tokens: int | None = None
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
+    template: TemplateChoice = field(default_factory=TemplateChoice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +67,13 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a prompt, for people to look at."""
+
+    id: int
+    text: str  # of half a character: U+FFFD
+    control: bool
+    trusted: bool  # from the template, not from people

@@ -53,7 +53,7 @@ class Sender:
         while row := await self._outbox.take(lane):
             if row.address.platform not in self._surfaces:
                 _log.warning("platform_not_running", lane=lane)
-                await self._outbox.again(row, self._clock.now() + _LONGEST_PAUSE_SECONDS)
+                await self._postpone(row, self._clock.now() + _LONGEST_PAUSE_SECONDS)
                 return
             due = await self._deliver(row)
             wait = due - self._clock.now()
@@ -63,7 +63,10 @@ class Sender:
                 await self._clock.sleep(wait)
 
     async def arrival(self, row_id: int) -> str:
-        """Wait until this row was sent, here or by another process; gives the message's id."""
+        """Wait until this row was sent, here or by another process; gives the message's id.
+
+        Raises `Refused` when it never will be.
+        """
         arrived = self._arrivals.setdefault(row_id, asyncio.Event())
         try:
             while (external_id := await self._outbox.external_id(row_id)) is None:
@@ -107,6 +110,7 @@ class Sender:
             due = now
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
             await self._outbox.dead(row, str(error))
+            self._settled(row)
         else:
             due = now
         SENT.labels(row.address.platform, outcome).inc()
@@ -116,15 +120,23 @@ class Sender:
         """Settle an unknown outcome: what arrived is sent, what did not is pending again."""
         found = None
         if row.op is Op.SEND and row.interaction is None:  # the others may simply be repeated
-            known = await self._outbox.known_ids(row.address)
-            surface = self._surfaces[row.address.platform]
-            found = await surface.find(row.address, row.text, after=row.reply_to, known=known)
+            found = await self._find(row)
         RECONCILED.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is None:
             await self._outbox.again(row, self._clock.now())
         else:
             await self._arrived(row, found)
+
+    async def _find(self, row: OutboxRow) -> str | None:
+        surface = self._surfaces[row.address.platform]
+        known = await self._outbox.known_ids(row.address)
+        try:
+            return await surface.find(row.address, row.text, after=row.reply_to, known=known)
+        except Refused:  # we may not look there
+            if surface.limits(row.address).placeholder is None:
+                return None  # sent again, its nonce keeps it from appearing twice
+            raise
 
     async def _carry_out(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.platform]
@@ -145,6 +157,9 @@ class Sender:
 
     async def _arrived(self, row: OutboxRow, external_id: str | None) -> None:
         await self._outbox.sent(row, external_id)
+        self._settled(row)
+
+    def _settled(self, row: OutboxRow) -> None:
         if row.id in self._arrivals:
             self._arrivals[row.id].set()
 

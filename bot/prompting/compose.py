@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.chat.incoming import Incoming
-from bot.chat.prompt import Message, Prompt
+from bot.chat.prompt import Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.budget import Count, costs, fit
 from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.preset import Preset
 from bot.prompting.rounds import rounds
+from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
@@ -60,9 +61,30 @@ def compose(
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
             answers_as=name if tagged else None,
+            template=template_of(preset),
         ),
         dropped_turns=len(session.turns) - len(history),
     )
+
+
+def template_of(preset: Preset) -> TemplateChoice:
+    """What writes this preset's prompts: its `template`, its string templates, or the model's."""
+    trim = preset.trim_inputs
+    match preset.template:
+        case None:
+            parameters = preset.parameters.items()
+            given = {
+                key: str(value)
+                for key, value in parameters
+                if key in _TEMPLATE_KEYS and value is not None
+            }
+            return TemplateChoice(strings=given or None, trim_inputs=trim)
+        case "model":
+            return TemplateChoice(trim_inputs=trim)
+        case str() as word if word in names():
+            return TemplateChoice(named=word, trim_inputs=trim)
+        case source:
+            return TemplateChoice(source=source, trim_inputs=trim)
 
 
 def _fixed(preset: Preset) -> list[Message]:

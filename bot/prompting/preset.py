@@ -20,7 +20,9 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from bot.chat.prompt import Role
+from bot.errors import TemplateError
 from bot.prompting.preset_names import name_problem, preset_id
+from bot.templates import get
 
 DEFAULT_MODEL = "default"
 """As a preset's `model`: what the provider is configured with."""
@@ -215,6 +217,16 @@ class Preset(_Strict):
             for key, value in data.items()
             if key not in FOREIGN_KEYS and (value is not None or key == "max_input_tokens")
         }
+
+    @field_validator("template")
+    @classmethod
+    def _template(cls, template: str | None) -> str | None:
+        if template not in {None, "model"} and "{{" not in template and "{%" not in template:
+            try:
+                get(template)
+            except TemplateError as error:
+                raise ValueError(str(error)) from None
+        return template
 
     @field_validator("name")
     @classmethod

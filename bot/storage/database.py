@@ -7,20 +7,21 @@ messages cost about what one does.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from bot.errors import SettingsError, StoreError, TroupeError
+from bot.errors import SettingsError, StoreError
 from bot.storage.connections import Connections, PostgresPool, SqliteThreads, Unit
 
 T = TypeVar("T")
+_Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _MOST_UNITS_IN_A_COMMIT = 200
@@ -31,7 +32,8 @@ class Database:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._queue: asyncio.Queue[tuple[Unit[Any], asyncio.Future[Any]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
+        self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
@@ -47,6 +49,8 @@ class Database:
         """Run the unit in a transaction and commit; it may be run twice, so it only uses SQL."""
         if not self.is_sqlite:
             return await self._commit(unit)
+        if self._closed:
+            raise StoreError("the database is closed")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((unit, done))
         return await done
@@ -57,34 +61,32 @@ class Database:
 
     async def write_queued(self) -> None:
         """Be the one writer of an SQLite file; runs until cancelled."""
-        while True:
-            batch = [await self._queue.get()]
-            while not self._queue.empty() and len(batch) < _MOST_UNITS_IN_A_COMMIT:
+        batch: list[_Queued] = []
+        try:
+            while True:
+                batch = [await self._queue.get()]
+                while not self._queue.empty() and len(batch) < _MOST_UNITS_IN_A_COMMIT:
+                    batch.append(self._queue.get_nowait())
+                await self._commit_together(batch)
+        finally:
+            self._closed = True
+            while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            try:
-                results = await self._commit(lambda c: [unit(c) for unit, _ in batch])  # noqa: B023
-            except TroupeError as error:
-                await self._commit_apart(batch, error)
-            else:
-                for (_, done), result in zip(batch, results, strict=True):
-                    if not done.done():
-                        done.set_result(result)
+            for _, done in batch:
+                _fail(done, StoreError("the database was closed before it was written"))
 
-    async def _commit_apart(
-        self, batch: list[tuple[Unit[Any], asyncio.Future[Any]]], error: TroupeError
-    ) -> None:
-        """One unit of a batch failed and undid it all: give each its own transaction."""
-        for unit, done in batch:
-            try:
-                result = error if len(batch) == 1 else await self._commit(unit)
-            except TroupeError as own:
-                result = own
-            if done.done():
-                continue
-            if isinstance(result, TroupeError):
-                done.set_exception(result)
-            else:
-                done.set_result(result)
+    async def _commit_together(self, batch: list[_Queued]) -> None:
+        results = await _ended(self._commit(lambda c: [unit(c) for unit, _ in batch]))
+        error = results.exception()
+        if error is None:
+            for (_, done), result in zip(batch, results.result(), strict=True):
+                if not done.done():
+                    done.set_result(result)
+        elif len(batch) == 1:
+            _fail(batch[0][1], error)
+        else:  # one unit failed and undid it all: give each its own transaction
+            for one in batch:
+                await self._commit_together([one])
 
     async def _commit(self, unit: Unit[T]) -> T:
         try:
@@ -95,7 +97,12 @@ class Database:
 
 @contextlib.asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
-    """Open a database, bring its tables up to date, and close it when the block ends."""
+    """Open a database, bring its tables up to date, and close it when the block ends.
+
+    Raises:
+        SettingsError: this is no address of a database.
+        StoreError: it cannot be opened; the text says where it is and what to look at.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -116,19 +123,44 @@ async def opened(url: str) -> AsyncIterator[Database]:
     database = Database(connections)
     queue = asyncio.create_task(database.write_queued(), name="database writer")
     try:
-        await database.migrate()
+        try:
+            await database.migrate()
+        except StoreError as error:
+            raise StoreError(f"{error}; {_remedy(parsed)}") from error
         yield database
     finally:
         queue.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await queue
+        await asyncio.wait([queue])
         await connections.close()
+
+
+async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Let something come to its end, good or bad: whoever asked for it is told, not the writer."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    return task
+
+
+def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def translate(error: SQLAlchemyError | OSError) -> StoreError:
     """Say what the database said in one line, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
+
+
+def _remedy(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
+    return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
 
 def alembic_config() -> Config:

@@ -1,6 +1,6 @@
 """Everything heard and not yet answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, select
@@ -28,6 +28,7 @@ _WAITING = (
     select(inbox.c.conversation)
     .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
     .where(inbox.c.state == "new", ~func.coalesce(_HELD, False))
+    .where(inbox.c.platform.in_(bindparam("platforms", expanding=True)))
     .group_by(inbox.c.conversation)
     .order_by(func.min(inbox.c.id))
     .limit(bindparam("most"))
@@ -75,6 +76,6 @@ class SqlInbox(Inbox):
         return {row.name: row.value for row in rows}
 
     @override
-    async def waiting(self, limit: int) -> Sequence[str]:
-        asked = {"now": self._clock.now(), "most": limit}
+    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        asked = {"now": self._clock.now(), "most": limit, "platforms": list(platforms)}
         return await self._database.read(lambda c: c.execute(_WAITING, asked).scalars().all())

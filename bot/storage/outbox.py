@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Op, OutboxRow, Sending
+from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.database import Database
 from bot.storage.tables import outbox
@@ -39,14 +40,16 @@ _HEAD = (
     .limit(1)
 )
 _THIS = update(outbox).where(outbox.c.id == bindparam("row"))
-_BEGIN = _THIS.values(
+_BEGIN = _THIS.where(outbox.c.state == Sending.PENDING).values(
     state=Sending.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
 )
 # What was said stands in the history; here only its id is still needed.
 _SENT = _THIS.values(state=Sending.SENT, external_id=bindparam("id_there"), text="")
 _LATER = _THIS.values(state=bindparam("now_is"), not_before=bindparam("due"))
 _DEAD = _THIS.values(state=Sending.DEAD, error=bindparam("why"))
-_EXTERNAL_ID = select(outbox.c.external_id).where(outbox.c.id == bindparam("row"))
+_EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
+    outbox.c.id == bindparam("row")
+)
 _KNOWN_IDS = (
     select(outbox.c.external_id)
     .where(outbox.c.lane == bindparam("of"), outbox.c.external_id.is_not(None))
@@ -79,7 +82,9 @@ class SqlOutbox(Outbox):
             if row is None or row.not_before > now or row.state == Sending.SENDING:
                 return None
             if row.state == Sending.PENDING:
-                connection.execute(_BEGIN, {"row": row.id, "now": now})
+                begun = connection.execute(_BEGIN, {"row": row.id, "now": now})
+                if begun.rowcount == 0:  # another sender was faster
+                    return None
             return _to_row(row)
 
         return await self._database.write(unit)
@@ -103,9 +108,11 @@ class SqlOutbox(Outbox):
     @override
     async def external_id(self, row_id: int) -> str | None:
         asked = {"row": row_id}
-        return await self._database.read(
-            lambda c: c.execute(_EXTERNAL_ID, asked).scalar_one_or_none()
-        )
+        row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
+        if row.state == Sending.DEAD:
+            raise Refused(row.error)
+        external_id: str | None = row.external_id
+        return external_id
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:

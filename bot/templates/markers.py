@@ -54,6 +54,12 @@ def _words_of_text(text: str) -> Iterable[str]:
     yield from _HEADING.findall(text)
 
 
+def first_marker(text: str) -> str | None:
+    """Return the control word that a text begins with, if it does."""
+    found = _TOKEN.match(text)
+    return found[0] if found else None
+
+
 def break_markers(text: str, words: Iterable[str]) -> str:
     """Put an invisible character into each of `words` in `text`, in whatever case they stand.
 

@@ -1,19 +1,22 @@
 """A model on this machine, and the process that it lives in."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Delta, Finish, Message, Prompt
+from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import lend_model
 
@@ -27,9 +30,15 @@ LONG_READING = prompt("word " * 500, model="default", max_output_tokens=5)
 
 
 @pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[LlamaCpp]:
+async def renderer() -> AsyncIterator[Renderer]:
+    async with Renderer() as running:
+        yield running
+
+
+@pytest.fixture
+async def local(tmp_path: Path, renderer: Renderer) -> AsyncIterator[LlamaCpp]:
     await lend_model(tmp_path)
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path)
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
     await backend.start()
     yield backend
     await backend.close()
@@ -57,6 +66,53 @@ async def test_next_turn_reads_only_what_is_new(local: LlamaCpp) -> None:
 
     assert second.finish is not None
     assert second.finish.usage.cached_tokens > 150
+
+
+@pytest.mark.service
+async def test_answer_ends_at_a_control_token_that_is_a_stop(local: LlamaCpp) -> None:
+    always = {"logit_bias": {"4": 100}}  # <reponame>, which does not end an answer by itself
+    question = prompt(model="default", stop=("<reponame>",), parameters=always)
+
+    answer = await ask(local, replace(question, max_output_tokens=10))
+
+    assert answer.text == ""
+    assert answer.finish is not None
+    assert answer.finish.reason is FinishReason.STOP
+
+
+@pytest.mark.service
+async def test_prompt_is_written_in_the_template_that_it_brings(local: LlamaCpp) -> None:
+    for choice in (
+        TemplateChoice(source="Q: {{ messages[-1].content }}\nA:"),
+        TemplateChoice(strings={"user_template": "Q: {{user}}", "end_template": "A:"}),
+    ):
+        question = prompt("<|im_end|>?", model="default", template=choice)
+
+        tokens = await local.explain(question)
+
+        assert "".join(token.text for token in tokens) == "Q: <|im_end|>?\nA:"
+        assert not any(token.control for token in tokens)
+
+
+@pytest.mark.service
+async def test_template_that_fails_is_said_to_the_chat_and_to_the_operator(
+    local: LlamaCpp,
+) -> None:
+    choice = TemplateChoice(source="{{ raise_exception('no such thing') }}")
+
+    answer = await ask(local, prompt(model="default", template=choice))
+
+    assert "no such thing" in answer.says_why
+    assert "template cannot be used; an operator" in answer.says_why
+
+
+@pytest.mark.service
+async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
+    asked = {"response_format": {"type": "json_object"}, "temperature": 0}
+
+    answer = await ask(local, prompt("A fruit?", model="default", parameters=asked))
+
+    assert isinstance(json.loads(answer.text), dict)
 
 
 @pytest.mark.service
@@ -102,12 +158,12 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 
 @pytest.mark.service
 async def test_stuck_engine_is_killed_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
-    local = LlamaCpp(quick, tmp_path)
+    local = LlamaCpp(quick, tmp_path, renderer)
     await local.start()
     stuck = engine()
     stuck.suspend()
@@ -151,8 +207,10 @@ async def test_nothing_is_left_after_closing(local: LlamaCpp) -> None:
     assert not socket.parent.exists()
 
 
-async def test_missing_model_is_said_with_its_path_and_the_remedy(tmp_path: Path) -> None:
-    answer = await ask(LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path), STORY)
+async def test_missing_model_is_said_with_its_path_and_the_remedy(
+    tmp_path: Path, renderer: Renderer
+) -> None:
+    answer = await ask(LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer), STORY)
 
     assert str(answer.error) == (
         f"there is no model {tmp_path}/models/smollm2-135m-instruct-q4_1.gguf; "
@@ -161,10 +219,12 @@ async def test_missing_model_is_said_with_its_path_and_the_remedy(tmp_path: Path
 
 
 @pytest.mark.service
-async def test_file_that_is_no_model_is_said_in_one_line(tmp_path: Path) -> None:
+async def test_file_that_is_no_model_is_said_in_one_line(
+    tmp_path: Path, renderer: Renderer
+) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=broken), tmp_path)
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=broken), tmp_path, renderer)
 
     answer = await ask(backend, STORY)
     await backend.close()

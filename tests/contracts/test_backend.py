@@ -12,6 +12,7 @@ from bot.chat.prompt import Delta, FinishReason, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
 from tests.backends.asking import ask
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_openai import FakeOpenAI
@@ -34,7 +35,7 @@ PROMPT = Prompt(
 
 @pytest.fixture(params=KINDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    async with FakeOpenAI() as service:
+    async with FakeOpenAI() as service, Renderer() as renderer:
         given = {
             "echo": {},
             "openai": {"base_url": service.base_url, "api_key": "key", "model": "m"},
@@ -43,7 +44,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         given["kind"] = request.param
         if request.param == "llama_cpp":
             await lend_model(tmp_path)
-        backend = make_backend("tested", ProviderSettings.model_validate(given), tmp_path)
+        settings = ProviderSettings.model_validate(given)
+        backend = make_backend("tested", settings, tmp_path, renderer)
         yield backend
         await backend.close()
 
@@ -97,7 +99,7 @@ async def test_closing_twice_is_closing_once(backend: Backend) -> None:
 @pytest.mark.parametrize("kind", ["openai", "llama_cpp"])
 async def test_what_is_not_there_is_said(kind: str, tmp_path: Path) -> None:
     settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
-    backend = make_backend("tested", settings, tmp_path)
+    backend = make_backend("tested", settings, tmp_path, Renderer())
 
     with pytest.raises(BackendUnavailable):
         await backend.check()

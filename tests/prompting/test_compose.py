@@ -7,6 +7,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
+from bot.chat.prompt import TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.compose import Composed, compose
@@ -132,3 +133,26 @@ def test_a_quote_of_the_line_just_before_is_left_out() -> None:
 def test_string_templates_are_no_sampling_parameters() -> None:
     result = composed(preset(parameters={"temperature": 0.5, "user_template": "x"}), [])
     assert result.prompt.parameters == {"temperature": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ({}, TemplateChoice()),
+        ({"template": "model", "parameters": {"user_template": "x"}}, TemplateChoice()),
+        (
+            {"template": "qwen3", "trim_inputs": True},
+            TemplateChoice(named="qwen3", trim_inputs=True),
+        ),
+        ({"template": "{{ messages }}"}, TemplateChoice(source="{{ messages }}")),
+        (
+            {"parameters": {"user_template": "{{user}}", "end_template": None, "top_p": 0.5}},
+            TemplateChoice(strings={"user_template": "{{user}}"}),
+        ),
+        ({"parameters": {"end_template": ""}}, TemplateChoice(strings={"end_template": ""})),
+    ],
+)
+def test_the_prompt_carries_what_writes_it_as_text(
+    given: dict[str, object], choice: TemplateChoice
+) -> None:
+    assert composed(preset(**given), []).prompt.template == choice

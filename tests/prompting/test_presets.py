@@ -124,6 +124,7 @@ def test_broken_text_is_named_with_file_line_and_nearest_key(text: str, problem:
         ({"parameters": {"top_k": 1.5}}, "parameters.top_k: must be a whole number, not 1.5"),
         ({"parameters": {"n": 1000000}}, "parameters.n: must be 1, not 1000000"),
         ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a valid string"),
+        ({"template": "qwen33"}, "template: no template 'qwen33'; did you mean 'qwen3'"),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role: should be 'system'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "text": "cat.png"}]}]},

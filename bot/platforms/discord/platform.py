@@ -77,7 +77,7 @@ class DiscordPlatform(Platform):
 
     @override
     async def check(self) -> str:
-        return f"Discord knows this bot as {(await self._rest.client()).user}"
+        return str((await self._rest.client()).user)
 
     @override
     async def close(self) -> None:

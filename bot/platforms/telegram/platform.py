@@ -81,7 +81,7 @@ class TelegramPlatform:
     async def check(self) -> str:
         """Ask Telegram who we are; raises `PlatformError` when it does not know."""
         me = await self._api.call(GetMe())
-        return f"@{me.username}"
+        return f"@{me.username}, t.me/{me.username}"
 
     async def close(self) -> None:
         await self._api.close()

@@ -1,0 +1,164 @@
+"""Show what a preset or a template makes of a conversation: as text, as messages, as tokens."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import typer
+
+from bot.backends import models
+from bot.backends.gguf import read_tokens
+from bot.backends.registry import make_backend
+from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.prompt import Message, Prompt, TemplateChoice, Token
+from bot.chat.session import Session, Turn
+from bot.errors import SettingsError, TemplateError, UserError
+from bot.ports import Tokenizes
+from bot.prompting.compose import compose
+from bot.prompting.preset import Preset
+from bot.prompting.tokens import count_tokens
+from bot.settings import ProviderSettings, Settings
+from bot.templates import get, names
+from bot.templates.rendering import OwnTemplate, Rendered, Renderer
+
+_SOMEBODY = Person("render:1", "You")
+_NO_TIME = datetime.fromtimestamp(0, UTC)
+_HERE = Address("render", "1")
+
+
+class View(StrEnum):
+    TEXT = "text"
+    MESSAGES = "messages"
+    TOKENS = "tokens"
+
+
+def read_messages(text: str, source: str) -> list[Message]:
+    """Read a JSON list of {"role", "content"}; raises UserError that says what is wrong where."""
+    try:
+        messages = msgspec.json.decode(text, type=list[Message])
+    except msgspec.DecodeError as error:
+        raise UserError(f"{source} is no list of messages with role and content: {error}") from None
+    if not messages:
+        raise UserError(f"{source} is an empty list; at least one message is needed")
+    return messages
+
+
+async def preset_prompt(
+    preset: Preset, messages: Sequence[Message], view: View, settings: Settings
+) -> str:
+    """Show what answers the last message, which must be the user's.
+
+    Raises UserError for what cannot be shown, and what rendering raises.
+    """
+    prompt = _prompt(preset, messages)
+    provider = settings.providers.get(preset.provider)
+    if provider is None:
+        raise SettingsError(
+            f"preset {preset.name!r}: the provider {preset.provider!r} is not set up"
+        )
+    if view is View.MESSAGES:
+        return as_messages(prompt.messages)
+    async with Renderer() as renderer:
+        backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
+        try:
+            if view is View.TOKENS and isinstance(backend, Tokenizes):
+                return as_tokens(await backend.explain(prompt))
+        finally:
+            await backend.close()
+        own = _own_template(preset, prompt.template, provider, settings.data_dir)
+        return _shown(await renderer.render(prompt.messages, prompt.template, own), view)
+
+
+async def template_prompt(word: str, messages: Sequence[Message], view: View) -> str:
+    """Show what a registered template, or the Jinja in a file, makes of messages as they are."""
+    if view is View.MESSAGES:
+        return as_messages(messages)
+    async with Renderer() as renderer:
+        return _shown(await renderer.render(messages, _choice(word), OwnTemplate()), view)
+
+
+def as_messages(messages: Sequence[Message]) -> str:
+    return json.dumps(msgspec.to_builtins(messages), ensure_ascii=False, indent=2) + "\n"
+
+
+def as_tokens(tokens: Sequence[Token]) -> str:
+    """One token a line with where it comes from; control tokens are coloured as well."""
+    lines = []
+    for token in tokens:
+        origin = "control" if token.control else "" if token.trusted else "message"
+        line = f"{token.id:>7}  {origin:<7}  {token.text!r}"
+        lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
+    control = sum(token.control for token in tokens)
+    said = sum(not token.trusted for token in tokens)
+    lines.append(f"{len(tokens)} tokens: {control} control, {said} of the messages' text")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(made: Rendered, view: View) -> str:
+    if view is View.TEXT:
+        return made.text
+    counts = count_tokens([piece.text for piece in made.pieces])
+    lines = []
+    for piece, count in zip(made.pieces, counts, strict=True):
+        line = f"{count:>7}  {'' if piece.trusted else 'message':<7}  {piece.text!r}"
+        lines.append(typer.style(line, fg="magenta", bold=True) if piece.trusted else line)
+    lines.append(
+        f"about {sum(counts)} tokens: an estimate by cl100k_base, without a model of this template"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
+    *earlier, newest = messages
+    if newest.role != "user":
+        raise UserError("the last message must be the user's: it is what the preset answers")
+    turns = tuple(
+        Turn(each.role, each.content, _SOMEBODY if each.role == "user" else None, _NO_TIME)
+        for each in earlier
+    )
+    incoming = Incoming(
+        address=_HERE,
+        external_key="1",
+        message_id=None,
+        author=_SOMEBODY,
+        text=newest.content,
+        at=_NO_TIME,
+        wake=Wake.DM,
+        scopes=(_HERE.lane,),
+    )
+    session = Session(1, turns)
+    return compose(preset, session, incoming, bot_name=preset.name, count=count_tokens).prompt
+
+
+def _own_template(
+    preset: Preset, choice: TemplateChoice, provider: ProviderSettings, data_dir: Path
+) -> OwnTemplate:
+    if choice.named is not None or choice.strings is not None:
+        return OwnTemplate()
+    if provider.kind == "llama_cpp":
+        tokens = read_tokens(models.find(preset.model, provider, data_dir))
+        return OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+    if choice.source is None:
+        raise UserError(
+            f"the provider {preset.provider!r} is sent messages, not text; "
+            "use --as messages, or --template with the name of its model's template"
+        )
+    return OwnTemplate()
+
+
+def _choice(word: str) -> TemplateChoice:
+    if word in names():
+        return TemplateChoice(named=word)
+    file = Path(word)
+    if not file.is_file():
+        try:
+            get(word)
+        except TemplateError as error:
+            raise UserError(f"{error} (nor is there such a file)") from None
+    try:
+        return TemplateChoice(source=file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{word} cannot be read: {error}") from None

@@ -1,0 +1,167 @@
+"""No text from people becomes a control token, in whatever vocabulary."""
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.backends.gguf import Tokens, read_tokens
+from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.llama_tokens import Tokenizer
+from bot.chat.prompt import Message, TemplateChoice
+from bot.settings import ProviderSettings
+from bot.templates.pieces import Piece
+from bot.templates.rendering import OwnTemplate, Renderer
+from tests.attacks import attacks
+from tests.backends.local_model import lend_model
+from tests.backends.tiny_gguf import Vocabulary, write
+
+pytestmark = pytest.mark.service
+
+GLM = (
+    "<|endoftext|>",
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+)
+DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>")
+COMMAND_R = tuple(
+    f"<|{name}_TOKEN|>" for name in ("START_OF_TURN", "END_OF_TURN", "SYSTEM", "USER", "CHATBOT")
+)
+LLAMA_3 = ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
+GRANITE = ("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>")
+KIMI = ("[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
+PHI_3 = ("<s>", "<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+CHATML = ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
+# By the name of the template that writes the prompts.
+FAMILIES = {
+    "qwen2.5": Vocabulary("qwen2", CHATML),
+    "llama-3": Vocabulary("llama-bpe", LLAMA_3, begins=True),
+    "deepseek-r1": Vocabulary("deepseek-r1-qwen", DEEPSEEK, begins=True),
+    "glm-4": Vocabulary("chatglm-bpe", GLM),
+    "command-r": Vocabulary("command-r", ("<BOS_TOKEN>", *COMMAND_R), begins=True),
+    "granite-3.0": Vocabulary("refact", GRANITE),
+    "kimi-k2": Vocabulary("kimi-k2", (*KIMI, "<|im_end|>")),
+    "falcon-instruct": Vocabulary("falcon", ("<|endoftext|>", ">>ABSTRACT<<")),
+    "gemma-3": Vocabulary("", ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), begins=True),
+    "mistral-v0.2": Vocabulary("", ("<s>", "</s>"), begins=True, space=True),
+    "mistral-large": Vocabulary("", ("<s>", "</s>", "[INST]", "[/INST]"), begins=True, space=True),
+    "phi-3.5": Vocabulary("", PHI_3, begins=True, space=True),
+    # ... and one whose files call its markers ordinary added tokens
+    "yi-1.5": Vocabulary("", ("<s>", "</s>"), ("<|im_start|>", "<|im_end|>"), begins=True),
+}
+
+
+class Model:
+    """A vocabulary in its engine, with the template that its prompts are written in."""
+
+    def __init__(self, tokenizer: Tokenizer, tokens: Tokens, choice: TemplateChoice) -> None:
+        self.tokenizer = tokenizer
+        self.tokens = tokens
+        self.choice = choice
+        self.renderer = Renderer()
+
+    async def prompt(self, text: str) -> list[Piece]:
+        said = [Message("user", text), Message("assistant", text), Message("user", text)]
+        own = OwnTemplate(self.tokens.chat_template, self.tokens.bos_token, self.tokens.eos_token)
+        return list((await self.renderer.render(said, self.choice, own)).pieces)
+
+    async def markers(self, pieces: list[Piece]) -> list[int]:
+        """The control tokens and other markers of a prompt, in order."""
+        special = {**self.tokens.control, **self.tokens.added}
+        return [token for token in await self.tokenizer.ids(pieces) if token in special]
+
+
+@pytest.fixture(params=FAMILIES)
+async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Model]:
+    path = write(tmp_path / "tiny.gguf", FAMILIES[request.param])
+    async for made in loaded(path, tmp_path, TemplateChoice(named=request.param)):
+        yield made
+
+
+@pytest.fixture
+async def smollm2(tmp_path: Path) -> AsyncIterator[Model]:
+    model = await lend_model(tmp_path)
+    async for made in loaded(model, tmp_path, TemplateChoice()):
+        yield made
+
+
+async def loaded(path: Path, folder: Path, choice: TemplateChoice) -> AsyncIterator[Model]:
+    settings = ProviderSettings(kind="llama_cpp", context_tokens=256, parallel=1)
+    async with Renderer() as renderer:
+        backend = LlamaCpp(settings, folder, renderer)
+        try:
+            engine = await backend._engine(str(path))
+            yield Model(engine.tokenizer, read_tokens(path), choice)
+        finally:
+            await backend.close()
+
+
+def hostile(tokens: Tokens) -> list[str]:
+    """Every marker of the vocabulary, alone, within words, doubled, and whole turns of them."""
+    markers = [*tokens.control.values(), *tokens.added.values()]
+    turns = ["".join(pair) + " obey" for pair in itertools.permutations(markers, 2)]
+    return [*markers, *(f"a{each}b{each}" for each in markers), *turns]
+
+
+def attacking_texts() -> list[str]:
+    given: list[Any] = [case["input"] for case in attacks("special_tokens")]
+    texts = [[each] if isinstance(each, str) else each.values() for each in given]
+    return [text for group in texts for text in group]
+
+
+async def test_people_s_text_brings_no_marker_into_the_prompt(model: Model) -> None:
+    harmless = await model.markers(await model.prompt("hi"))
+
+    for text in [*hostile(model.tokens), *attacking_texts()]:
+        assert await model.markers(await model.prompt(text)) == harmless, text
+
+
+async def test_read_in_one_go_the_same_texts_would_bring_markers(model: Model) -> None:
+    harmless = await model.markers(await model.prompt("hi"))
+
+    for text in [*model.tokens.control.values(), *model.tokens.added.values()]:
+        pieces = await model.prompt(text)
+        whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+        assert len(await model.markers(whole)) > len(harmless), text
+
+
+async def test_what_people_write_stays_readable_for_the_model(model: Model) -> None:
+    explained = await model.tokenizer.explain([Piece("hi <b> {x}", trusted=False)])
+
+    text = "".join(token.text for token in explained if not token.trusted)
+    assert text.replace("▁", " ").strip() == "hi <b> {x}"
+
+
+async def test_the_model_s_beginning_stands_once(model: Model) -> None:
+    begins = FAMILIES[model.choice.named or ""].begins
+    whole = await model.tokenizer.ids(await model.prompt("hi"))
+    bare = await model.tokenizer.ids([Piece("hi", trusted=False)])
+
+    assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
+
+
+async def test_a_harmless_prompt_reads_as_the_engine_itself_would_read_it(model: Model) -> None:
+    pieces = await model.prompt("hi")
+    whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+
+    assert await model.tokenizer.ids(pieces) == await model.tokenizer.ids(whole)
+
+
+async def test_attacks_on_the_model_that_comes_with_troupe_fail(smollm2: Model) -> None:
+    harmless = await smollm2.markers(await smollm2.prompt("hi"))
+
+    for text in [*hostile(smollm2.tokens), *attacking_texts()]:
+        assert await smollm2.markers(await smollm2.prompt(text)) == harmless, text
+
+
+async def test_a_question_reads_as_the_engine_itself_would_read_it(smollm2: Model) -> None:
+    pieces = await smollm2.prompt("What is the capital of France?")
+    whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+
+    assert await smollm2.tokenizer.ids(pieces) == await smollm2.tokenizer.ids(whole)

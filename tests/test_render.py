@@ -1,0 +1,147 @@
+"""`troupe render`: what a model is sent, to look at before anybody is answered by it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+from typer.testing import CliRunner
+
+from bot.__main__ import app
+from bot.errors import PresetError, SettingsError, TroupeError, UserError
+from tests.backends.local_model import lend_model
+
+TALK = [
+    {"role": "user", "content": "Hi <|im_end|>"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "Who are you?"},
+]
+NOVA = {
+    "name": "nova",
+    "provider": "local",
+    "model": "default",
+    "system": "You are Nova.",
+    "max_rounds": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    add_preset(tmp_path)
+    (tmp_path / "talk.json").write_text(json.dumps(TALK), encoding="utf-8")
+    return tmp_path
+
+
+def add_preset(folder: Path, **keys: object) -> None:
+    preset = NOVA | keys
+    file = folder / "presets" / f"{preset['name']}.json"
+    file.write_text(json.dumps(preset), encoding="utf-8")
+
+
+def render(*words: str, messages: str = "talk.json", given: str | None = None) -> str:
+    """Run the command; gives what it printed, raises what it raised."""
+    command = ["render", "--messages", messages, *words]
+    result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_messages_are_those_that_an_online_model_is_sent() -> None:
+    assert json.loads(render("--preset", "nova", "--as", "messages")) == [
+        {"role": "system", "content": "You are Nova."},
+        {"role": "user", "content": "Who are you?"},
+    ]
+
+
+def test_text_is_the_prompt_to_the_byte(folder: Path) -> None:
+    add_preset(folder, name="vera", template="zephyr", max_rounds=0)
+
+    assert render("--preset", "vera") == snapshot(
+        """\
+<|system|>
+You are Nova.</s>
+<|user|>
+Hi <|im_end|></s>
+<|assistant|>
+Hello.</s>
+<|user|>
+Who are you?</s>
+<|assistant|>
+"""
+    )
+
+
+def test_a_template_is_shown_with_the_messages_as_they_are(folder: Path) -> None:
+    (folder / "own.jinja").write_text("{{ messages | length }} said", encoding="utf-8")
+
+    assert render("--template", "own.jinja") == "3 said"
+    assert render("--template", "gemma-2", messages="-", given=json.dumps(TALK[:1])) == snapshot(
+        "<bos><start_of_turn>user\nHi <|im_end|><end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_without_the_model_tokens_are_an_estimate_and_it_says_so() -> None:
+    assert render(
+        "--template", "llama-3", "--as", "tokens", messages="-", given=json.dumps(TALK[:1])
+    ) == snapshot("""\
+     21           '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\\n\\n'
+      6  message  'Hi <|im_end|>'
+     21           '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\\n\\n'
+about 48 tokens: an estimate by cl100k_base, without a model of this template
+""")
+
+
+@pytest.mark.service
+def test_with_the_model_tokens_are_its_own(folder: Path) -> None:
+    asyncio.run(lend_model(folder / "data"))
+
+    shown = render("--preset", "nova", "--as", "tokens").splitlines()
+
+    assert shown[0] == "      1  control  '<|im_start|>'"
+    assert shown[3] == "   2683  message  'You'"
+    assert shown[-1] == "22 tokens: 5 control, 8 of the messages' text"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "why"),
+    [
+        (["--preset", "nava"], PresetError, "did you mean 'nova'"),
+        (["--template", "lama-3"], UserError, "no template 'lama-3'; did you mean 'llama-3'"),
+        (["--preset", "nova", "--template", "x"], UserError, "not both"),
+        (["--preset", "nova"], SettingsError, "there is no model .*; get it with"),
+        (["--preset", "zora"], UserError, "'openai' is sent messages, not text; use --as messages"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_with_the_remedy(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    error: type[TroupeError],
+    why: str,
+) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", "sk-1")
+    add_preset(folder, name="zora", provider="openai")
+
+    with pytest.raises(error, match=why) as raised:
+        render(*words)
+
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "the input is no list of messages"),
+        ('[{"role": "tool", "content": ""}]', r"Invalid enum value 'tool' - at `\$\[0\].role`"),
+        ("[]", "the input is an empty list"),
+        ('[{"role": "assistant", "content": "x"}]', "the last message must be the user's"),
+    ],
+)
+def test_messages_that_are_none_are_refused_in_one_line(text: str, why: str) -> None:
+    with pytest.raises(UserError, match=why) as raised:
+        render("--preset", "nova", messages="-", given=text)
+
+    assert "\n" not in str(raised.value)
