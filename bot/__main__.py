@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from alembic.script import ScriptDirectory
 
 from bot.app import presets_folder, running
 from bot.backends.models import import_file, installed, pull_default
@@ -20,7 +19,8 @@ from bot.prompting.presets import export_preset, find_preset, load_presets, pars
 from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
-from bot.storage.database import alembic_config, opened
+from bot.storage.database import opened
+from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
 
 app = typer.Typer(
@@ -169,13 +169,13 @@ def list_models() -> None:
 def upgrade_database() -> None:
     """Bring the tables to the newest form; `run` does this by itself."""
     _run(_open_and_close(read_settings()))
-    _tell(f"the database is at {_newest_revision()}")
+    _tell(f"the database is at {NEWEST}")
 
 
 @db_app.command("current")
 def newest_tables() -> None:
     """Name the form of the tables that this version of Troupe wants."""
-    _tell(_newest_revision() or "none")
+    _tell(NEWEST)
 
 
 def main() -> None:
@@ -212,10 +212,6 @@ async def _open_and_close(settings: Settings) -> None:
 
 def _run(work: Any) -> Any:
     return uvloop.run(work)
-
-
-def _newest_revision() -> str | None:
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
 
 
 def _presets() -> dict[str, Preset]:
