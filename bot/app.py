@@ -104,7 +104,7 @@ class App:
             owner=self.owner,
             clock=self.clock,
         )
-        self.walks = self._desk("walks", self.inbox.waiting, self.walk.work, _MOST_WALKS)
+        self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
         self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
@@ -135,6 +135,7 @@ class App:
             SettingsError: the port is taken.
         """
         alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
+        await self.conversations.let_go(self.owner)
         await self.outbox.give_up(
             older_than_seconds=0 if alone else _SENDING_SECONDS,
             settle_seconds=self.settings.delivery.settle_seconds,
@@ -162,7 +163,7 @@ class App:
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
-            await self.inbox.waiting(1)
+            await self._waiting(1)
             or self.walks.busy
             or await self.outbox.lanes(1)
             or self.lanes.busy
@@ -193,6 +194,10 @@ class App:
 
     # --- what the parts ask -----------------------------------------------------------------
 
+    async def _waiting(self, limit: int) -> Sequence[str]:
+        """Conversations to walk, of those platforms only that an answer can be sent to."""
+        return await self.inbox.waiting(limit, list(self.platforms))
+
     async def _may_change(self, incoming: Incoming) -> bool:
         if incoming.author.id in self.settings.admins:
             return True
@@ -214,7 +219,7 @@ class App:
 
     async def _database_trouble(self) -> str | None:
         try:
-            await self.inbox.waiting(1)
+            await self._waiting(1)
         except StoreError as error:
             return str(error)
         return None
@@ -238,7 +243,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
         casting = Casting(presets, settings.default_preset, choices)
-        await _pull_model(settings, find_preset(presets, settings.default_preset), progress)
+        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
@@ -254,11 +259,21 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         yield app
 
 
-async def _pull_model(settings: Settings, default: Preset, progress: Callable[[str], None]) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it."""
+async def _provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it.
+
+    Raises:
+        SettingsError: it is to run on another file, which is not there.
+    """
     provider = settings.providers.get(default.provider)
-    if provider is not None and models.wants_default(default.model, provider):
+    if provider is None or provider.kind != "llama_cpp":
+        return
+    if models.wants_default(default.model, provider):
         await models.pull_default(settings.data_dir, progress)
+    else:
+        models.find(default.model, provider, settings.data_dir)
 
 
 def presets_folder(settings: Settings) -> Path:

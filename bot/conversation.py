@@ -91,6 +91,10 @@ class Walk:
             except Fenced as error:
                 _log.warning("fenced", conversation=conversation, reason=str(error))
                 return
+            except asyncio.CancelledError:  # others need not wait for our lease to end
+                with contextlib.suppress(Fenced, StoreError):
+                    await self._conversations.release(claim)
+                raise
 
     async def _answer_all(self, claim: Claim) -> None:
         while not self.stopping and (heard := await self._conversations.next(claim)):

@@ -5,6 +5,7 @@ which keys are ready; when it is away, and as a janitor now and then, SQL is ask
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -46,6 +47,7 @@ class Desk:
         self._clock = clock
         self._busy: dict[str, asyncio.Task[None]] = {}
         WORKING.labels(queue).set_function(lambda: len(self._busy))
+        self._again: set[str] = set()  # busy keys that were claimed once more
         self._freed = asyncio.Event()
         self.stopping = False
 
@@ -76,7 +78,7 @@ class Desk:
             await asyncio.wait(left)
 
     async def _take_ready(self) -> None:
-        while True:
+        while not self.stopping:
             room = self._most_at_once - len(self._busy)
             if room <= 0:
                 self._freed.clear()
@@ -96,13 +98,15 @@ class Desk:
             else:
                 for key in keys:
                     self._begin(key)
+                if self.stopping:
+                    await self._give_back(keys)
 
     async def _take_from_sql(self, room: int) -> None:
         try:
             for key in await self._waiting(room):
                 self._begin(key)
-        except StoreError:
-            _log.exception("store_failed", queue=self._queue)
+        except StoreError as error:
+            _log.warning("store_failed", queue=self._queue, reason=str(error))
 
     async def _janitor(self) -> None:
         """Make ready what the coordinator forgot: lost wakes, expired leases, a wiped server."""
@@ -126,7 +130,10 @@ class Desk:
                 continue  # leases in SQL, and the rows themselves, still keep others away
 
     def _begin(self, key: str) -> None:
-        if key in self._busy or self.stopping:
+        if self.stopping:
+            return
+        if key in self._busy:  # it woke again in the moment between `done` and `_free`
+            self._again.add(key)
             return
         task = asyncio.create_task(self._one(key), name=f"{self._queue}: {key}")
         self._busy[key] = task
@@ -135,6 +142,9 @@ class Desk:
     def _free(self, key: str, task: asyncio.Task[None]) -> None:
         del self._busy[key]
         self._freed.set()
+        if key in self._again:
+            self._again.remove(key)
+            self._begin(key)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("work_failed", queue=self._queue, key=key, exc_info=error)
 
@@ -143,7 +153,15 @@ class Desk:
             await self._work(key)
         except StoreError as error:
             _log.warning("work_postponed", queue=self._queue, key=key, reason=str(error))
-        try:
+        except asyncio.CancelledError:
+            await self._give_back([key])
+            raise
+        with contextlib.suppress(CoordinatorDown):
             await self._coordinator.done(self._queue, key, self._owner)
-        except CoordinatorDown:
-            return
+
+    async def _give_back(self, keys: Sequence[str]) -> None:
+        """Let others have at once what we claimed and do not work on: we are stopping."""
+        with contextlib.suppress(CoordinatorDown):
+            for key in keys:
+                await self._coordinator.done(self._queue, key, self._owner)
+            await self.wake(keys)

@@ -3,7 +3,7 @@
 A contract test per port (tests/contracts/) runs over every implementation there is.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
@@ -144,8 +144,8 @@ class Tokenizes(Protocol):
 class Inbox(Intake, Protocol):
     """Everything heard and not yet answered."""
 
-    async def waiting(self, limit: int) -> Sequence[str]:
-        """Conversations with something unanswered that nobody holds, oldest first."""
+    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        """Conversations there with something unanswered that nobody holds, oldest first."""
         ...
 
 
@@ -157,6 +157,10 @@ class Conversations(Protocol):
         ...
 
     async def renew(self, claim: Claim, lease_seconds: float) -> None: ...
+
+    async def let_go(self, owner: str) -> None:
+        """Give back everything that this owner held in an earlier life."""
+        ...
 
     async def release(self, claim: Claim) -> bool:
         """Give it back; True when something unanswered is in its inbox."""

@@ -430,6 +430,7 @@ async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Da
         assert walk.cancelled()
     assert stage.backend.stopped == 1
     assert await stage.unanswered() == [0]
+    assert await stage.conversations.claim(CHAT, "other", 15) is not None
 
 
 async def test_a_full_disk_is_not_counted_against_the_message(database: Database) -> None:

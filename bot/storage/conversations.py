@@ -54,6 +54,13 @@ class SqlConversations(Conversations):
         await self._database.write(lambda c: _hold(c, claim, lease_until=until))
 
     @override
+    async def let_go(self, owner: str) -> None:
+        held = update(conversation).where(
+            conversation.c.owner == owner, conversation.c.lease_until > 0
+        )
+        await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
+
+    @override
     async def release(self, claim: Claim) -> bool:
         def unit(connection: Connection) -> bool:
             _hold(connection, claim, lease_until=0.0)

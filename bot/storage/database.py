@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -108,7 +108,12 @@ class Database:
 
 @contextlib.asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
-    """Open a database, bring its tables up to date, and close it when the block ends."""
+    """Open a database, bring its tables up to date, and close it when the block ends.
+
+    Raises:
+        SettingsError: this is no address of a database.
+        StoreError: it cannot be opened; the text says where it is and what to look at.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -133,7 +138,10 @@ async def opened(url: str) -> AsyncIterator[Database]:
     database = Database(writer, reader)
     queue = asyncio.create_task(database.write_queued(), name="database writer")
     try:
-        await database.migrate()
+        try:
+            await database.migrate()
+        except StoreError as error:
+            raise StoreError(f"{error}; {_remedy(parsed)}") from error
         yield database
     finally:
         queue.cancel()
@@ -163,6 +171,12 @@ def translate(error: SQLAlchemyError | OSError) -> StoreError:
     """Say what the database said in one line, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
+
+
+def _remedy(url: URL) -> str:
+    if url.drivername == "sqlite+aiosqlite":
+        return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
+    return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
 
 def alembic_config() -> Config:

@@ -1,6 +1,6 @@
 """Everything heard and not yet answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, func, select
@@ -71,12 +71,13 @@ class SqlInbox(Inbox):
         return {row.name: row.value for row in rows}
 
     @override
-    async def waiting(self, limit: int) -> Sequence[str]:
+    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
         held = conversation.c.lease_until > self._clock.now()
         query = (
             select(inbox.c.conversation)
             .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
             .where(inbox.c.state == "new", ~func.coalesce(held, False))
+            .where(inbox.c.platform.in_(platforms))
             .group_by(inbox.c.conversation)
             .order_by(func.min(inbox.c.id))
             .limit(limit)

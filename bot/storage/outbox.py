@@ -57,11 +57,13 @@ class SqlOutbox(Outbox):
             if row is None or row.not_before > now or row.state == Sending.SENDING:
                 return None
             if row.state == Sending.PENDING:
-                connection.execute(
+                begun = (
                     update(outbox)
-                    .where(outbox.c.id == row.id)
+                    .where(outbox.c.id == row.id, outbox.c.state == Sending.PENDING)
                     .values(state=Sending.SENDING, started_at=now, attempts=outbox.c.attempts + 1)
                 )
+                if _count(connection, begun) == 0:  # another sender was faster
+                    return None
             return _to_row(row)
 
         return await self._database.write(unit)

@@ -64,11 +64,25 @@ async def test_a_conversation_is_held_by_one_until_the_lease_ends(store: Store) 
     await store.inbox.hear([incoming()], {})
     first = await store.conversations.claim("telegram:5", "me", LEASE)
     assert await store.conversations.claim("telegram:5", "other", LEASE) is None
-    assert await store.inbox.waiting(10) == []
+    assert await store.inbox.waiting(10, ["telegram"]) == []
     assert first is not None
     assert await store.conversations.release(first) is True
-    assert await store.inbox.waiting(10) == ["telegram:5"]
+    assert await store.inbox.waiting(10, ["telegram"]) == ["telegram:5"]
     assert await store.conversations.claim("telegram:5", "other", LEASE) is not None
+
+
+async def test_only_conversations_of_running_platforms_wait(store: Store) -> None:
+    await store.inbox.hear([incoming(platform="discord"), incoming()], {})
+    assert await store.inbox.waiting(10, ["telegram", "terminal"]) == ["telegram:5"]
+    assert await store.inbox.waiting(10, []) == []
+
+
+async def test_who_starts_again_need_not_wait_for_its_own_lease(store: Store) -> None:
+    await store.inbox.hear([incoming(), incoming(chat="6", key="6:1")], {})
+    await store.conversations.claim("telegram:5", "me", LEASE)
+    await store.conversations.claim("telegram:6", "other", LEASE)
+    await store.conversations.let_go("me")
+    assert await store.inbox.waiting(10, ["telegram"]) == ["telegram:5"]
 
 
 async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
@@ -208,6 +222,14 @@ async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     after = await store.outbox.take("telegram:5")
     assert after is not None
     assert after.text == "b"
+
+
+async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    async with asyncio.TaskGroup() as group:
+        taken = [group.create_task(store.outbox.take("telegram:5")) for _ in range(10)]
+    assert sum(one.result() is not None for one in taken) == 1
 
 
 async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -82,15 +83,17 @@ class Service:
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, *arguments: str, **settings: str) -> None:
-        """Start it as `python -m bot`, without waiting until it is ready."""
+    async def start(self, *, under: Sequence[str] = (), **settings: str) -> None:
+        """Start it as `python -m bot run`, without waiting until it is ready.
+
+        `under` is a command that runs commands, like `nice`.
+        """
         self._mark_log()
         # of our own settings none gets through
         inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "bot", *(arguments or ("run",))),
+                *(*under, sys.executable, "-m", "bot", "run"),
                 cwd=self.folder,
                 env={**inherited, "PYTHONPATH": str(CHECKOUT), **self.settings, **settings},
                 stdin=asyncio.subprocess.DEVNULL,

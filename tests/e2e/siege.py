@@ -74,7 +74,7 @@ async def besiege(service: Service, world: World, nursery: Nursery, plan: Plan) 
         await _kill(service, nursery, outcome, random.Random(dice.random()))
         await service.start_to_crash(nursery, "never", 1, plan.build)
         await talking
-    await _finished(world, plan.give_up_seconds)
+    await finished(world, plan.give_up_seconds)
     assert await service.stop() == 0, "the service did not end in order"
     outcome.seconds = time.monotonic() - began
     outcome.lost_answers = world.lost_answers()
@@ -90,7 +90,7 @@ async def _meet(service: Service, world: World, nursery: Nursery, plan: Plan) ->
     await service.ready()
     for number, place in enumerate(world.places.values()):
         place.ask(f"f{number:04x}")
-    await _finished(world, plan.give_up_seconds)
+    await finished(world, plan.give_up_seconds)
     assert await service.stop() == 0, "the service did not end in order"
 
 
@@ -131,7 +131,7 @@ async def _kill(service: Service, nursery: Nursery, outcome: Outcome, dice: rand
         outcome.deaths[point] += 1
 
 
-async def _finished(world: World, seconds: float) -> None:
+async def finished(world: World, seconds: float) -> None:
     """Wait until all is right, or nothing has changed for so long, and a moment more."""
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:

@@ -103,13 +103,14 @@ class TelegramSurface:
         """Look for a message of ours by trying to give the unaccounted ids this text.
 
         Telegram lists no messages to bots, but it answers an edit differently for a message of
-        ours, of somebody else's and none. Without `after` the search starts behind the newest
-        known message. In groups ids count up by one; private chats share one sequence over all
-        chats of the bot, so there a long gap means nothing and only the number of tries is
-        bounded. Both, and the wording of the answers, are modelled after the documentation and
+        ours, of somebody else's and none. What is sent in a chat is sent in order, so the search
+        starts behind the newest known message: an older one that nobody accounts for, in a topic
+        perhaps, is not the one. In groups ids count up by one; private chats share one sequence
+        over all chats of the bot, so there a long gap means nothing and only the number of tries
+        is bounded. Both, and the wording of the answers, are modelled after the documentation and
         must be confirmed once against the real service.
         """
-        candidate = int(after) if after is not None else max(map(int, known), default=0)
+        candidate = max([int(after or 0), *map(int, known)])
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(address)):
             candidate += 1

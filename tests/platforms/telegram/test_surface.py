@@ -258,6 +258,26 @@ async def test_search_without_a_beginning_looks_behind_the_newest_known(
 
 
 @pytest.mark.service
+async def test_stray_that_is_older_than_what_is_known_is_not_taken_for_it(
+    rig: Rig, surface: Surface
+) -> None:
+    await send(surface, "…", GROUP_CHAT)
+    known = await send(surface, "…", GROUP_CHAT)
+    assert await surface.find(GROUP_CHAT, "…", after="1", known={known}) is None
+
+
+@pytest.mark.service
+async def test_long_talk_before_what_is_known_does_not_use_up_the_tries(
+    rig: Rig, surface: Surface
+) -> None:
+    for _ in range(80):
+        rig.telegram.say(BOB, "chatter", chat=GROUP)
+    known = await send(surface, "…", GROUP_CHAT)
+    lost = await send(surface, "…", GROUP_CHAT)
+    assert await surface.find(GROUP_CHAT, "…", after="1", known={known}) == lost
+
+
+@pytest.mark.service
 async def test_search_stops_for_flood_control(rig: Rig, surface: Surface) -> None:
     rig.telegram.fault("editMessageText", retry_after=7)
     with pytest.raises(RateLimited):

@@ -1,0 +1,77 @@
+"""When `hear` returns, messages are safe; who must walk them is told, or finds them."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from bot.chat.incoming import Incoming
+from bot.clock import SystemClock
+from bot.errors import CoordinatorDown, StoreError
+from bot.intake.intake import WakingIntake, storable
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from tests.samples import incoming
+
+
+class Bell:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.rung: list[Sequence[str]] = []
+        self._error = error
+
+    async def ring(self, conversations: Sequence[str]) -> None:
+        if self._error is not None:
+            raise self._error
+        self.rung.append(conversations)
+
+
+class FullInbox(SqlInbox):
+    @override
+    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        raise StoreError("the disk is full")
+
+
+async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
+    database: Database,
+) -> None:
+    bell, inbox = Bell(), SqlInbox(database, SystemClock())
+    intake = WakingIntake(inbox, bell.ring)
+    await intake.hear(
+        [incoming(key="5:1"), incoming(key="6:1", chat="6"), incoming(key="5:2")], {"offset": "3"}
+    )
+    assert bell.rung == [["telegram:5", "telegram:6"]]
+    assert await inbox.waiting(10, ["telegram"]) == ["telegram:5", "telegram:6"]
+    assert await intake.cursors("off") == {"offset": "3"}
+
+
+async def test_without_a_coordinator_a_message_is_stored_all_the_same(database: Database) -> None:
+    inbox = SqlInbox(database, SystemClock())
+    await WakingIntake(inbox, Bell(CoordinatorDown("away")).ring).hear([incoming()], {})
+    assert await inbox.waiting(10, ["telegram"]) == ["telegram:5"]
+
+
+async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(
+    database: Database,
+) -> None:
+    bell = Bell()
+    intake = WakingIntake(FullInbox(database, SystemClock()), bell.ring)
+    with pytest.raises(StoreError):
+        await intake.hear([incoming()], {"offset": "3"})
+    assert bell.rung == []
+
+
+def test_what_no_database_stores_is_replaced_and_pairs_are_joined() -> None:
+    heard = storable(incoming("a\0b \ud83c\udfad \ud83c", quote="\0"))
+    assert heard.text == "a\ufffdb 🎭 \ufffd"
+    assert heard.quote == "\ufffd"
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_can_be_stored_and_ordinary_text_stays_as_it_is(text: str) -> None:
+    stored = storable(incoming(text)).text
+    assert "\0" not in stored
+    assert stored.encode().decode() == stored
+    if not any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in text):
+        assert stored == text

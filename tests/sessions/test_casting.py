@@ -1,0 +1,80 @@
+"""Who answers where, and from where the place has it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bot.clock import SystemClock
+from bot.errors import SettingsError, UserError
+from bot.prompting.preset import Preset
+from bot.sessions.casting import Casting
+from bot.storage.choices import SqlChoices
+from bot.storage.database import Database
+
+PRESETS = {
+    name: Preset.model_validate({"name": name, "provider": "p", "model": "m"})
+    for name in ("Assistant", "nova", "nora", "renova")
+}
+THREAD = ("discord:7", "discord:6", "discord:guild:5")
+
+
+def casting(database: Database, default: str = "assistant") -> Casting:
+    return Casting(PRESETS, default, SqlChoices(database, SystemClock()))
+
+
+async def cast(one: Casting, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
+    found = await one.cast(scopes)
+    return found.preset.name, found.scope
+
+
+async def test_without_a_choice_the_default_answers(database: Database) -> None:
+    assert await cast(casting(database)) == ("Assistant", None)
+
+
+async def test_the_narrowest_choice_wins_and_resetting_it_uncovers_the_next(
+    database: Database,
+) -> None:
+    one = casting(database)
+    await one.use("discord:guild:5", PRESETS["nova"], "discord:1")
+    assert await cast(one) == ("nova", "discord:guild:5")
+    await one.use("discord:7", PRESETS["nora"], "discord:1")
+    assert await cast(one) == ("nora", "discord:7")
+    assert await cast(one, THREAD[1:]) == ("nova", "discord:guild:5")
+    await one.reset("discord:7", "discord:1")
+    assert await cast(one) == ("nova", "discord:guild:5")
+
+
+async def test_a_preset_whose_file_is_gone_makes_way_for_the_default(database: Database) -> None:
+    gone = Preset.model_validate({"name": "gone", "provider": "p", "model": "m"})
+    one = casting(database)
+    await one.use("discord:7", gone, "discord:1")
+    assert await cast(one) == ("Assistant", None)
+
+
+def test_a_preset_is_found_in_any_case(database: Database) -> None:
+    assert casting(database).find(" NOVA ").name == "nova"
+
+
+def test_a_name_that_is_almost_right_is_suggested(database: Database) -> None:
+    with pytest.raises(UserError, match="did you mean 'nova'"):
+        casting(database).find("novva")
+
+
+def test_a_default_that_is_no_preset_names_its_setting(database: Database) -> None:
+    with pytest.raises(SettingsError, match=r"TROUPE_DEFAULT_PRESET: no preset 'nowa'; did you"):
+        casting(database, "nowa")
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("no", ["nora", "nova", "renova"]),
+        ("NOVA", ["nova", "renova"]),
+        ("x", []),
+        (" ", sorted(PRESETS)),
+    ],
+)
+def test_names_are_suggested_while_somebody_types(
+    database: Database, typed: str, names: list[str]
+) -> None:
+    assert list(casting(database).complete(typed)) == names

@@ -1,0 +1,147 @@
+"""What people command is carried out for those who may, and said in words."""
+
+from dataclasses import replace
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.chat.command import Command
+from bot.chat.incoming import Incoming
+from bot.clock import SystemClock
+from bot.errors import UserError
+from bot.prompting.preset import Preset
+from bot.routing.commands import COMMANDS, parse
+from bot.sessions.casting import Casting
+from bot.sessions.commands import CommandDesk, Reply
+from bot.storage.choices import SqlChoices
+from bot.storage.database import Database
+from tests.samples import incoming
+
+PRESETS = {
+    one["name"]: Preset.model_validate({"provider": "p", "model": "m", **one})
+    for one in (
+        {"name": "assistant", "description": "A helper."},
+        {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
+    )
+}
+HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
+
+
+class Office:
+    def __init__(self, database: Database) -> None:
+        self.casting = Casting(PRESETS, "assistant", SqlChoices(database, SystemClock()))
+        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
+        self.admin = True
+        self.asked: list[Incoming] = []
+
+    async def may_change(self, incoming: Incoming) -> bool:
+        self.asked.append(incoming)
+        return self.admin
+
+    async def does(self, line: str) -> Reply:
+        command = parse(line)
+        assert isinstance(command, Command)
+        return await self.desk.carry_out(command, HERE)
+
+    async def answering(self) -> str:
+        return (await self.casting.cast(HERE.scopes)).preset.name
+
+
+@pytest.fixture
+def office(database: Database) -> Office:
+    return Office(database)
+
+
+async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
+    reply = await office.does("/preset use Nova")
+    assert reply == Reply(
+        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here."
+    )
+    assert await office.answering() == "nova"
+
+
+@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset"])
+async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
+    office.admin = False
+    with pytest.raises(UserError, match="Only an admin"):
+        await office.does(line)
+    assert await office.answering() == "assistant"
+
+
+async def test_who_may_is_asked_each_time(office: Office) -> None:
+    await office.does("/preset use nova")
+    office.admin = False
+    with pytest.raises(UserError):
+        await office.does("/preset reset")
+    assert office.asked == [HERE, HERE]
+    assert await office.answering() == "nova"
+
+
+async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
+    office: Office,
+) -> None:
+    await office.casting.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await office.casting.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
+    reply = await office.does("/preset reset")
+    assert reply.text.splitlines()[0] == "Back to nova (inherited from the channel)."
+    assert reply.new_session
+
+
+@pytest.mark.parametrize(
+    ("scope", "origin"),
+    [
+        (None, "the default"),
+        ("telegram:5:7", "chosen here"),
+        ("telegram:5", "inherited from the channel"),
+        ("discord:guild:1", "inherited from the server"),
+    ],
+)
+async def test_a_view_says_where_the_preset_comes_from(
+    office: Office, scope: str | None, origin: str
+) -> None:
+    if scope:
+        await office.casting.use(scope, PRESETS["nova"], "telegram:1")
+    assert (await office.does("/preset list")).text.endswith(f"({origin})")
+    assert f"used here: {origin}" in (await office.does("/preset show")).text
+
+
+async def test_the_list_marks_who_answers(office: Office) -> None:
+    assert (await office.does("/preset")).text == snapshot(
+        "→ assistant: A helper.\n· nova\n(the default)"
+    )
+
+
+async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
+    assert "You are Nova." in (await office.does("/preset show nova")).text
+    office.admin = False
+    assert (await office.does("/preset show nova")).text == snapshot("nova\nmodel: p / m")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/preset use", "Which preset?"),
+        ("/preset use novva", "did you mean 'nova'"),
+        ("/preset delete nova", "There is no /preset delete; try use, list, show or reset."),
+        ("/fly", "I do not know /fly. /help says what I can do."),
+    ],
+)
+async def test_what_cannot_be_done_is_said_with_the_remedy(
+    office: Office, line: str, words: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        await office.does(line)
+    assert words in str(told.value)
+
+
+async def test_a_new_conversation_begins_with_the_greeting_of_who_answers(office: Office) -> None:
+    assert await office.does("/new") == Reply("A new conversation begins.", True, None)
+    await office.does("/preset use nova")
+    assert (await office.does("/new")).greeting == "Hi, Nova here."
+
+
+@pytest.mark.parametrize("line", ["/help", "/start"])
+async def test_help_names_every_command(office: Office, line: str) -> None:
+    reply = await office.does(line)
+    assert not reply.new_session
+    assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
