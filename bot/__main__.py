@@ -21,6 +21,7 @@ from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.database import alembic_config, opened
 from bot.telemetry.logs import configure_logs, log_stream
+from bot.templates.bench import compare, table
 
 app = typer.Typer(
     name="troupe",
@@ -32,9 +33,11 @@ app = typer.Typer(
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
 model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
 app.add_typer(model_app, name="model")
 app.add_typer(db_app, name="db")
+app.add_typer(bench_app, name="bench")
 
 
 @app.command()
@@ -179,6 +182,12 @@ def upgrade_database() -> None:
 def newest_tables() -> None:
     """Name the form of the tables that this version of Troupe wants."""
     _tell(_newest_revision() or "none")
+
+
+@bench_app.command("templates")
+def bench_templates() -> None:
+    """Render the same conversations as we do and as transformers does, and compare the times."""
+    _tell(table(compare()), end="")
 
 
 def main() -> None:
