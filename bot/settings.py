@@ -142,7 +142,7 @@ class Settings(BaseSettings):
 
     @property
     def sqlalchemy_url(self) -> str:
-        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'troupe.db'}"
+        return self.database_url or f"sqlite:///{self.data_dir / 'troupe.db'}"
 
 
 def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:

@@ -17,5 +17,5 @@ settings.load_profile("quick")
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database in a file of its own."""
-    async with opened(f"sqlite+aiosqlite:///{tmp_path / 'troupe.db'}") as database:
+    async with opened(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         yield database

@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 from typing_extensions import override
 
 from bot.chat.session import Choice
 from bot.ports import Choices, Clock
 from bot.storage.database import Database
-from bot.storage.inbox import insert
 from bot.storage.tables import choice
+from bot.storage.upserts import upsert
+
+_SET = upsert(
+    choice,
+    lambda insert: insert.on_conflict_do_update(
+        index_elements=["scope", "key"],
+        set_={name: insert.excluded[name] for name in ("value", "chosen_by", "chosen_at")},
+    ),
+)
+_CHOSEN = select(choice.c.scope, choice.c.value).where(
+    choice.c.key == bindparam("wanted"), choice.c.scope.in_(bindparam("scopes", expanding=True))
+)
 
 
 class SqlChoices(Choices):
@@ -27,20 +38,15 @@ class SqlChoices(Choices):
                     delete(choice).where(choice.c.scope == scope, choice.c.key == key)
                 )
                 return
-            made = {"value": value, "chosen_by": by, "chosen_at": now}
-            upsert = insert(connection, choice).values(scope=scope, key=key, **made)
-            connection.execute(
-                upsert.on_conflict_do_update(index_elements=["scope", "key"], set_=made)
-            )
+            made = {"scope": scope, "key": key, "value": value, "chosen_by": by, "chosen_at": now}
+            connection.execute(_SET[connection.dialect.name], made)
 
         await self._database.write(unit)
 
     @override
     async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
-        query = select(choice.c.scope, choice.c.value).where(
-            choice.c.key == key, choice.c.scope.in_(scopes)
-        )
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        asked = {"wanted": key, "scopes": scopes}
+        rows = await self._database.read(lambda c: c.execute(_CHOSEN, asked).all())
         values = {row.scope: row.value for row in rows}
         for scope in scopes:
             if scope in values:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import cast
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import Connection, Executable, bindparam, exists, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person
@@ -16,8 +16,71 @@ from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
 from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox, turn
+from bot.storage.upserts import Insert, upsert
 
-_OPEN = inbox.c.state == "new"
+# Statements are made once: making one costs more than running it.
+
+
+def _claiming(insert: Insert) -> Executable:
+    return (
+        insert.values(epoch=1)
+        .on_conflict_do_update(
+            index_elements=["key"],
+            set_={
+                "epoch": conversation.c.epoch + 1,
+                "owner": insert.excluded.owner,
+                "lease_until": insert.excluded.lease_until,
+            },
+            # whoever restarts under its old name takes its own lease over
+            where=(conversation.c.lease_until <= bindparam("now"))
+            | (conversation.c.owner == insert.excluded.owner),
+        )
+        .returning(conversation.c.epoch)
+    )
+
+
+_CLAIM = upsert(conversation, _claiming)
+_HELD = (
+    update(conversation)
+    .where(conversation.c.key == bindparam("held"), conversation.c.epoch == bindparam("at_epoch"))
+    .returning(conversation.c.session)
+)
+_HOLD = _HELD.values(owner=conversation.c.owner)  # a change of nothing, for its lock
+_LEASE = _HELD.values(lease_until=bindparam("until"))
+_BEGIN_SESSION = _HELD.values(session=conversation.c.session + 1)
+_OPEN = (inbox.c.state == "new", inbox.c.conversation == bindparam("held"))
+_MORE = select(exists().where(*_OPEN))
+_OLDEST = select(inbox.c.id).where(*_OPEN).order_by(inbox.c.id).limit(1).scalar_subquery()
+_NEXT = (
+    update(inbox)
+    .where(inbox.c.id == _OLDEST)
+    .values(crashes=inbox.c.crashes + 1)
+    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
+)
+_THIS = update(inbox).where(inbox.c.id == bindparam("heard"))
+_SPARE = _THIS.values(crashes=bindparam("so_far"))
+_DONE = _THIS.values(state="done", payload=None)
+_SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
+_NEWEST = (
+    select(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at)
+    .add_columns(turn.c.session)
+    .where(turn.c.conversation == bindparam("held"))
+    .where(turn.c.session == _SESSION.scalar_subquery())
+    .order_by(turn.c.id.desc())
+    .limit(bindparam("most"))
+)
+_REMEMBER = insert(turn)
+_QUEUE = insert(outbox)
+# A part that is queued already is left as it is, but its id is wanted.
+_QUEUE_ONCE = upsert(
+    outbox,
+    lambda insert: insert.on_conflict_do_update(
+        index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn}
+    ).returning(outbox.c.id),
+)
+_OPENED = select(outbox.c.part).where(
+    outbox.c.turn == bindparam("turn_name"), outbox.c.op == Op.SEND
+)
 
 
 class SqlConversations(Conversations):
@@ -28,22 +91,16 @@ class SqlConversations(Conversations):
     @override
     async def claim(self, conversation_key: str, owner: str, lease_seconds: float) -> Claim | None:
         now = self._clock.now()
+        wanted = {
+            "key": conversation_key,
+            "owner": owner,
+            "lease_until": now + lease_seconds,
+            "now": now,
+        }
 
         def unit(connection: Connection) -> int | None:
-            new_row = inbox_rows.insert(connection, conversation).values(
-                key=conversation_key, epoch=1, owner=owner, lease_until=now + lease_seconds
-            )
-            claimed = new_row.on_conflict_do_update(
-                index_elements=["key"],
-                set_={
-                    "epoch": conversation.c.epoch + 1,
-                    "owner": owner,
-                    "lease_until": now + lease_seconds,
-                },
-                # whoever restarts under its old name takes its own lease over
-                where=(conversation.c.lease_until <= now) | (conversation.c.owner == owner),
-            ).returning(conversation.c.epoch)
-            return connection.execute(claimed).scalar_one_or_none()
+            claimed = connection.execute(_CLAIM[connection.dialect.name], wanted)
+            return claimed.scalar_one_or_none()
 
         epoch = await self._database.write(unit)
         return None if epoch is None else Claim(conversation_key, epoch, owner)
@@ -51,7 +108,7 @@ class SqlConversations(Conversations):
     @override
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
         until = self._clock.now() + lease_seconds
-        await self._database.write(lambda c: _hold(c, claim, lease_until=until))
+        await self._database.write(lambda c: _hold(c, claim, _LEASE, until=until))
 
     @override
     async def let_go(self, owner: str) -> None:
@@ -63,29 +120,15 @@ class SqlConversations(Conversations):
     @override
     async def release(self, claim: Claim) -> bool:
         def unit(connection: Connection) -> bool:
-            _hold(connection, claim, lease_until=0.0)
-            more = select(exists().where(_OPEN, inbox.c.conversation == claim.conversation))
-            return bool(connection.execute(more).scalar_one())
+            _hold(connection, claim, _LEASE, until=0.0)
+            return bool(connection.execute(_MORE, {"held": claim.conversation}).scalar_one())
 
         return await self._database.write(unit)
 
     @override
     async def next(self, claim: Claim) -> Heard | None:
-        oldest = (
-            select(inbox.c.id)
-            .where(_OPEN, inbox.c.conversation == claim.conversation)
-            .order_by(inbox.c.id)
-            .limit(1)
-            .scalar_subquery()
-        )
-
         def unit(connection: Connection) -> Heard | None:
-            row = connection.execute(
-                update(inbox)
-                .where(inbox.c.id == oldest)
-                .values(crashes=inbox.c.crashes + 1)
-                .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
-            ).one_or_none()
+            row = connection.execute(_NEXT, {"held": claim.conversation}).one_or_none()
             if row is None:
                 return None
             _hold(connection, claim)
@@ -95,29 +138,21 @@ class SqlConversations(Conversations):
 
     @override
     async def spare(self, claim: Claim, heard: Heard) -> None:
-        unblamed = update(inbox).where(inbox.c.id == heard.id).values(crashes=heard.crashes)
+        unblamed = {"heard": heard.id, "so_far": heard.crashes}
 
         def unit(connection: Connection) -> None:
             _hold(connection, claim)
-            connection.execute(unblamed)
+            connection.execute(_SPARE, unblamed)
 
         await self._database.write(unit)
 
     @override
     async def recall(self, conversation_key: str, max_turns: int) -> Session:
-        number = select(conversation.c.session).where(conversation.c.key == conversation_key)
-        newest = (
-            select(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at)
-            .add_columns(turn.c.session)
-            .where(turn.c.conversation == conversation_key)
-            .where(turn.c.session == number.scalar_subquery())
-            .order_by(turn.c.id.desc())
-            .limit(max_turns)
-        )
+        asked = {"held": conversation_key, "most": max_turns}
 
         def unit(connection: Connection) -> Session:
-            rows = connection.execute(newest).all()
-            current = rows[0].session if rows else connection.execute(number).scalar() or 1
+            rows = connection.execute(_NEWEST, asked).all()
+            current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
             turns = tuple(
                 Turn(
                     cast("Role", row.role),
@@ -133,14 +168,12 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
+        row = _row(heard, opening.part, Op.SEND, opening.text)
+
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
-            row = _row(heard, opening.part, Op.SEND, opening.text)
-            queued = inbox_rows.insert(connection, outbox).values(**row)
-            once = queued.on_conflict_do_update(
-                index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn}
-            ).returning(outbox.c.id)
-            return int(connection.execute(once).scalar_one())
+            queued = connection.execute(_QUEUE_ONCE[connection.dialect.name], row)
+            return int(queued.scalar_one())
 
         return await self._database.write(unit)
 
@@ -155,35 +188,24 @@ class SqlConversations(Conversations):
         new_session: bool = False,
     ) -> None:
         def unit(connection: Connection) -> None:
-            session = _hold(connection, claim)
-            connection.execute(
-                update(inbox).where(inbox.c.id == heard.id).values(state="done", payload=None)
-            )
-            if new_session:
-                connection.execute(
-                    update(conversation)
-                    .where(conversation.c.key == claim.conversation)
-                    .values(session=conversation.c.session + 1)
-                )
-                session += 1
+            session = _hold(connection, claim, _BEGIN_SESSION if new_session else _HOLD)
+            connection.execute(_DONE, {"heard": heard.id})
             if turns:
                 rows = [_history_row(claim.conversation, session, one) for one in turns]
-                connection.execute(insert(turn), rows)
+                connection.execute(_REMEMBER, rows)
             changes = _changes(connection, heard, outgoing)
             if changes:
-                connection.execute(insert(outbox), changes)
+                connection.execute(_QUEUE, changes)
 
         await self._database.write(unit)
 
 
-def _hold(connection: Connection, claim: Claim, **values: object) -> int:
+def _hold(
+    connection: Connection, claim: Claim, change: Executable = _HOLD, **values: object
+) -> int:
     """Check the epoch, and lock the row for this transaction; gives the session's number."""
-    session = connection.execute(
-        update(conversation)
-        .where(conversation.c.key == claim.conversation, conversation.c.epoch == claim.epoch)
-        .values(values or {"owner": claim.owner})
-        .returning(conversation.c.session)
-    ).scalar_one_or_none()
+    held = {"held": claim.conversation, "at_epoch": claim.epoch, **values}
+    session = connection.execute(change, held).scalar_one_or_none()
     if session is None:
         raise Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
     return int(session)
@@ -193,11 +215,7 @@ def _changes(
     connection: Connection, heard: Heard, outgoing: Sequence[Outgoing]
 ) -> list[dict[str, object]]:
     """What must happen on the platform so that the turn reads as `outgoing` says."""
-    opened = set(
-        connection.execute(
-            select(outbox.c.part).where(outbox.c.turn == heard.turn, outbox.c.op == Op.SEND)
-        ).scalars()
-    )
+    opened = set(connection.execute(_OPENED, {"turn_name": heard.turn}).scalars())
     rows = []
     for one in outgoing:
         if one.part in opened:

@@ -7,51 +7,41 @@ messages cost about what one does.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from bot.errors import SettingsError, StoreError
+from bot.storage.connections import Connections, PostgresPool, SqliteThreads, Unit
 
 T = TypeVar("T")
-Unit = Callable[[Connection], T]
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-_PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
-    "PRAGMA busy_timeout=5000",
-    "PRAGMA foreign_keys=ON",
-)
 _MOST_UNITS_IN_A_COMMIT = 200
 
 
 class Database:
     """Read with `read`, change with `write`; both raise `StoreError` when the store fails."""
 
-    def __init__(self, writer: AsyncEngine, reader: AsyncEngine) -> None:
-        self._writer = writer
-        self._reader = reader
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
         self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
-        return self._writer.dialect.name == "sqlite"
+        return isinstance(self._connections, SqliteThreads)
 
     async def read(self, unit: Unit[T]) -> T:
         try:
-            async with self._reader.connect() as connection:
-                return await connection.run_sync(unit)
+            return await self._connections.read(unit)
         except (SQLAlchemyError, OSError) as error:
             raise translate(error) from error
 
@@ -100,8 +90,7 @@ class Database:
 
     async def _commit(self, unit: Unit[T]) -> T:
         try:
-            async with self._writer.begin() as connection:
-                return await connection.run_sync(unit)
+            return await self._connections.commit(unit)
         except (SQLAlchemyError, OSError) as error:
             raise translate(error) from error
 
@@ -121,21 +110,17 @@ async def opened(url: str) -> AsyncIterator[Database]:
             "TROUPE_DATABASE_URL is no database address; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
-    if parsed.drivername == "sqlite+aiosqlite":
-        writer = create_async_engine(url, pool_size=1, max_overflow=0)
-        reader = create_async_engine(url, pool_size=4, max_overflow=0)
-        event.listen(writer.sync_engine, "connect", _prepare_sqlite)
-        event.listen(reader.sync_engine, "connect", _prepare_sqlite)
-        # With a plain BEGIN two read-then-write transactions lose an update or fail at once.
-        event.listen(writer.sync_engine, "begin", _begin_immediate)
+    connections: Connections
+    if parsed.get_backend_name() == "sqlite":
+        connections = SqliteThreads(parsed.set(drivername="sqlite"))
     elif parsed.drivername == "postgresql+asyncpg":
-        writer = reader = create_async_engine(url, pool_size=16, max_overflow=16)
+        connections = PostgresPool(parsed)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
-            "use postgresql+asyncpg or sqlite+aiosqlite"
+            "use postgresql+asyncpg or sqlite"
         )
-    database = Database(writer, reader)
+    database = Database(connections)
     queue = asyncio.create_task(database.write_queued(), name="database writer")
     try:
         try:
@@ -146,8 +131,7 @@ async def opened(url: str) -> AsyncIterator[Database]:
     finally:
         queue.cancel()
         await asyncio.wait([queue])
-        await writer.dispose()
-        await reader.dispose()
+        await connections.close()
 
 
 async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -174,7 +158,7 @@ def translate(error: SQLAlchemyError | OSError) -> StoreError:
 
 
 def _remedy(url: URL) -> str:
-    if url.drivername == "sqlite+aiosqlite":
+    if url.get_backend_name() == "sqlite":
         return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
     return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
@@ -189,15 +173,3 @@ def _upgrade(connection: Connection) -> None:
     config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
-    cursor = connection.cursor()
-    for pragma in _PRAGMAS:
-        cursor.execute(pragma)
-    cursor.close()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

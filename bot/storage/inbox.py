@@ -3,27 +3,36 @@
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
-from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
-from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
-from sqlalchemy.schema import Table
+from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.database import Database
 from bot.storage.tables import conversation, cursor, inbox
+from bot.storage.upserts import upsert
 
 _decode = msgspec.json.Decoder(Incoming).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def insert(connection: Connection, table: Table) -> SqliteInsert | PostgresInsert:
-    """Give an INSERT that knows ON CONFLICT, which both databases spell alike."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table)
-    return postgresql.insert(table)
+_STORE = upsert(inbox, lambda insert: insert.on_conflict_do_nothing())
+_ADVANCE = upsert(
+    cursor,
+    lambda insert: insert.on_conflict_do_update(
+        index_elements=["name"], set_={"value": insert.excluded.value}
+    ),
+)
+_HELD = conversation.c.lease_until > bindparam("now")
+_WAITING = (
+    select(inbox.c.conversation)
+    .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
+    .where(inbox.c.state == "new", ~func.coalesce(_HELD, False))
+    .where(inbox.c.platform.in_(bindparam("platforms", expanding=True)))
+    .group_by(inbox.c.conversation)
+    .order_by(func.min(inbox.c.id))
+    .limit(bindparam("most"))
+)
 
 
 def load(payload: bytes) -> Incoming:
@@ -52,13 +61,9 @@ class SqlInbox(Inbox):
 
         def unit(connection: Connection) -> None:
             if rows:
-                connection.execute(insert(connection, inbox).on_conflict_do_nothing(), rows)
+                connection.execute(_STORE[connection.dialect.name], rows)
             if positions:
-                upsert = insert(connection, cursor)
-                upsert = upsert.on_conflict_do_update(
-                    index_elements=["name"], set_={"value": upsert.excluded.value}
-                )
-                connection.execute(upsert, positions)
+                connection.execute(_ADVANCE[connection.dialect.name], positions)
 
         await self._database.write(unit)
 
@@ -72,14 +77,5 @@ class SqlInbox(Inbox):
 
     @override
     async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        held = conversation.c.lease_until > self._clock.now()
-        query = (
-            select(inbox.c.conversation)
-            .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
-            .where(inbox.c.state == "new", ~func.coalesce(held, False))
-            .where(inbox.c.platform.in_(platforms))
-            .group_by(inbox.c.conversation)
-            .order_by(func.min(inbox.c.id))
-            .limit(limit)
-        )
-        return await self._database.read(lambda c: c.execute(query).scalars().all())
+        asked = {"now": self._clock.now(), "most": limit, "platforms": list(platforms)}
+        return await self._database.read(lambda c: c.execute(_WAITING, asked).scalars().all())

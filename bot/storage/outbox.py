@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Set
 
-from sqlalchemy import Connection, Row, Update, and_, func, select, update
+from sqlalchemy import Connection, Executable, Row, and_, bindparam, func, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Address
@@ -12,8 +12,55 @@ from bot.ports import Clock, Outbox
 from bot.storage.database import Database
 from bot.storage.tables import outbox
 
-_UNSENT = outbox.c.state.not_in([Sending.SENT, Sending.DEAD])
 _IDS_REMEMBERED = 1000  # of a chat: more messages of ours than a probe ever looks back over
+
+# Statements are made once: making one costs more than running it.
+_UNSENT = outbox.c.state.not_in([Sending.SENT, Sending.DEAD])
+_HEADS = select(func.min(outbox.c.id)).where(_UNSENT).group_by(outbox.c.lane).scalar_subquery()
+_DUE = (
+    select(outbox.c.lane)
+    .where(outbox.c.id.in_(_HEADS), outbox.c.not_before <= bindparam("now"))
+    .where(outbox.c.state != Sending.SENDING)
+    .order_by(outbox.c.id)
+    .limit(bindparam("most"))
+)
+_opened = outbox.alias("opened")  # the message that an edit or a deletion is about
+_HEAD = (
+    select(outbox, _opened.c.external_id.label("target"))
+    .outerjoin(
+        _opened,
+        and_(
+            _opened.c.turn == outbox.c.turn,
+            _opened.c.part == outbox.c.part,
+            _opened.c.op == Op.SEND,
+        ),
+    )
+    .where(_UNSENT, outbox.c.lane == bindparam("of"))
+    .order_by(outbox.c.id)
+    .limit(1)
+)
+_THIS = update(outbox).where(outbox.c.id == bindparam("row"))
+_BEGIN = _THIS.where(outbox.c.state == Sending.PENDING).values(
+    state=Sending.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
+)
+# What was said stands in the history; here only its id is still needed.
+_SENT = _THIS.values(state=Sending.SENT, external_id=bindparam("id_there"), text="")
+_LATER = _THIS.values(state=bindparam("now_is"), not_before=bindparam("due"))
+_DEAD = _THIS.values(state=Sending.DEAD, error=bindparam("why"))
+_EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
+    outbox.c.id == bindparam("row")
+)
+_KNOWN_IDS = (
+    select(outbox.c.external_id)
+    .where(outbox.c.lane == bindparam("of"), outbox.c.external_id.is_not(None))
+    .order_by(outbox.c.id.desc())
+    .limit(_IDS_REMEMBERED)
+)
+_GIVE_UP = (
+    update(outbox)
+    .where(outbox.c.state == Sending.SENDING, outbox.c.started_at <= bindparam("long_ago"))
+    .values(state=Sending.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
+)
 
 
 class SqlOutbox(Outbox):
@@ -23,46 +70,20 @@ class SqlOutbox(Outbox):
 
     @override
     async def lanes(self, limit: int) -> Sequence[str]:
-        heads = (
-            select(func.min(outbox.c.id)).where(_UNSENT).group_by(outbox.c.lane).scalar_subquery()
-        )
-        due = (
-            select(outbox.c.lane)
-            .where(outbox.c.id.in_(heads), outbox.c.not_before <= self._clock.now())
-            .where(outbox.c.state != Sending.SENDING)
-            .order_by(outbox.c.id)
-            .limit(limit)
-        )
-        return await self._database.read(lambda c: c.execute(due).scalars().all())
+        asked = {"now": self._clock.now(), "most": limit}
+        return await self._database.read(lambda c: c.execute(_DUE, asked).scalars().all())
 
     @override
     async def take(self, lane: str) -> OutboxRow | None:
         now = self._clock.now()
-        opened = outbox.alias("opened")  # the message that an edit or a deletion is about
-        same_part = and_(
-            opened.c.turn == outbox.c.turn,
-            opened.c.part == outbox.c.part,
-            opened.c.op == Op.SEND,
-        )
-        head = (
-            select(outbox, opened.c.external_id.label("target"))
-            .outerjoin(opened, same_part)
-            .where(_UNSENT, outbox.c.lane == lane)
-            .order_by(outbox.c.id)
-            .limit(1)
-        )
 
         def unit(connection: Connection) -> OutboxRow | None:
-            row = connection.execute(head).one_or_none()
+            row = connection.execute(_HEAD, {"of": lane}).one_or_none()
             if row is None or row.not_before > now or row.state == Sending.SENDING:
                 return None
             if row.state == Sending.PENDING:
-                begun = (
-                    update(outbox)
-                    .where(outbox.c.id == row.id, outbox.c.state == Sending.PENDING)
-                    .values(state=Sending.SENDING, started_at=now, attempts=outbox.c.attempts + 1)
-                )
-                if _count(connection, begun) == 0:  # another sender was faster
+                begun = connection.execute(_BEGIN, {"row": row.id, "now": now})
+                if begun.rowcount == 0:  # another sender was faster
                     return None
             return _to_row(row)
 
@@ -70,26 +91,24 @@ class SqlOutbox(Outbox):
 
     @override
     async def sent(self, row: OutboxRow, external_id: str | None) -> None:
-        # what was said stands in the history; here only its id is still needed
-        await self._set(row, state=Sending.SENT, external_id=external_id, text="")
+        await self._set(row, _SENT, id_there=external_id)
 
     @override
     async def unknown(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, state=Sending.UNKNOWN, not_before=not_before)
+        await self._set(row, _LATER, now_is=Sending.UNKNOWN, due=not_before)
 
     @override
     async def again(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, state=Sending.PENDING, not_before=not_before)
+        await self._set(row, _LATER, now_is=Sending.PENDING, due=not_before)
 
     @override
     async def dead(self, row: OutboxRow, why: str) -> None:
-        await self._set(row, state=Sending.DEAD, error=why[:500])
+        await self._set(row, _DEAD, why=why[:500])
 
     @override
     async def external_id(self, row_id: int) -> str | None:
-        query = select(outbox.c.external_id, outbox.c.state, outbox.c.error)
-        query = query.where(outbox.c.id == row_id)
-        row = await self._database.read(lambda c: c.execute(query).one())
+        asked = {"row": row_id}
+        row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
         if row.state == Sending.DEAD:
             raise Refused(row.error)
         external_id: str | None = row.external_id
@@ -97,31 +116,26 @@ class SqlOutbox(Outbox):
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:
-        query = (
-            select(outbox.c.external_id)
-            .where(outbox.c.lane == address.lane, outbox.c.external_id.is_not(None))
-            .order_by(outbox.c.id.desc())
-            .limit(_IDS_REMEMBERED)
+        asked = {"of": address.lane}
+        return set(
+            await self._database.read(lambda c: c.execute(_KNOWN_IDS, asked).scalars().all())
         )
-        return set(await self._database.read(lambda c: c.execute(query).scalars().all()))
 
     @override
     async def give_up(self, *, older_than_seconds: float, settle_seconds: float) -> int:
-        long_ago = self._clock.now() - older_than_seconds
-        lost = (
-            update(outbox)
-            .where(outbox.c.state == Sending.SENDING, outbox.c.started_at <= long_ago)
-            .values(state=Sending.UNKNOWN, not_before=outbox.c.started_at + settle_seconds)
-        )
-        return await self._database.write(lambda c: _count(c, lost))
+        told = {
+            "long_ago": self._clock.now() - older_than_seconds,
+            "settle_seconds": settle_seconds,
+        }
+        return await self._database.write(lambda c: c.execute(_GIVE_UP, told).rowcount)
 
-    async def _set(self, row: OutboxRow, **values: object) -> None:
-        change = update(outbox).where(outbox.c.id == row.id).values(values)
-        await self._database.write(lambda c: _count(c, change))
+    async def _set(self, row: OutboxRow, change: Executable, **values: object) -> None:
+        told = {"row": row.id, **values}
 
+        def unit(connection: Connection) -> None:
+            connection.execute(change, told)
 
-def _count(connection: Connection, change: Update) -> int:
-    return connection.execute(change).rowcount
+        await self._database.write(unit)
 
 
 def _to_row(row: Row[*tuple[object, ...]]) -> OutboxRow:

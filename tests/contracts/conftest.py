@@ -51,7 +51,7 @@ def postgres_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     if request.param == "sqlite":
-        url = f"sqlite+aiosqlite:///{tmp_path / 'troupe.db'}"
+        url = f"sqlite:///{tmp_path / 'troupe.db'}"
     else:
         folder = request.getfixturevalue("postgres_folder")
         name = f"t{uuid.uuid4().hex}"
