@@ -22,6 +22,7 @@ from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.database import alembic_config, opened
 from bot.telemetry.logs import configure_logs, log_stream
 from bot.templates.bench import compare, table
+from bot.versions import version_of
 
 app = typer.Typer(
     name="troupe",
@@ -100,8 +101,10 @@ def list_presets() -> None:
 
 @preset_app.command("show")
 def show_preset(name: str) -> None:
-    """Print a preset as strict JSON."""
-    _tell(export_preset(find_preset(_presets(), name)), end="")
+    """Print a preset as strict JSON, and beside it which version it is."""
+    preset = find_preset(_presets(), name)
+    _tell(export_preset(preset), end="")
+    _progress(_run(version_of(preset, read_settings())))
 
 
 @preset_app.command("validate")

@@ -80,6 +80,8 @@ class CommandDesk:
             cast = await self._casting.cast(incoming.scopes)
             preset, origin = cast.preset, _origin(cast, incoming)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
+        if version := self._casting.versions.get(preset.name):
+            lines.append(f"version: {version}")
         lines += [f"used here: {origin}"] if origin else []
         if preset.system and await self._may_change(incoming):
             lines.append(f"instructions: {preset.system}")

@@ -30,7 +30,9 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        self.casting = Casting(PRESETS, "assistant", SqlChoices(database, SystemClock()))
+        self.casting = Casting(
+            PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
+        )
         self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
         self.admin = True
         self.asked: list[Incoming] = []
@@ -115,7 +117,9 @@ async def test_the_list_marks_who_answers(office: Office) -> None:
 async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
     assert "You are Nova." in (await office.does("/preset show nova")).text
     office.admin = False
-    assert (await office.does("/preset show nova")).text == snapshot("nova\nmodel: p / m")
+    assert (await office.does("/preset show nova")).text == snapshot(
+        "nova\nmodel: p / m\nversion: 4"
+    )
 
 
 @pytest.mark.parametrize(
