@@ -22,6 +22,8 @@ from bot.storage.data_dir import made
 from bot.storage.database import opened
 from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
+from bot.templates.bench import compare, table
+from bot.versions import version_of
 
 app = typer.Typer(
     name="troupe",
@@ -33,9 +35,11 @@ app = typer.Typer(
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
 model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
 app.add_typer(model_app, name="model")
 app.add_typer(db_app, name="db")
+app.add_typer(bench_app, name="bench")
 
 
 @app.command()
@@ -98,8 +102,10 @@ def list_presets() -> None:
 
 @preset_app.command("show")
 def show_preset(name: str) -> None:
-    """Print a preset as strict JSON."""
-    _tell(export_preset(find_preset(_presets(), name)), end="")
+    """Print a preset as strict JSON, and beside it which version it is."""
+    preset = find_preset(_presets(), name)
+    _tell(export_preset(preset), end="")
+    _progress(_run(version_of(preset, read_settings())))
 
 
 @preset_app.command("validate")
@@ -176,6 +182,12 @@ def upgrade_database() -> None:
 def newest_tables() -> None:
     """Name the form of the tables that this version of Troupe wants."""
     _tell(NEWEST)
+
+
+@bench_app.command("templates")
+def bench_templates() -> None:
+    """Render the same conversations as we do and as transformers does, and compare the times."""
+    _tell(table(compare()), end="")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
 from bot.ports import Backend, Clock, Coordinator, Platform
 from bot.prompting.preset import Preset
-from bot.prompting.presets import find_preset, load_presets
+from bot.prompting.presets import edition, find_preset, load_presets
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -40,6 +40,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
 from bot.storage.retention import forget_old
+from bot.storage.versions import SqlPresetVersions
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
@@ -256,7 +257,9 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
         choices = SqlChoices(database, SystemClock())
-        casting = Casting(presets, settings.default_preset, choices)
+        versions = SqlPresetVersions(database, SystemClock())
+        numbers = await versions.keep([edition(preset) for preset in presets.values()])
+        casting = Casting(presets, settings.default_preset, choices, numbers)
         await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
