@@ -18,9 +18,12 @@ from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
 from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
+from bot.storage.data_dir import made
 from bot.storage.database import opened
 from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
+from bot.templates.bench import compare, table
+from bot.versions import version_of
 
 app = typer.Typer(
     name="troupe",
@@ -32,9 +35,11 @@ app = typer.Typer(
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
 model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
 app.add_typer(model_app, name="model")
 app.add_typer(db_app, name="db")
+app.add_typer(bench_app, name="bench")
 
 
 @app.command()
@@ -97,8 +102,10 @@ def list_presets() -> None:
 
 @preset_app.command("show")
 def show_preset(name: str) -> None:
-    """Print a preset as strict JSON."""
-    _tell(export_preset(find_preset(_presets(), name)), end="")
+    """Print a preset as strict JSON, and beside it which version it is."""
+    preset = find_preset(_presets(), name)
+    _tell(export_preset(preset), end="")
+    _progress(_run(version_of(preset, read_settings())))
 
 
 @preset_app.command("validate")
@@ -120,7 +127,7 @@ def import_preset(
     target = presets_folder(read_settings()) / f"{preset.id}.json"
     if target.exists():
         raise UserError(f"{target} exists already; take it away first or rename the preset")
-    target.write_text(export_preset(preset), encoding="utf-8")
+    _write(target, export_preset(preset))
     _tell(f"{preset.name} is now in {target}")
     for remark in imported.remarks:
         _tell(f"note: {remark}")
@@ -142,11 +149,7 @@ def export_to_file(
     """Write a preset to a file: strict JSON that RodelAgent reads too, or a Modelfile."""
     preset = find_preset(_presets(), name)
     write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
-    text = write(preset)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+    _write(file, write(preset))
     _tell(f"{preset.name} is now in {file}")
 
 
@@ -181,6 +184,12 @@ def newest_tables() -> None:
     _tell(NEWEST)
 
 
+@bench_app.command("templates")
+def bench_templates() -> None:
+    """Render the same conversations as we do and as transformers does, and compare the times."""
+    _tell(table(compare()), end="")
+
+
 def main() -> None:
     """Run the command line; what goes wrong on purpose ends in one line and exit code 1."""
     try:
@@ -197,7 +206,7 @@ def _serve(settings: Settings) -> None:
         form=settings.log_format,
         level=settings.log_level,
         secrets=secrets_of(settings),
-        stream=log_stream(settings.data_dir / "troupe.log" if terminal else None),
+        stream=log_stream(made(settings.data_dir) / "troupe.log" if terminal else None),
     )
 
     async def serve() -> None:
@@ -208,13 +217,12 @@ def _serve(settings: Settings) -> None:
 
 
 async def _open_and_close(settings: Settings) -> None:
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    made(settings.data_dir)
     async with opened(settings.sqlalchemy_url):
         pass
 
 
 def _run(work: Any) -> Any:
-
     return uvloop.run(work)
 
 
@@ -225,8 +233,17 @@ def _presets() -> dict[str, Preset]:
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8") from None
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _tell(text: str, *, end: str = "\n") -> None:

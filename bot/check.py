@@ -8,6 +8,7 @@ from bot.ports import Backend, Platform
 from bot.prompting.preset import Preset
 from bot.prompting.presets import find_preset, load_presets
 from bot.settings import Settings, unknown_variables
+from bot.storage.data_dir import made
 from bot.storage.database import opened
 from bot.storage.redis import connected
 from bot.templates.rendering import Renderer
@@ -63,7 +64,7 @@ async def _presets(settings: Settings) -> str:
 
 
 async def _database(settings: Settings) -> str:
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    made(settings.data_dir)
     async with opened(settings.sqlalchemy_url) as database:
         return "SQLite" if database.is_sqlite else "PostgreSQL"
 

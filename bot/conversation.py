@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -34,7 +35,7 @@ from bot.prompting.preset import Preset
 from bot.prompting.tokens import count_tokens
 from bot.replying.stream import LiveReply, final, keep_typing
 from bot.routing.decide import Answer, Ignore, Overhear, decide
-from bot.sessions.casting import Casting
+from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH, SECONDS_TO_FIRST_WORD
 
@@ -145,7 +146,7 @@ class Walk:
                 await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                await self._reply(claim, heard, cast.preset)
+                await self._reply(claim, heard, cast)
                 return "answered"
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
@@ -153,7 +154,8 @@ class Walk:
         greeting = [self._spoken(reply.greeting)] if reply.greeting else []
         await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
 
-    async def _reply(self, claim: Claim, heard: Heard, preset: Preset) -> None:
+    async def _reply(self, claim: Claim, heard: Heard, cast: Cast) -> None:
+        preset = cast.preset
         session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
         composed = compose(
             preset, session, heard.incoming, bot_name=preset.name, count=count_tokens
@@ -164,7 +166,7 @@ class Walk:
         parts = final(answer, surface.limits(heard.incoming.address))
         if not parts:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
-        await self._finish(claim, heard, [_said(heard), self._spoken(answer)], parts)
+        await self._finish(claim, heard, [_said(heard), self._spoken(answer, cast)], parts)
 
     async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
         """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
@@ -275,8 +277,11 @@ class Walk:
             with contextlib.suppress(StoreError):  # should it last, `finish` finds out
                 await self._conversations.renew(claim, _LEASE_SECONDS)
 
-    def _spoken(self, text: str) -> Turn:
-        return Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
+    def _spoken(self, text: str, cast: Cast | None = None) -> Turn:
+        turn = Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
+        if cast is None:
+            return turn
+        return replace(turn, preset=cast.preset.name, preset_version=cast.version)
 
 
 def _said(heard: Heard) -> Turn:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Delta, Finish, Prompt, Token
-from bot.chat.session import Choice, Claim, Heard, Session, Turn
+from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -251,6 +251,19 @@ class Choices(Protocol):
     async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
         """The value of the first of these scopes that has one."""
         ...
+
+
+class PresetVersions(Protocol):
+    """Every form that the presets had."""
+
+    async def keep(self, editions: Sequence[Edition]) -> Mapping[str, int]:
+        """Note the presets as they are now; gives their versions by name.
+
+        What reads as the newest one does keeps its number, anything else gets the next.
+        """
+        ...
+
+    async def newest(self, name: str) -> Edition | None: ...
 
 
 # --- who works on what -----------------------------------------------------------------------

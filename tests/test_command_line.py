@@ -1,5 +1,6 @@
 """The command line as a person uses it: files in, files out, one line when it goes wrong."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,7 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from bot.__main__ import app
+from bot.clock import SystemClock
 from bot.errors import PresetError, UserError
+from bot.prompting.presets import edition, load_presets
+from bot.storage.database import opened
+from bot.storage.versions import SqlPresetVersions
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -79,3 +84,32 @@ def test_what_a_modelfile_cannot_say_is_refused_before_anything_is_written(folde
         troupe("preset", "export", "nova", "out", "--as", "modelfile")
 
     assert not (folder / "out").exists()
+
+
+def test_showing_a_preset_says_its_version_beside_the_json(folder: Path) -> None:
+    preset = {"name": "nova", "provider": "local", "model": "m"}
+    file = folder / "presets" / "nova.json"
+    file.write_text(json.dumps(preset), encoding="utf-8")
+
+    assert shown() == "troupe: no version yet: the service has not started with it\n"
+    asyncio.run(started_with(folder, "nova"))
+    assert shown() == "troupe: version 1\n"
+    file.write_text(json.dumps(preset | {"system": "Hi."}), encoding="utf-8")
+    assert shown().startswith("troupe: edited since version 1; the next start makes")
+    asyncio.run(started_with(folder, "nova"))
+    assert shown() == "troupe: version 2\n"
+
+
+def shown() -> str:
+    """Show nova; gives what is said beside its JSON."""
+    result = CliRunner().invoke(app, ["preset", "show", "nova"], catch_exceptions=False)
+    assert json.loads(result.stdout)["name"] == "nova"
+    return result.stderr
+
+
+async def started_with(folder: Path, name: str) -> None:
+    """Do what the service does with a preset when it starts."""
+    (folder / "data").mkdir(exist_ok=True)
+    preset = load_presets(folder / "presets")[name]
+    async with opened(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
+        await SqlPresetVersions(database, SystemClock()).keep([edition(preset)])

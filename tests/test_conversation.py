@@ -24,7 +24,7 @@ from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
-from bot.storage.tables import conversation, inbox
+from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
 from tests.waiting import passes, until
@@ -76,7 +76,8 @@ class Stage:
         self.conversations = Histories(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         one = Preset.model_validate({**NORA, **(preset or {})})
-        casting = Casting({one.name: one}, one.name, SqlChoices(database, self.clock))
+        choices = SqlChoices(database, self.clock)
+        casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.walk = Walk(
             conversations=self.conversations,
@@ -155,6 +156,14 @@ async def test_a_message_is_answered_once_and_remembered(database: Database) -> 
     assert stage.texts == ["Hi there."]
     assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(stage.backend.prompts) == 1
+
+
+async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("hello")
+    written = select(turn.c.role, turn.c.preset, turn.c.preset_version).order_by(turn.c.id)
+    rows = await database.read(lambda c: c.execute(written).all())
+    assert [tuple(row) for row in rows] == [("user", None, None), ("assistant", "nora", 3)]
 
 
 async def test_messages_are_answered_in_order_each_with_what_came_before(

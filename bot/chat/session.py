@@ -15,6 +15,8 @@ class Turn:
     text: str
     speaker: Person | None  # None: the bot
     at: datetime
+    preset: str | None = None  # who answered, where it is being written down
+    preset_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +56,12 @@ class Choice:
 
     scope: str
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One form of a preset. `version` is its number, or the lowest that it may get."""
+
+    name: str
+    content: str  # as strict JSON
+    version: int

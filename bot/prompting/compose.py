@@ -14,7 +14,9 @@ from bot.errors import UserError
 from bot.prompting.budget import Count, costs, fit
 from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.preset import Preset
+from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
+from bot.prompting.slots import asked, how_to_ask, read_slots
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
@@ -43,13 +45,16 @@ def compose(
     name = preset.role_name or bot_name
     turns = (*session.turns, newest)
     known = labels((turn.speaker for turn in turns if turn.speaker), name)
-    tagged = tagging(preset.user_name_in_message, turns)
+    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
+    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns)
     lines = [
-        Message(turn.role, tag(turn, known, name) if tagged else turn.text)
+        Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    lines[-1] = _with_quote(lines[-1], incoming, session)
     fixed = _fixed(preset)
+    if prompter := prompter_of(preset):
+        fixed, lines = _filled(prompter, preset, lines)
+    lines[-1] = _with_quote(lines[-1], incoming, session)
     history = _history(preset, fixed, lines, count)
     return Composed(
         Prompt(
@@ -88,9 +93,30 @@ def template_of(preset: Preset) -> TemplateChoice:
 
 
 def _fixed(preset: Preset) -> list[Message]:
-    system = "\n\n".join(part for part in (preset.system, preset.persona) if part)
-    pinned = [Message(message.role, message.text) for message in preset.messages]
-    return [Message("system", system), *pinned] if system else pinned
+    system = preset.system_text
+    return [Message("system", system), *_pinned(preset)] if system else _pinned(preset)
+
+
+def _pinned(preset: Preset) -> list[Message]:
+    return [Message(message.role, message.text) for message in preset.messages]
+
+
+def _filled(
+    prompter: AlpacaPrompter | ChatPrompter, preset: Preset, lines: Sequence[Message]
+) -> tuple[list[Message], list[Message]]:
+    """Let the prompter write the system text and the newest turn from the values given there."""
+    values = read_slots(lines[-1].content, prompter.slots)
+    try:
+        made = prompter.generate_prompt(values, return_dict=True)["messages"]
+    except UserError as error:
+        raise UserError(f"{error}. Write:\n{how_to_ask(prompter.slots)}") from None
+    instruction, said = (str(each["content"]).strip("\n") for each in made)
+    takes_turns = isinstance(prompter, ChatPrompter)
+    pinned, earlier = (_pinned(preset), lines[:-1]) if takes_turns else ([], ())
+    if instruction and said:
+        pinned.insert(0, Message("system", instruction))
+    # A model answers a user: where every value went into the instruction, that is the question.
+    return pinned, [*earlier, Message("user", said or instruction)]
 
 
 def _history(

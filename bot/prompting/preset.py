@@ -206,6 +206,11 @@ class Preset(_Strict):
         """The name as commands and files look it up: case and width do not matter."""
         return preset_id(self.name)
 
+    @property
+    def system_text(self) -> str:
+        """What every conversation begins with; empty if there is nothing to say."""
+        return "\n\n".join(part for part in (self.system, self.persona) if part)
+
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: object) -> object:

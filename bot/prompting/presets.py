@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
 from bot.prompting.preset import (
@@ -32,6 +33,7 @@ __all__ = [
     "PresetMessage",
     "PrompterChoice",
     "Wake",
+    "edition",
     "export_preset",
     "find_preset",
     "load_presets",
@@ -91,6 +93,11 @@ def export_preset(preset: Preset) -> str:
             case [{"type": "text", "text": text, **rest}] if not rest:
                 message["content"] = text
     return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def edition(preset: Preset) -> Edition:
+    """Write it down for the list of its versions; its own `version` is the lowest number."""
+    return Edition(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:

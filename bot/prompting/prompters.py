@@ -247,7 +247,7 @@ class ChatPrompter(_Prompter):
 
 
 def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
-    """Build what the preset's `prompter` asks for; its instruction stands behind `system`."""
+    """Build what the preset's `prompter` asks for; the system text stands first."""
     choice = preset.prompter
     if choice is None:
         return None
@@ -256,5 +256,5 @@ def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
         parts = {"system": choice.instruction, "user": choice.user}
     kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
     prompter = kind(parts, choice.extra_keys)
-    prompter.set_model_configs(system=preset.system or "")
+    prompter.set_model_configs(system=preset.system_text)
     return prompter

@@ -6,6 +6,8 @@ from typing import Any
 
 from bot.errors import UserError
 
+_ASK = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
+
 # Words of any script, so `{上下文}` is a slot; `{}` and `{"k": 1}` are plain text.
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -79,6 +81,23 @@ def read_slots(text: str, slots: Sequence[str]) -> str | dict[str, str]:
     by_folded = {name.casefold(): name for name in slots}
     pairs = zip(found[::2], found[1::2], strict=True)
     return {by_folded[name.casefold()]: value.strip() for name, value in pairs}
+
+
+def asks(text: str) -> bool:
+    """Tell whether this is the command `/ask`, which fills the slots of a preset's prompter."""
+    return _ASK.match(text) is not None
+
+
+def asked(text: str) -> str:
+    """Take the command's word away; a text without it stays as it is."""
+    return _ASK.sub("", text, count=1) if asks(text) else text
+
+
+def how_to_ask(slots: Sequence[str]) -> str:
+    """Show people what to write."""
+    if not slots:
+        return "/ask and your question, or the question alone"
+    return "/ask " + "\n".join(f"{name}: …" for name in slots)
 
 
 def _listed(names: Sequence[str]) -> str:

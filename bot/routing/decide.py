@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming, Wake
 from bot.prompting.preset import Preset
+from bot.prompting.slots import asks
 from bot.routing.commands import parse
 
 
@@ -31,7 +32,7 @@ def decide(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> Dec
     """`dice` gives a number from 0 up to 1, for presets that chime in by chance."""
     if incoming.author_is_bot or not incoming.text.strip():
         return Ignore()
-    if incoming.wake is not None:
+    if incoming.wake is not None and not (preset.prompter and asks(incoming.text)):
         command = parse(incoming.text)
         if command is not None:
             return command

@@ -20,14 +20,22 @@ class Cast:
 
     preset: Preset
     scope: str | None
+    version: int | None  # None: nobody numbered it
 
 
 class Casting:
     """Presets resolve from the narrowest scope out: topic or thread > channel > guild > default."""
 
-    def __init__(self, presets: Mapping[str, Preset], default: str, choices: Choices) -> None:
+    def __init__(
+        self,
+        presets: Mapping[str, Preset],
+        default: str,
+        choices: Choices,
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
         """Raises `SettingsError` when there is no preset with the default's name."""
         self.presets = presets
+        self.versions = versions or {}
         self._choices = choices
         try:
             self._default = find_preset(presets, default)
@@ -37,12 +45,15 @@ class Casting:
     async def cast(self, scopes: Sequence[str]) -> Cast:
         choice = await self._choices.chosen(scopes, _KEY)
         if choice is None:
-            return Cast(self._default, None)
+            return self._cast(self._default, None)
         preset = self.presets.get(choice.value)
         if preset is None:  # its file was taken away since
             _log.warning("preset_missing", preset=choice.value, scope=choice.scope)
-            return Cast(self._default, None)
-        return Cast(preset, choice.scope)
+            return self._cast(self._default, None)
+        return self._cast(preset, choice.scope)
+
+    def _cast(self, preset: Preset, scope: str | None) -> Cast:
+        return Cast(preset, scope, self.versions.get(preset.name))
 
     def find(self, name: str) -> Preset:
         """Find a preset by name in any case; raises `UserError` that tells the nearest name."""

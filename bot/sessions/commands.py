@@ -7,6 +7,8 @@ from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
 from bot.prompting.preset import Preset
+from bot.prompting.prompters import prompter_of
+from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
 
 _MAX_LISTED_CHARS = 100
@@ -52,6 +54,8 @@ class CommandDesk:
                 return _begin("A new conversation begins.", cast.preset)
             case (("help" | "start"), _):
                 return await self._help(incoming)
+            case "ask", _:
+                raise UserError("There is nothing to fill in here; just write your message.")
             case name, _:
                 raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
@@ -76,6 +80,8 @@ class CommandDesk:
             cast = await self._casting.cast(incoming.scopes)
             preset, origin = cast.preset, _origin(cast, incoming)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
+        if version := self._casting.versions.get(preset.name):
+            lines.append(f"version: {version}")
         lines += [f"used here: {origin}"] if origin else []
         if preset.system and await self._may_change(incoming):
             lines.append(f"instructions: {preset.system}")
@@ -97,6 +103,8 @@ class CommandDesk:
             "mention me or reply to me.",
             *(f"/{spec.name} – {spec.summary}" for spec in self._known),
         ]
+        if prompter := prompter_of(cast.preset):
+            lines.append(f"Here I answer what is filled in:\n{how_to_ask(prompter.slots)}")
         return Reply("\n".join(lines))
 
     async def _require_admin(self, incoming: Incoming) -> None:

@@ -250,4 +250,6 @@ def _history_row(conversation_key: str, session: int, one: Turn) -> dict[str, ob
         "speaker_name": one.speaker.name if one.speaker else None,
         "text": one.text,
         "at": one.at.timestamp(),
+        "preset": one.preset,
+        "preset_version": one.preset_version,
     }

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-NEWEST = "0001"  # the revision in migrations/ that makes exactly these tables
+NEWEST = "0002"  # the revision in migrations/ that makes exactly these tables
 
 metadata = MetaData(
     naming_convention={
@@ -84,6 +84,8 @@ turn = Table(
     Column("speaker_name", Text),
     Column("text", Text, nullable=False),
     Column("at", Float, nullable=False),
+    Column("preset", Text),  # who answered, and in which version; only of what a model said
+    Column("preset_version", Integer),
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )
@@ -131,4 +133,15 @@ choice = Table(
     Column("value", Text, nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
+)
+
+# Every form that a preset had when the service started with it; numbers of a name only grow.
+preset_version = Table(
+    "preset_version",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("sha256", Text, nullable=False),
+    Column("content", Text, nullable=False),  # as `troupe preset export` writes it
+    Column("first_seen_at", Float, nullable=False),
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from statistics import geometric_mean
 from typing import Any
 
 from jinja2 import Template
@@ -39,6 +40,20 @@ class Row:
 def compare(sizes: Sequence[int] = (5, 50, 500), templates: Sequence[str] = TEMPLATES) -> list[Row]:
     """Render the same conversations both ways, in turns, and take the best of each side."""
     return [_compared(name, size) for name in templates for size in sizes]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Write the figures for people, a line for each template and size, the means at the end."""
+    lines = ["template     messages      ours µs  transformers µs     ratio"]
+    for row in rows:
+        lines.append(
+            f"{row.template:<12} {row.messages:>8} {row.ours_microseconds:>12.1f}"
+            f" {row.transformers_microseconds:>16.1f} {row.times_as_fast:>9.2f}"
+        )
+    for size in dict.fromkeys(row.messages for row in rows):
+        mean = geometric_mean(row.times_as_fast for row in rows if row.messages == size)
+        lines.append(f"all          {size:>8} {'':>12} {'(geometric mean)':>16} {mean:>9.2f}")
+    return "\n".join(lines) + "\n"
 
 
 def _compared(name: str, size: int) -> Row:

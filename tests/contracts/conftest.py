@@ -21,6 +21,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.storage.versions import SqlPresetVersions
 from tests.fakes import FakeCoordinator
 
 
@@ -33,6 +34,7 @@ class Store:
     conversations: SqlConversations
     outbox: SqlOutbox
     choices: SqlChoices
+    versions: SqlPresetVersions
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +70,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             SqlConversations(database, clock),
             SqlOutbox(database, clock),
             SqlChoices(database, clock),
+            SqlPresetVersions(database, clock),
         )
 
 

@@ -69,3 +69,13 @@ def test_every_command_that_is_offered_is_parsed_under_its_name() -> None:
     assert [command.name for spec in COMMANDS if (command := parse(f"/{spec.name}"))] == [
         spec.name for spec in COMMANDS
     ]
+
+
+def test_ask_is_for_presets_with_slots_to_fill() -> None:
+    filled = preset(prompter={"kind": "chat", "instruction": "In {language}."})
+    for line in ("/ask hi", "/ASK\nlanguage: Latin", "/ask@nora_bot language: Latin"):
+        assert decided(line, Wake.DM, filled) == Answer()
+    assert decided("/ask hi", Wake.DM, preset()) == Command("ask", None, "hi")
+    assert decided("/asking", Wake.DM, filled) == Command("asking", None, "")
+    assert decided("/help", Wake.DM, filled) == Command("help", None, "")
+    assert "ask" not in [spec.name for spec in COMMANDS]

@@ -17,10 +17,11 @@ from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from tests.samples import incoming
 
-PRESETS = {
-    one["name"]: Preset.model_validate({"provider": "p", "model": "m", **one})
+PRESETS: dict[str, Preset] = {
+    str(one["name"]): Preset.model_validate({"provider": "p", "model": "m", **one})
     for one in (
         {"name": "assistant", "description": "A helper."},
+        {"name": "translator", "prompter": {"kind": "chat", "instruction": "{from} to {to}:"}},
         {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
     )
 }
@@ -29,7 +30,9 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        self.casting = Casting(PRESETS, "assistant", SqlChoices(database, SystemClock()))
+        self.casting = Casting(
+            PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
+        )
         self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
         self.admin = True
         self.asked: list[Incoming] = []
@@ -107,14 +110,16 @@ async def test_a_view_says_where_the_preset_comes_from(
 
 async def test_the_list_marks_who_answers(office: Office) -> None:
     assert (await office.does("/preset")).text == snapshot(
-        "→ assistant: A helper.\n· nova\n(the default)"
+        "→ assistant: A helper.\n· nova\n· translator\n(the default)"
     )
 
 
 async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
     assert "You are Nova." in (await office.does("/preset show nova")).text
     office.admin = False
-    assert (await office.does("/preset show nova")).text == snapshot("nova\nmodel: p / m")
+    assert (await office.does("/preset show nova")).text == snapshot(
+        "nova\nmodel: p / m\nversion: 4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,7 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
         ("/preset use", "Which preset?"),
         ("/preset use novva", "did you mean 'nova'"),
         ("/preset delete nova", "There is no /preset delete; try use, list, show or reset."),
+        ("/ask hi", "There is nothing to fill in here; just write your message."),
         ("/fly", "I do not know /fly. /help says what I can do."),
     ],
 )
@@ -145,3 +151,11 @@ async def test_help_names_every_command(office: Office, line: str) -> None:
     reply = await office.does(line)
     assert not reply.new_session
     assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
+
+
+async def test_help_shows_what_to_fill_in(office: Office) -> None:
+    await office.casting.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
+
+    reply = await office.does("/help")
+
+    assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
