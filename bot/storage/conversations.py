@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import cast
 
 from sqlalchemy import Connection, Executable, bindparam, exists, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Op, Outgoing, Sending
-from bot.chat.prompt import Role
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
@@ -155,12 +153,9 @@ class SqlConversations(Conversations):
             current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
             turns = tuple(
                 Turn(
-                    cast("Role", row.role),
-                    row.text,
-                    Person(row.speaker_id, row.speaker_name) if row.speaker_id else None,
-                    datetime.fromtimestamp(row.at, UTC),
+                    role, words, Person(who, name) if who else None, datetime.fromtimestamp(at, UTC)
                 )
-                for row in reversed(rows)
+                for role, who, name, words, at, _ in reversed(rows)
             )
             return Session(current, turns)
 

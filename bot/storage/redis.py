@@ -44,6 +44,8 @@ for i = 1, #popped, 2 do
   redis.call('HSET', KEYS[3], popped[i], ARGV[1])
   keys[#keys + 1] = popped[i]
 end
+-- nothing else is ready, so whatever rang before has been answered
+if #popped < 2 * ARGV[2] then redis.call('DEL', KEYS[5]) end
 return keys
 """
 )
@@ -91,6 +93,7 @@ return #dead
 class RedisCoordinator(Coordinator):
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        self._emptied: set[str] = set()  # queues whose last claim left nothing: wait for the bell
         self._notify = redis.register_script(_NOTIFY)
         self._claim = redis.register_script(_CLAIM)
         self._renew = redis.register_script(_RENEW)
@@ -107,11 +110,21 @@ class RedisCoordinator(Coordinator):
         self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
     ) -> Sequence[str]:
         arguments: list[str | int] = [owner, limit, int(lease_seconds * 1000)]
-        claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+        claimed: list[str] = []
+        if wait_seconds <= 0 or queue not in self._emptied:
+            claimed = await self._take(queue, limit, arguments)
         if not claimed and wait_seconds > 0:
             bell = _names(queue)[-1]
             await _answer(self._redis.blpop([bell], timeout=wait_seconds))
-            claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+            claimed = await self._take(queue, limit, arguments)
+        return claimed
+
+    async def _take(self, queue: str, limit: int, arguments: list[str | int]) -> list[str]:
+        claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+        if len(claimed) < limit:
+            self._emptied.add(queue)
+        else:
+            self._emptied.discard(queue)
         return cast("list[str]", claimed)
 
     @override
