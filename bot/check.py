@@ -1,16 +1,18 @@
 """Look at everything an operator set up, and say what is wrong and how to mend it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from bot.app import make_backends, make_platforms, presets_folder
-from bot.errors import TroupeError
+from bot.chat.prompt import Message
+from bot.errors import PresetError, TemplateError, TroupeError
 from bot.ports import Backend, Platform
+from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import find_preset, load_presets
 from bot.settings import Settings, unknown_variables
 from bot.storage.database import opened
 from bot.storage.redis import connected
-from bot.templates.rendering import Renderer
+from bot.templates.rendering import OwnTemplate, Renderer
 
 Tell = Callable[[str], None]
 
@@ -29,6 +31,8 @@ async def check(settings: Settings, tell: Tell) -> bool:
             results.append(False)
 
     await look("presets", _presets(settings))
+    if all(results):
+        await look("templates", _templates(_read(settings)))
     await look("database", _database(settings))
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
@@ -60,6 +64,21 @@ async def _presets(settings: Settings) -> str:
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)
     return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
+
+
+async def _templates(presets: Mapping[str, Preset]) -> str:
+    """Try out what the presets bring along; a model's own template is tried by its backend."""
+    tried = 0
+    async with Renderer() as renderer:
+        for preset in presets.values():
+            choice = template_of(preset)
+            if choice.source or choice.named or choice.strings:
+                try:
+                    await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
+                except TemplateError as error:
+                    raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
+                tried += 1
+    return f"{tried} of {len(presets)} presets bring one" if tried else "those of the models"
 
 
 async def _database(settings: Settings) -> str:
