@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from alembic.script import ScriptDirectory
 
 from bot.app import presets_folder, running
 from bot.backends.models import import_file, installed, pull_default
@@ -19,7 +18,9 @@ from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
 from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
-from bot.storage.database import alembic_config, opened
+from bot.storage.data_dir import made
+from bot.storage.database import opened
+from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
 from bot.templates.bench import compare, table
 from bot.versions import version_of
@@ -126,7 +127,7 @@ def import_preset(
     target = presets_folder(read_settings()) / f"{preset.id}.json"
     if target.exists():
         raise UserError(f"{target} exists already; take it away first or rename the preset")
-    target.write_text(export_preset(preset), encoding="utf-8")
+    _write(target, export_preset(preset))
     _tell(f"{preset.name} is now in {target}")
     for remark in imported.remarks:
         _tell(f"note: {remark}")
@@ -148,11 +149,7 @@ def export_to_file(
     """Write a preset to a file: strict JSON that RodelAgent reads too, or a Modelfile."""
     preset = find_preset(_presets(), name)
     write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
-    text = write(preset)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+    _write(file, write(preset))
     _tell(f"{preset.name} is now in {file}")
 
 
@@ -178,13 +175,13 @@ def list_models() -> None:
 def upgrade_database() -> None:
     """Bring the tables to the newest form; `run` does this by itself."""
     _run(_open_and_close(read_settings()))
-    _tell(f"the database is at {_newest_revision()}")
+    _tell(f"the database is at {NEWEST}")
 
 
 @db_app.command("current")
 def newest_tables() -> None:
     """Name the form of the tables that this version of Troupe wants."""
-    _tell(_newest_revision() or "none")
+    _tell(NEWEST)
 
 
 @bench_app.command("templates")
@@ -209,7 +206,7 @@ def _serve(settings: Settings) -> None:
         form=settings.log_format,
         level=settings.log_level,
         secrets=secrets_of(settings),
-        stream=log_stream(settings.data_dir / "troupe.log" if terminal else None),
+        stream=log_stream(made(settings.data_dir) / "troupe.log" if terminal else None),
     )
 
     async def serve() -> None:
@@ -220,18 +217,13 @@ def _serve(settings: Settings) -> None:
 
 
 async def _open_and_close(settings: Settings) -> None:
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    made(settings.data_dir)
     async with opened(settings.sqlalchemy_url):
         pass
 
 
 def _run(work: Any) -> Any:
-
     return uvloop.run(work)
-
-
-def _newest_revision() -> str | None:
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
 
 
 def _presets() -> dict[str, Preset]:
@@ -241,8 +233,17 @@ def _presets() -> dict[str, Preset]:
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8") from None
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _tell(text: str, *, end: str = "\n") -> None:

@@ -39,6 +39,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.storage.retention import forget_old
 from bot.storage.versions import SqlPresetVersions
 from bot.templates.rendering import Renderer
 
@@ -46,6 +47,7 @@ _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
 _MOST_WALKS = 4000
 _MOST_LANES = 4000
+_FORGET_EVERY_SECONDS = 3600.0
 _SENDING_SECONDS = 30.0  # a request ends within 10 s, so this row's sender is gone
 SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
 
@@ -150,6 +152,7 @@ class App:
                     self.walks.run(),
                     self.lanes.run(),
                     self._give_up_stale(),
+                    self._forget_old(),
                 )
             ]
             try:
@@ -192,6 +195,17 @@ class App:
                 )
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
+
+    async def _forget_old(self) -> None:
+        """Keep the database from growing with what nobody needs any more."""
+        while True:
+            await self.clock.sleep(_FORGET_EVERY_SECONDS)
+            try:
+                forgotten = await forget_old(self.database, self.clock)
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            else:
+                _log.info("forgotten", rows=forgotten)
 
     # --- what the parts ask -----------------------------------------------------------------
 

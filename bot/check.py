@@ -10,6 +10,7 @@ from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import find_preset, load_presets
 from bot.settings import Settings, unknown_variables
+from bot.storage.data_dir import made
 from bot.storage.database import opened
 from bot.storage.redis import connected
 from bot.templates.rendering import OwnTemplate, Renderer
@@ -82,7 +83,7 @@ async def _templates(presets: Mapping[str, Preset]) -> str:
 
 
 async def _database(settings: Settings) -> str:
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    made(settings.data_dir)
     async with opened(settings.sqlalchemy_url) as database:
         return "SQLite" if database.is_sqlite else "PostgreSQL"
 

@@ -16,6 +16,7 @@ from bot.errors import TroupeError
 
 _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
@@ -62,15 +63,10 @@ class Child:
 
     async def start(self) -> None:
         """Start it and wait until it answers; raises `ChildFailed`."""
-        with self._log_file.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                start_new_session=True,  # a Ctrl-C in the terminal is for us; we stop it in order
-            )
+        try:
+            self._process = await self._spawn()
+        except OSError as error:  # no program, no room for a log, no room for a process
+            raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
             async with asyncio.timeout(self._start_seconds):
                 while not await self._ready():
@@ -84,6 +80,17 @@ class Child:
                 f"{self._last_words()}"
             ) from None
         self._serving.set()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with self._log_file.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                start_new_session=True,  # a Ctrl-C in the terminal is for us; we stop it in order
+            )
 
     async def keep(self) -> None:
         """Start it again whenever it dies; runs until cancelled."""
@@ -149,4 +156,4 @@ async def supervised(
 
 def _die_with_parent() -> None:
     # Only Linux can promise that a child ends when its parent is killed with SIGKILL.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

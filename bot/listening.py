@@ -81,7 +81,8 @@ class Listening:
                         await self._introduce(platform)
             finally:
                 await cancelled([run])
-            error = run.exception()
+            # A library may cancel its own tasks; that is a failure as any other.
+            error = ConnectionError("it gave up") if run.cancelled() else run.exception()
             if error is None:
                 return
             self._failed[platform.name] = str(error) or type(error).__name__

@@ -1,18 +1,20 @@
 """Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
 
 import difflib
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
 
 from bot.errors import SettingsError
@@ -90,6 +92,7 @@ class Settings(BaseSettings):
         env_prefix="TROUPE_",
         env_nested_delimiter="__",
         env_file=".env",
+        env_ignore_empty=True,  # what a template or a compose file leaves blank is not set
         toml_file="troupe.toml",
         extra="ignore",  # .env is shared with other programs
         validate_default=True,
@@ -98,7 +101,7 @@ class Settings(BaseSettings):
     data_dir: Path = Path("data")
     presets_dir: Path | None = None  # unset: ./presets, or those that came with the package
     default_preset: str = "assistant"
-    database_url: str | None = None  # unset: SQLite in the data directory
+    database_url: SecretStr | None = None  # unset: SQLite in the data directory
     redis_url: SecretStr | None = None  # unset: an embedded Valkey in the data directory
     telegram: TelegramSettings = TelegramSettings()
     discord: DiscordSettings = DiscordSettings()
@@ -124,7 +127,7 @@ class Settings(BaseSettings):
     @classmethod
     def _complete_providers(cls, given: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
         lowered = {name.lower(): provider for name, provider in given.items()}
-        lowered.setdefault("local", ProviderSettings(kind="llama_cpp"))
+        lowered.setdefault("local", ProviderSettings())
         return {name: _completed(name, provider) for name, provider in lowered.items()}
 
     @classmethod
@@ -142,7 +145,9 @@ class Settings(BaseSettings):
 
     @property
     def sqlalchemy_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.data_dir / 'troupe.db'}"
+        if self.database_url is None:
+            return f"sqlite:///{self.data_dir / 'troupe.db'}"
+        return self.database_url.get_secret_value()
 
 
 def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
@@ -152,6 +157,8 @@ def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
         ValueError: an address or a key is missing; the text names its setting.
     """
     setting = f"TROUPE_PROVIDERS__{name.upper()}__"
+    if name == "local" and not {"kind", "base_url"} & provider.model_fields_set:
+        return provider.model_copy(update={"kind": "llama_cpp"})
     if provider.kind != "openai":
         return provider
     base_url = provider.base_url or WELL_KNOWN.get(name)
@@ -172,6 +179,11 @@ def read_settings(**given: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         raise SettingsError("\n".join(_explained(error))) from None
+    except SourceError as error:  # a text where a group of settings belongs
+        group = "TROUPE_" + str(error).partition('field "')[2].partition('"')[0].upper()
+        raise SettingsError(
+            f"{group} is a group of settings and has no value of its own; set {group}__..."
+        ) from None
     except ValueError as error:  # a troupe.toml that is no TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
 
@@ -190,6 +202,7 @@ def secrets_of(settings: Settings) -> set[str]:
         settings.telegram.token,
         settings.discord.token,
         settings.redis_url,
+        settings.database_url,
         *(provider.api_key for provider in settings.providers.values()),
     ]
     return {secret.get_secret_value() for secret in given if secret is not None}
@@ -197,11 +210,25 @@ def secrets_of(settings: Settings) -> set[str]:
 
 def unknown_variables() -> dict[str, str | None]:
     """Find variables that look like settings and are none, each with the nearest that is one."""
-    known = {"TROUPE_" + name.upper() for name in Settings.model_fields}
-    unknown: dict[str, str | None] = {}
-    for variable in os.environ:
-        name = variable.upper()
-        if name.startswith("TROUPE_") and name.split("__")[0] not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            unknown[variable] = near[0] if near else None
-    return unknown
+    heads = ["TROUPE_" + name.upper() for name in Settings.model_fields]
+    given = {**DotEnvSettingsSource(Settings).env_vars, **EnvSettingsSource(Settings).env_vars}
+    names = sorted(name.upper() for name in given if name.upper().startswith("TROUPE_"))
+    return {name: _nearest(name, heads) for name in names if name.split("__")[0] not in heads}
+
+
+def _nearest(name: str, heads: list[str]) -> str | None:
+    """TROUPE_DISCORD_TOKEN -> TROUPE_DISCORD__TOKEN."""
+    head, *rest = name.split("__")
+    if rest:
+        near = difflib.get_close_matches(head, heads, n=1)
+        return "__".join([*near, *rest]) if near else None
+    whole = [*heads, *(f"{head}__{part}" for head, parts in _groups() for part in parts)]
+    return next(iter(difflib.get_close_matches(name, whole, n=1)), None)
+
+
+def _groups() -> list[tuple[str, list[str]]]:
+    return [
+        ("TROUPE_" + name.upper(), [part.upper() for part in field.annotation.model_fields])
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Part)
+    ]

@@ -4,13 +4,17 @@ import asyncio
 import os
 import signal
 
+import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
+from bot.errors import PlatformFatal
 from bot.listening import Listening
-from bot.ports import Intake, Platform, Surface
+from bot.ports import Clock, Intake, Platform, Surface
+from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
+from tests.waiting import passes, until
 
 
 class FakePlatform(Platform):
@@ -80,3 +84,53 @@ async def test_it_says_where_it_can_be_found_once_it_can() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     await stopped
     await listening.close()
+
+
+class FailingPlatform(FakePlatform):
+    """Fails as often as it was told to, and then comes to its end."""
+
+    def __init__(self, name: str, *errors: BaseException) -> None:
+        super().__init__()
+        self.runs = 0
+        self._name = name
+        self._errors = list(errors)
+
+    @property
+    @override
+    def name(self) -> str:
+        return self._name
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        self.runs += 1
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+def listening_to(*platforms: Platform, clock: Clock | None = None) -> Listening:
+    return Listening(platforms, FakeIntake(), clock or SystemClock(), lambda _: None)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError(), asyncio.CancelledError()])
+async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
+    clock, platform = FakeClock(), FailingPlatform("fake", error)
+    listening = listening_to(platform, clock=clock)
+    stopped = asyncio.create_task(listening.until_stopped())
+    await until(lambda: listening.trouble(platform) not in {None, "not connected"})
+    await passes(clock, 3)
+    await stopped
+    assert platform.runs == 2
+    assert listening.trouble(platform) == "not connected"
+
+
+async def test_who_is_refused_for_good_at_the_start_ends_the_service() -> None:
+    listening = listening_to(FakePlatform(), FailingPlatform("b", PlatformFatal("wrong token")))
+    with pytest.raises(PlatformFatal, match="wrong token"):
+        await listening.until_stopped()
+    await listening.close()
+
+
+async def test_it_ends_when_every_platform_has_nothing_more_to_hear() -> None:
+    listening = listening_to(FailingPlatform("a"), FailingPlatform("b"))
+    async with asyncio.timeout(5):
+        await listening.until_stopped()

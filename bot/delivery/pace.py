@@ -30,12 +30,16 @@ class Pace:
 
     def seconds_until_free(self, lane: str, limits: Limits, now: float, *, reserve: int) -> float:
         """How long to wait for a call that leaves `reserve` further ones free; 0: go ahead."""
-        blocked = self._blocked_until.get(lane, now) - now
+        blocked = self.seconds_blocked(lane, now)
         careful = reserve > 0 or self._careful_until.get(lane, now) > now
         if limits.calls_per_minute is None or not careful:
-            return max(0.0, blocked)
+            return blocked
         tolerance = (limits.burst - 1 - reserve) * 60 / limits.calls_per_minute
-        return max(0.0, blocked, self._earliest.get(lane, now) - tolerance - now)
+        return max(blocked, self._earliest.get(lane, now) - tolerance - now)
+
+    def seconds_blocked(self, lane: str, now: float) -> float:
+        """How long the platform wants to hear nothing at all from there."""
+        return max(0.0, self._blocked_until.get(lane, now) - now)
 
     def count(self, lane: str, limits: Limits, now: float) -> None:
         if limits.calls_per_minute is None:
@@ -107,6 +111,9 @@ class PacedSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
+        blocked = self._pace.seconds_blocked(address.lane, self._clock.monotonic())
+        if blocked > 0:
+            raise RateLimited(blocked)
         await self._surface.typing(address)
 
     @override

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 from typing_extensions import override
 
@@ -71,27 +70,6 @@ class SqliteThreads(Connections):
     def _commit(self, unit: Unit[T]) -> T:
         with self._writer.begin() as connection:
             return unit(connection)
-
-
-class PostgresPool(Connections):
-    """Connections that wait in the loop."""
-
-    def __init__(self, url: URL) -> None:
-        self._engine = create_async_engine(url, pool_size=16, max_overflow=16)
-
-    @override
-    async def read(self, unit: Unit[T]) -> T:
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(unit)
-
-    @override
-    async def commit(self, unit: Unit[T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(unit)
-
-    @override
-    async def close(self) -> None:
-        await self._engine.dispose()
 
 
 def _sqlite(url: URL, connections: int) -> Engine:

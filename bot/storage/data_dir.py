@@ -9,6 +9,15 @@ from pathlib import Path
 from bot.errors import SettingsError
 
 
+def made(data_dir: Path) -> Path:
+    """Make the folder unless it is there; raises `SettingsError` when it cannot be used."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(data_dir, error) from None
+    return data_dir
+
+
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Make the folder and keep every other process out of it for the length of the block.
@@ -17,13 +26,9 @@ def locked(data_dir: Path) -> Iterator[None]:
         SettingsError: it cannot be made, or another process has it.
     """
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        lock = (data_dir / "troupe.lock").open("a+")
+        lock = (made(data_dir) / "troupe.lock").open("a+")
     except OSError as error:
-        raise SettingsError(
-            f"the data directory {data_dir} cannot be used ({error.strerror}); "
-            "mend it or set TROUPE_DATA_DIR"
-        ) from None
+        raise _unusable(data_dir, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,3 +42,10 @@ def locked(data_dir: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _unusable(data_dir: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"the data directory {data_dir} cannot be used ({error.strerror}); "
+        "mend it or set TROUPE_DATA_DIR"
+    )

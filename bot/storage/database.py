@@ -8,22 +8,20 @@ messages cost about what one does.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
+from importlib import import_module  # noqa: TID251 # for what few runs need
 from typing import Any, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.connections import Connections, PostgresPool, SqliteThreads, Unit
+from bot.storage.connections import Connections, SqliteThreads, Unit
+from bot.storage.tables import NEWEST
 
 T = TypeVar("T")
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _MOST_UNITS_IN_A_COMMIT = 200
 
 
@@ -57,7 +55,8 @@ class Database:
 
     async def migrate(self) -> None:
         """Bring the tables to the newest form; does nothing when they have it."""
-        await self._commit(_upgrade)
+        if not await self.read(_is_newest):
+            await self._commit(import_module("bot.storage.migrating").upgrade)
 
     async def write_queued(self) -> None:
         """Be the one writer of an SQLite file; runs until cancelled."""
@@ -114,7 +113,7 @@ async def opened(url: str) -> AsyncIterator[Database]:
     if parsed.get_backend_name() == "sqlite":
         connections = SqliteThreads(parsed.set(drivername="sqlite"))
     elif parsed.drivername == "postgresql+asyncpg":
-        connections = PostgresPool(parsed)
+        connections = import_module("bot.storage.postgres").PostgresPool(parsed)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
@@ -163,13 +162,8 @@ def _remedy(url: URL) -> str:
     return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
 
-def alembic_config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    return config
-
-
-def _upgrade(connection: Connection) -> None:
-    config = alembic_config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+def _is_newest(connection: Connection) -> bool:
+    if not inspect(connection).has_table("alembic_version"):
+        return False
+    stands_at = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
+    return stands_at.scalars().all() == [NEWEST]

@@ -17,6 +17,8 @@ from sqlalchemy import (
     text,
 )
 
+NEWEST = "0002"  # the revision in migrations/ that makes exactly these tables
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -12,6 +12,8 @@ from urllib.parse import quote
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from bot.errors import SettingsError
+
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
 _SHORTEST_SECRET = 6
@@ -101,8 +103,13 @@ def log_stream(file: Path | None) -> TextIO:
     """Open a file to log to, or give the standard error where there is none."""
     if file is None:
         return sys.stderr
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file.open("a", encoding="utf-8", buffering=1)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("a", encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise SettingsError(
+            f"the log {file} cannot be written ({error.strerror}); mend it or set TROUPE_DATA_DIR"
+        ) from None
 
 
 def _forms_of(secret: str) -> set[str]:

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, update
 
 from bot.chat.outgoing import Op, Outgoing, Sending
 from bot.chat.session import Claim, Heard, Turn
 from bot.errors import Fenced, Refused
-from bot.storage.database import alembic_config
-from bot.storage.tables import inbox, outbox
+from bot.storage.migrating import alembic_config
+from bot.storage.tables import NEWEST, inbox, outbox
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
@@ -310,3 +311,7 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
         return True
 
     assert await store.database.write(unit)
+
+
+def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
+    assert ScriptDirectory.from_config(alembic_config()).get_current_head() == NEWEST

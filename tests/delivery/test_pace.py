@@ -1,10 +1,15 @@
 """One clock per chat, shared by messages and edits."""
 
+import asyncio
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
-from bot.delivery.pace import Pace
+from bot.delivery.pace import Pace, PacedSurface
+from bot.errors import RateLimited
+from tests.fakes import CHAT, FakeClock, FakeSurface
 
 GROUP = Limits(4096, "utf16", 3.5, 4, calls_per_minute=20, burst=5, placeholder="…")
 
@@ -58,3 +63,42 @@ def test_no_minute_ever_holds_more_than_the_rate_and_one_burst(pauses: list[floa
             sent.append(now)
     for start in sent:
         assert sum(start <= at < start + 60 for at in sent) <= 20 + 5
+
+
+async def test_a_chat_that_was_refused_gets_no_typing_either_before_its_time() -> None:
+    clock, surface = FakeClock(), FakeSurface()
+    paced = PacedSurface(surface, Pace(), clock)
+    surface.refuse("edit", RateLimited(30))
+    with pytest.raises(RateLimited):
+        await paced.edit(CHAT, "1", "text")
+    with pytest.raises(RateLimited) as refused:
+        await paced.typing(CHAT)
+    assert refused.value.retry_after_seconds == 30
+    await clock.advance(30)
+    await paced.typing(CHAT)
+    assert [call for call, _ in surface.calls] == ["edit", "typing"]
+
+
+async def test_a_short_wait_is_slept_through_and_a_long_one_told() -> None:
+    clock, surface = FakeClock(), FakeSurface()
+    paced = PacedSurface(surface, Pace(), clock)
+    surface.refuse("delete", RateLimited(2))
+    with pytest.raises(RateLimited):
+        await paced.delete(CHAT, "1")
+    deleting = asyncio.create_task(paced.delete(CHAT, "1"))
+    await clock.advance(1.9)
+    assert not deleting.done()
+    await clock.advance(0.1)
+    await deleting
+    surface.refuse("delete", RateLimited(3))
+    for _ in range(2):
+        with pytest.raises(RateLimited):
+            await paced.delete(CHAT, "1")
+
+
+async def test_a_courtesy_never_waits() -> None:
+    clock, surface, pace = FakeClock(), FakeSurface(), Pace()
+    pace.block(CHAT.lane, clock.monotonic(), 1)
+    with pytest.raises(RateLimited):
+        await PacedSurface(surface, pace, clock, courtesy=True).edit(CHAT, "1", "text")
+    assert surface.calls == []

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+from collections.abc import Sequence
 from typing import Any, Self
 
 from aiohttp import web
@@ -14,7 +16,7 @@ class Model:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
-        self.seconds_between_pieces = 0.01
+        self.pauses: Sequence[float] = (0.01,)  # seconds between pieces; each answer takes one
         self.pieces = 4
         self.open = asyncio.Event()  # while it is not set, every answer stops in its middle
         self.open.set()
@@ -49,12 +51,13 @@ class Model:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         size = -(-len(answer) // self.pieces)
+        pause = random.choice(self.pauses)
         pieces = [answer[start : start + size] for start in range(0, len(answer), size)]
         for number, piece in enumerate(pieces):
             if number == len(pieces) // 2:
                 self.half_way += 1
                 await self.open.wait()
-            await asyncio.sleep(self.seconds_between_pieces)
+            await asyncio.sleep(pause)
             await response.write(_event({"content": piece}, None))
         await response.write(_event({}, "stop"))
         await response.write(b"data: [DONE]\n\n")

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from tests.e2e import crashing
 
+CHECKOUT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 
 
@@ -70,12 +71,12 @@ class Nursery:
 
 
 @asynccontextmanager
-async def nursery(checkout: Path) -> AsyncIterator[Nursery]:
+async def nursery() -> AsyncIterator[Nursery]:
     """Keep a nursery for the length of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.e2e.nursery"),
-        cwd=checkout,
+        cwd=CHECKOUT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

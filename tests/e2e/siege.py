@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from tests.e2e.checker import Verdict, judge
 from tests.e2e.crashing import POINTS
-from tests.e2e.nursery import Nursery
 from tests.e2e.service import Service
 from tests.e2e.world import World
 
@@ -62,17 +61,17 @@ def furnish(world: World) -> None:
         world.topics()
 
 
-async def besiege(service: Service, world: World, nursery: Nursery, plan: Plan) -> Outcome:
+async def besiege(service: Service, world: World, plan: Plan) -> Outcome:
     """Talk and kill as planned, then wait until nothing changes any more, and judge."""
     dice = random.Random(plan.seed)
     outcome = Outcome(plan)
     began = time.monotonic()
-    await _meet(service, world, nursery, plan)
+    await _meet(service, world, plan)
     world.lose_answers(plan.lost_answers, random.Random(dice.random()))
     async with asyncio.TaskGroup() as group:
         talking = group.create_task(_talk(world, plan, random.Random(dice.random())))
-        await _kill(service, nursery, outcome, random.Random(dice.random()))
-        await service.start_to_crash(nursery, "never", 1, plan.build)
+        await _kill(service, outcome, random.Random(dice.random()))
+        await service.start_to_crash("never", 1, plan.build)
         await talking
     await finished(world, plan.give_up_seconds)
     assert await service.stop() == 0, "the service did not end in order"
@@ -82,12 +81,11 @@ async def besiege(service: Service, world: World, nursery: Nursery, plan: Plan) 
     return outcome
 
 
-async def _meet(service: Service, world: World, nursery: Nursery, plan: Plan) -> None:
+async def _meet(service: Service, world: World, plan: Plan) -> None:
     """Let the bot come to know every place: of a private chat that is new nobody tells a bot that
     was away, and what was said before its first start is not meant for it.
     """
-    await service.start_to_crash(nursery, "never", 1)
-    await service.ready()
+    await service.begin()
     for number, place in enumerate(world.places.values()):
         place.ask(f"f{number:04x}")
     await finished(world, plan.give_up_seconds)
@@ -110,7 +108,7 @@ def _words(dice: random.Random) -> int:
     return dice.choice(_LONG_ANSWERS) if dice.random() < 0.08 else dice.randint(1, 40)
 
 
-async def _kill(service: Service, nursery: Nursery, outcome: Outcome, dice: random.Random) -> None:
+async def _kill(service: Service, outcome: Outcome, dice: random.Random) -> None:
     """Start it until it has died as often as planned, at every point in turn."""
     plan = outcome.plan
     order: list[str] = []
@@ -118,11 +116,11 @@ async def _kill(service: Service, nursery: Nursery, outcome: Outcome, dice: rand
         order = order or dice.sample(plan.points, len(plan.points))
         point = order.pop()
         crash = "never" if point == _RANDOM else point
-        await service.start_to_crash(nursery, crash, dice.randint(1, 6), plan.build)
+        await service.start_to_crash(crash, dice.randint(1, 10), plan.build)
         try:
             if point == _RANDOM:
                 await service.ready()
-                await service.ended(dice.uniform(0.1, 2.0))
+                await service.ended(dice.uniform(0.2, 2.5))
             else:
                 await service.ended(plan.patience_seconds)
         except TimeoutError:

@@ -4,7 +4,7 @@ import itertools
 import re
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from tests.e2e.checker import judge
 from tests.e2e.model import Model
+from tests.e2e.nursery import nursery
 from tests.e2e.service import Service
 from tests.e2e.siege import finished
 from tests.e2e.world import World
@@ -52,6 +53,17 @@ async def last_line(service: Service) -> str:
     lines = re.findall(r"^troupe: (?!on |health at )(.+)$", service.said(), re.MULTILINE)
     assert len(lines) == 1, service.said()
     return str(lines[0])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(
+    world: World, model: Model, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Service]:
+    async with nursery() as cradle:
+        installed = Service(tmp_path_factory.mktemp("service"), world, model, cradle)
+        yield installed
+        if installed.running:
+            await installed.kill()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -75,7 +75,7 @@ async def rooms(world: World, model: Model, service: Service) -> AsyncIterator[R
 
 @pytest.fixture(autouse=True)
 def even_pace(model: Model) -> None:
-    model.seconds_between_pieces, model.pieces = 0.01, 4
+    model.pauses, model.pieces = (0.01,), 4
     model.open.set()
 
 
@@ -115,7 +115,7 @@ async def test_others_and_their_bots_are_not_answered(rooms: Rooms) -> None:
 
 @pytest.mark.parametrize(("kind", "limit"), [("channel", 2000), ("telegram_private", 4096)])
 async def test_long_answer_is_split_in_order(rooms: Rooms, kind: str, limit: int) -> None:
-    rooms.model.seconds_between_pieces, rooms.model.pieces = 0.4, 8  # so that it is seen growing
+    rooms.model.pauses, rooms.model.pieces = (0.4,), 8  # so that it is seen growing
     before = len(rooms.answers(kind))
     answer = rooms.ask(kind, 1300)
     await until(lambda: " ".join(rooms.answers(kind)[before:]) == answer, 30)
@@ -206,7 +206,7 @@ async def test_without_its_valkey_it_answers_all_the_same(rooms: Rooms) -> None:
         children = psutil.Process(rooms.service.process.pid).children()
         return [child for child in children if "valkey" in child.name()]
 
-    rooms.model.seconds_between_pieces = 0.2
+    rooms.model.pauses = (0.2,)
     asked = [(kind, rooms.ask(kind)) for kind in KINDS]
     (valkey,) = valkeys()
     valkey.kill()

@@ -3,7 +3,6 @@
 from typing import TypeVar
 
 from aiogram import Bot
-from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import TelegramAPIServer
 from aiogram.exceptions import (
     AiogramError,
@@ -30,6 +29,7 @@ from bot.errors import (
     Unreachable,
     Vanished,
 )
+from bot.platforms.telegram.session import JsonSession
 from bot.settings import TelegramSettings
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Api:
     def __init__(self, settings: TelegramSettings) -> None:
         if settings.token is None:
             raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; @BotFather gives one")
-        session = AiohttpSession(
+        session = JsonSession(
             api=TelegramAPIServer.from_base(settings.api_base), limit=_CONNECTIONS
         )
         try:

@@ -112,7 +112,7 @@ async def test_after_an_outage_a_short_poll_tells_at_once_that_it_is_over(rig: R
         await rig.telegram.wait(lambda: len(rig.calls("getUpdates")) == 3)
         assert bot.trouble is None
 
-    assert [call["timeout"] for call in rig.calls("getUpdates")][:3] == ["30", "0", "30"]
+    assert [call["timeout"] for call in rig.calls("getUpdates")][:3] == [30, 0, 30]
 
 
 async def test_what_was_not_stored_is_kept_and_never_acknowledged(rig: Rig) -> None:

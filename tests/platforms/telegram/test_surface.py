@@ -77,11 +77,11 @@ async def test_message_goes_out_plain_without_preview_as_a_reply(
     assert rig.telegram.msgs[GROUP][int(sent)]["reply_to_message"]["message_id"] == 1
     (call,) = rig.calls("sendMessage")
     assert call == {
-        "chat_id": str(GROUP),
+        "chat_id": GROUP,
         "text": "<b>5 < 6</b> ask @alice",
-        "entities": '[{"type": "code", "offset": 17, "length": 6}]',
-        "link_preview_options": '{"is_disabled": true}',
-        "reply_parameters": '{"message_id": 1, "allow_sending_without_reply": true}',
+        "entities": [{"type": "code", "offset": 17, "length": 6}],
+        "link_preview_options": {"is_disabled": True},
+        "reply_parameters": {"message_id": 1, "allow_sending_without_reply": True},
     }
 
 
@@ -105,7 +105,7 @@ async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
 
     assert rig.telegram.msgs[FORUM][int(sent)]["message_thread_id"] == 9
     assert rig.calls("sendChatAction") == [
-        {"chat_id": str(FORUM), "message_thread_id": "9", "action": "typing"}
+        {"chat_id": FORUM, "message_thread_id": 9, "action": "typing"}
     ]
 
 

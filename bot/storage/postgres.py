@@ -1,0 +1,33 @@
+"""PostgreSQL: connections that wait in the loop.
+
+Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
+"""
+
+from typing import TypeVar
+
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import create_async_engine
+from typing_extensions import override
+
+from bot.storage.connections import Connections, Unit
+
+T = TypeVar("T")
+
+
+class PostgresPool(Connections):
+    def __init__(self, url: URL) -> None:
+        self._engine = create_async_engine(url, pool_size=16, max_overflow=16)
+
+    @override
+    async def read(self, unit: Unit[T]) -> T:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(unit)
+
+    @override
+    async def commit(self, unit: Unit[T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(unit)
+
+    @override
+    async def close(self) -> None:
+        await self._engine.dispose()

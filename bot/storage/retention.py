@@ -1,0 +1,47 @@
+"""Forget what has done its service: what was answered, and what was sent."""
+
+from sqlalchemy import Select, Table, delete, exists, select
+
+from bot.ports import Clock
+from bot.storage.database import Database
+from bot.storage.tables import inbox, outbox
+
+# As long as a platform may deliver a message again; a row is what a repetition is recognised by.
+_INBOX_SECONDS = 14 * 86_400.0
+_OUTBOX_SECONDS = 7 * 86_400.0
+_ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
+
+
+async def forget_old(database: Database, clock: Clock) -> int:
+    """Delete old rows that nothing rests on any more; gives their number."""
+    now = clock.now()
+    answered = select(inbox.c.id).where(
+        inbox.c.state == "done", inbox.c.received_at < now - _INBOX_SECONDS
+    )
+    return await _forget(database, inbox, answered) + await _forget(
+        database, outbox, _sent_before(now - _OUTBOX_SECONDS)
+    )
+
+
+def _sent_before(moment: float) -> Select[tuple[int]]:
+    """Rows of turns that have come to their end: an edit still to come needs its message's id."""
+    other = outbox.alias("other")
+    unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(["sent", "dead"]))
+    turn = inbox.c.platform + ":" + inbox.c.external_key
+    unanswered = select(turn).where(inbox.c.state == "new")
+    return select(outbox.c.id).where(
+        outbox.c.state.in_(["sent", "dead"]),
+        outbox.c.started_at < moment,
+        outbox.c.turn.not_in(unanswered),
+        ~unsent,
+    )
+
+
+async def _forget(database: Database, table: Table, old: Select[tuple[int]]) -> int:
+    # The search reads the whole table, so it is no part of a transaction that others wait for; what
+    # it finds is final.
+    ids = await database.read(lambda c: list(c.execute(old).scalars()))
+    for start in range(0, len(ids), _ROWS_AT_ONCE):
+        some = delete(table).where(table.c.id.in_(ids[start : start + _ROWS_AT_ONCE]))
+        await database.write(lambda c, some=some: c.execute(some).rowcount)  # type: ignore[misc]
+    return len(ids)

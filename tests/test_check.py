@@ -1,0 +1,111 @@
+"""`troupe check` says a line about each thing, and how to mend what is wrong."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bot.check import check
+from bot.settings import read_settings
+
+ECHO = {"name": "assistant", "provider": "echo", "model": "m"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a preset that an echo plays."""
+    for name in os.environ:  # noqa: TID251 # to take them away
+        if name.startswith("TROUPE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
+    write_preset(tmp_path, ECHO)
+    return tmp_path
+
+
+def write_preset(folder: Path, preset: dict[str, str]) -> None:
+    (folder / "presets").mkdir(exist_ok=True)
+    (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+
+
+async def looked(**given: object) -> tuple[bool, list[str]]:
+    lines: list[str] = []
+    well = await check(read_settings(**given), lines.append)
+    return well, lines
+
+
+def wrong(lines: list[str]) -> list[str]:
+    return [line.removeprefix("WRONG  ") for line in lines if line.startswith("WRONG")]
+
+
+async def test_where_all_is_well_each_thing_has_its_line() -> None:
+    well, lines = await looked()
+    assert well
+    assert lines == [
+        "ok     settings",
+        "ok     presets: 1 in presets; assistant is the default",
+        "ok     database: SQLite",
+        "ok     coordinator: an embedded Valkey, started with the service",
+        "ok     provider echo: an echo",
+    ]
+
+
+async def test_a_misspelt_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_DISCORD_TOKEN", "x")
+    well, lines = await looked()
+    assert not well
+    assert wrong(lines) == [
+        "settings: TROUPE_DISCORD_TOKEN is no setting of Troupe; "
+        "did you mean TROUPE_DISCORD__TOKEN?"
+    ]
+
+
+async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "sytem": "You are."})
+    well, lines = await looked()
+    assert not well
+    assert wrong(lines) == [
+        "presets: presets/assistant.json, line 1: unknown key 'sytem'; did you mean 'system'?"
+    ]
+
+
+async def test_a_provider_that_is_not_set_up_is_named_with_its_setting(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "provider": "groq"})
+    _, lines = await looked()
+    assert wrong(lines) == [
+        "presets: preset 'assistant' wants the provider 'groq', which is not set up; "
+        "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL"
+    ]
+
+
+async def test_every_wrong_thing_is_told_not_only_the_first(folder: Path) -> None:
+    (folder / "data").touch()
+    well, lines = await looked(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
+    assert not well
+    assert [line.split(":")[0] for line in wrong(lines)] == ["presets", "database", "coordinator"]
+
+
+async def test_a_data_directory_that_is_a_file_names_its_setting(folder: Path) -> None:
+    (folder / "data").touch()
+    _, lines = await looked()
+    [line] = wrong(lines)
+    assert "data directory data cannot be used" in line
+    assert "TROUPE_DATA_DIR" in line
+
+
+async def test_a_database_that_is_away_tells_no_password() -> None:
+    _, lines = await looked(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
+    [line] = wrong(lines)
+    assert line.startswith("database: the database failed: ")
+    assert "hunter2" not in line
+
+
+async def test_a_provider_that_is_away_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:1/v1")
+    write_preset(folder, {**ECHO, "provider": "mine"})
+    well, lines = await looked()
+    assert not well
+    assert wrong(lines)[0].startswith("provider mine: ")

@@ -1,0 +1,160 @@
+"""Helper processes come up, come up again, and never outlive us."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bot.children import ChildFailed, supervised
+from tests.waiting import until
+
+SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+DEAF = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('up', flush=True); time.sleep(60)",
+]
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from bot.children import supervised
+
+async def ready():
+    return True
+
+async def main():
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    async with supervised("sleeper", command, ready=ready, log_file=Path("log")) as child:
+        print(child.pid, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "child.log"
+
+
+def says_up(log: Path) -> Callable[[], Awaitable[bool]]:
+    async def ready() -> bool:
+        return printed(log)
+
+    return ready
+
+
+def printed(log: Path) -> bool:
+    return log.exists() and "up" in log.read_text(encoding="utf-8")
+
+
+def take_away(log: Path) -> Path:
+    """Take the folder of the log away, so that no process can be started with it."""
+    log.unlink()
+    return log.parent.rename(log.parent.with_name("away"))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def test_it_serves_for_the_length_of_the_block(log: Path) -> None:
+    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+        pid = child.pid
+        assert pid is not None
+        assert child.serving
+        assert alive(pid)
+    assert not alive(pid)
+    assert child.pid is None
+
+
+async def test_it_is_started_again_when_it_dies(log: Path) -> None:
+    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not child.serving)
+        await child.wait_serving(10)
+        assert child.restarts == 1
+        assert child.pid != first
+
+
+async def test_what_ends_at_once_says_its_last_words(log: Path) -> None:
+    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
+
+    async def never() -> bool:
+        return False
+
+    with pytest.raises(ChildFailed, match="engine ended at once: no such model"):
+        async with supervised("engine", command, ready=never, log_file=log):
+            pytest.fail("it started")
+
+
+async def test_what_never_answers_is_given_up_and_ended(log: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    with pytest.raises(ChildFailed, match=r"did not answer within 1 s: up|it printed nothing"):
+        async with supervised("engine", SLEEPER, ready=never, log_file=log, start_seconds=1):
+            pytest.fail("it started")
+
+
+@pytest.mark.parametrize("place", ["program", "log"])
+async def test_what_cannot_be_started_is_one_line(log: Path, place: str) -> None:
+    async def never() -> bool:
+        return False
+
+    command = ["/no/such/program"] if place == "program" else SLEEPER
+    file = log.parent / "none" / "log" if place == "log" else log
+    with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
+        async with supervised("engine", command, ready=never, log_file=file):
+            pytest.fail("it started")
+
+
+async def test_a_keeper_goes_on_when_a_restart_cannot_even_be_tried(log: Path) -> None:
+    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+        assert child.pid is not None
+        away = take_away(log)
+        os.kill(child.pid, signal.SIGKILL)
+        await until(lambda: child.restarts > 0)
+        away.rename(log.parent)  # once, in a test
+        await child.wait_serving(10)
+
+
+async def test_waiting_for_what_is_down_ends(log: Path) -> None:
+    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await until(lambda: not child.serving)
+        with pytest.raises(ChildFailed, match="sleeper is not up; see "):
+            await child.wait_serving(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")
+async def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[1])
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, cwd=tmp_path, env={"PYTHONPATH": root}, stdout=-1
+    )
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert alive(child)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not alive(child))
+
+
+async def test_what_does_not_hear_is_killed(log: Path) -> None:
+    async with supervised("deaf", DEAF, ready=says_up(log), log_file=log) as child:
+        pid = child.pid
+    assert pid is not None
+    assert not alive(pid)

@@ -1,0 +1,179 @@
+"""What an operator sets, and the one line that says what is wrong with it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bot.errors import SettingsError
+from bot.settings import WELL_KNOWN, Settings, read_settings, secrets_of, unknown_variables
+
+CANARY = "canary-4f1d2c"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without any settings, in an environment without any."""
+    for name in os.environ:  # noqa: TID251 # to take them away
+        if name.startswith("TROUPE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def wrong(**given: object) -> str:
+    with pytest.raises(SettingsError) as told:
+        read_settings(**given)
+    return str(told.value)
+
+
+def test_without_any_setting_everything_is_embedded() -> None:
+    settings = read_settings()
+    assert settings.sqlalchemy_url == "sqlite:///data/troupe.db"
+    assert settings.redis_url is None
+    assert settings.providers["local"].kind == "llama_cpp"
+    assert settings.discord.token is None
+
+
+def test_the_environment_wins_over_env_file_and_that_over_toml(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "troupe.toml").write_text(
+        'default_preset = "toml"\nlog_level = "debug"\n[console]\nport = 1\n', encoding="utf-8"
+    )
+    (folder / ".env").write_text(
+        "TROUPE_DEFAULT_PRESET=file\nTROUPE_CONSOLE__PORT=2\nOTHER=x\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("TROUPE_DEFAULT_PRESET", "environment")
+    settings = read_settings()
+    assert settings.default_preset == "environment"
+    assert settings.console.port == 2
+    assert settings.log_level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("TROUPE_CONSOLE__PORT", "x", "TROUPE_CONSOLE__PORT: "),
+        ("TROUPE_CONSOLE__PORT", "70000", "TROUPE_CONSOLE__PORT: "),
+        ("TROUPE_LOG_FORMAT", "xml", "TROUPE_LOG_FORMAT: Input should be 'console' or 'json'"),
+        ("TROUPE_TELEGRAM__POLL_SECONDS", "-1", "TROUPE_TELEGRAM__POLL_SECONDS: "),
+        ("TROUPE_DISCORD__TOKN", "x", "TROUPE_DISCORD__TOKN: "),
+        ("TROUPE_DISCORD", "x", "TROUPE_DISCORD"),
+        ("TROUPE_ADMINS", "discord:1,alice", "TROUPE_ADMINS: 'alice' is not of the form"),
+        (
+            "TROUPE_PROVIDERS__MINE__API_KEY",
+            "k",
+            "TROUPE_PROVIDERS: provider 'mine' has no address",
+        ),
+        ("TROUPE_PROVIDERS__OPENAI__MODEL", "m", "TROUPE_PROVIDERS: provider 'openai' has no key"),
+        ("TROUPE_PROVIDERS__MINE__KIND", "magic", "TROUPE_PROVIDERS__MINE__KIND: "),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    told = wrong()
+    assert told.startswith(line)
+    assert len(told.splitlines()) == 1
+    assert "toml" not in told
+
+
+def test_every_wrong_setting_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_LOG_FORMAT", "xml")
+    monkeypatch.setenv("TROUPE_CONSOLE__PORT", "x")
+    assert len(wrong().splitlines()) == 2
+
+
+def test_a_toml_file_that_is_none_is_named(folder: Path) -> None:
+    (folder / "troupe.toml").write_text("a = = b", encoding="utf-8")
+    assert wrong().startswith("troupe.toml cannot be read: ")
+
+
+def test_what_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REDIS_URL", "DATABASE_URL", "DISCORD__TOKEN", "CONSOLE__PORT", "PRESETS_DIR"):
+        monkeypatch.setenv(f"TROUPE_{name}", "")
+    settings = read_settings()
+    assert (settings.redis_url, settings.presets_dir) == (None, None)
+    assert settings.console.port == 8710
+    assert settings.sqlalchemy_url.startswith("sqlite")
+
+
+def test_admins_are_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_ADMINS", " discord:1, telegram:2 ,")
+    assert read_settings().admins == {"discord:1", "telegram:2"}
+
+
+@pytest.mark.parametrize("name", sorted(WELL_KNOWN))
+def test_a_well_known_provider_needs_only_its_key(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"TROUPE_PROVIDERS__{name.upper()}__API_KEY", CANARY)
+    assert read_settings().providers[name].base_url == WELL_KNOWN[name]
+
+
+def test_a_provider_of_ones_own_needs_an_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:9/v1")
+    assert read_settings().providers["mine"].base_url == "http://127.0.0.1:9/v1"
+
+
+def test_the_local_model_stays_local_whatever_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__PARALLEL", "4")
+    local = read_settings().providers["local"]
+    assert (local.kind, local.parallel) == ("llama_cpp", 4)
+
+
+def test_secrets_are_in_no_representation_and_all_of_them_are_masked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {
+        "TELEGRAM__TOKEN": f"1:{CANARY}",
+        "DISCORD__TOKEN": f"2{CANARY}",
+        "REDIS_URL": f"redis://:{CANARY}@h/0",
+        "DATABASE_URL": f"postgresql+asyncpg://bot:{CANARY}@h/db",
+        "PROVIDERS__OPENAI__API_KEY": f"3{CANARY}",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(f"TROUPE_{name}", value)
+    settings = read_settings()
+    assert CANARY not in repr(settings) + str(settings) + str(settings.model_dump())
+    assert CANARY not in settings.model_dump_json()
+    assert secrets_of(settings) == set(given.values())
+
+
+def test_a_wrong_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_DISCORD", CANARY)
+    monkeypatch.setenv("TROUPE_TELEGRAM__TOKN", CANARY)
+    assert CANARY not in wrong()
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("TROUPE_DISCORD_TOKEN", "TROUPE_DISCORD__TOKEN"),
+        ("TROUPE_DATADIR", "TROUPE_DATA_DIR"),
+        ("TROUPE_PROVIDER__OPENAI__API_KEY", "TROUPE_PROVIDERS__OPENAI__API_KEY"),
+        ("TROUPE_XYZZY", None),
+    ],
+)
+@pytest.mark.parametrize("place", ["environment", ".env"])
+def test_a_variable_that_is_no_setting_is_found_with_the_nearest_that_is(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    variable: str,
+    nearest: str | None,
+) -> None:
+    if place == "environment":
+        monkeypatch.setenv(variable, "1")
+    else:
+        (folder / ".env").write_text(f"OTHER=1\n{variable}=1\n", encoding="utf-8")
+    assert unknown_variables() == {variable: nearest}
+
+
+def test_every_setting_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"TROUPE_{name.upper()}", "1")
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "1")
+    assert unknown_variables() == {}
