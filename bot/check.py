@@ -32,8 +32,6 @@ async def check(settings: Settings, tell: Tell) -> bool:
             results.append(False)
 
     await look("presets", _presets(settings))
-    if all(results):
-        await look("templates", _templates(_read(settings)))
     await look("database", _database(settings))
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
@@ -64,22 +62,19 @@ async def _presets(settings: Settings) -> str:
     default = find_preset(presets, settings.default_preset)
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)
+        await _try_templates(presets, renderer)
     return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
 
 
-async def _templates(presets: Mapping[str, Preset]) -> str:
-    """Try out what the presets bring along; a model's own template is tried by its backend."""
-    tried = 0
-    async with Renderer() as renderer:
-        for preset in presets.values():
-            choice = template_of(preset)
-            if choice.source or choice.named or choice.strings:
-                try:
-                    await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
-                except TemplateError as error:
-                    raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
-                tried += 1
-    return f"{tried} of {len(presets)} presets bring one" if tried else "those of the models"
+async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> None:
+    """Raise PresetError for a template that fails; a model's own is not looked at."""
+    for preset in presets.values():
+        choice = template_of(preset)
+        if choice.source or choice.named or choice.strings:
+            try:
+                await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
+            except TemplateError as error:
+                raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
 
 
 async def _database(settings: Settings) -> str:

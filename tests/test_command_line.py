@@ -113,15 +113,3 @@ async def started_with(folder: Path, name: str) -> None:
     preset = load_presets(folder / "presets")[name]
     async with opened(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
         await SqlPresetVersions(database, SystemClock()).keep([edition(preset)])
-
-
-def test_check_tries_out_the_templates_that_presets_bring(folder: Path) -> None:
-    broken = {"name": "assistant", "provider": "echo", "model": "m", "template": "{{ nope( }}"}
-    (folder / "presets" / "nova.json").write_text(json.dumps(broken), encoding="utf-8")
-
-    result = CliRunner(env={"TROUPE_PROVIDERS__ECHO__KIND": "echo"}).invoke(app, ["check"])
-
-    assert result.exit_code == 1
-    assert (
-        "WRONG  templates: preset 'assistant': its template: TemplateSyntaxError" in result.stdout
-    )
