@@ -1,17 +1,19 @@
 """Look at everything an operator set up, and say what is wrong and how to mend it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from bot.app import make_backends, make_platforms, presets_folder
-from bot.errors import TroupeError
+from bot.chat.prompt import Message
+from bot.errors import PresetError, TemplateError, TroupeError
 from bot.ports import Backend, Platform
+from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import find_preset, load_presets
 from bot.settings import Settings, unknown_variables
 from bot.storage.data_dir import made
 from bot.storage.database import opened
 from bot.storage.redis import connected
-from bot.templates.rendering import Renderer
+from bot.templates.rendering import OwnTemplate, Renderer
 
 Tell = Callable[[str], None]
 
@@ -60,7 +62,19 @@ async def _presets(settings: Settings) -> str:
     default = find_preset(presets, settings.default_preset)
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)
+        await _try_templates(presets, renderer)
     return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
+
+
+async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> None:
+    """Raise PresetError for a template that fails; a model's own is not looked at."""
+    for preset in presets.values():
+        choice = template_of(preset)
+        if choice.source or choice.named or choice.strings:
+            try:
+                await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
+            except TemplateError as error:
+                raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
 
 
 async def _database(settings: Settings) -> str:

@@ -70,6 +70,14 @@ async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:
     ]
 
 
+async def test_a_template_that_fails_is_found_before_anybody_is_answered(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "template": "{{ nope( }}"})
+    well, lines = await looked()
+    assert not well
+    [line] = wrong(lines)
+    assert line.startswith("presets: preset 'assistant': its template: TemplateSyntaxError: ")
+
+
 async def test_a_provider_that_is_not_set_up_is_named_with_its_setting(folder: Path) -> None:
     write_preset(folder, {**ECHO, "provider": "groq"})
     _, lines = await looked()

@@ -12,6 +12,8 @@ from bot.backends.llama_cpp import LlamaCpp
 from bot.backends.llama_tokens import Tokenizer
 from bot.chat.prompt import Message, TemplateChoice
 from bot.settings import ProviderSettings
+from bot.templates import JinjaTemplate, get
+from bot.templates.known import family_of
 from bot.templates.pieces import Piece
 from bot.templates.rendering import OwnTemplate, Renderer
 from tests.attacks import attacks
@@ -158,6 +160,21 @@ async def test_attacks_on_the_model_that_comes_with_troupe_fail(smollm2: Model) 
 
     for text in [*hostile(smollm2.tokens), *attacking_texts()]:
         assert await smollm2.markers(await smollm2.prompt(text)) == harmless, text
+
+
+async def test_the_default_model_s_own_template_writes_what_our_family_writes(
+    smollm2: Model,
+) -> None:
+    own = {"bos_token": smollm2.tokens.bos_token, "eos_token": smollm2.tokens.eos_token}
+    theirs = JinjaTemplate(smollm2.tokens.chat_template or "", **own)
+    ours = get(family_of(theirs.source) or "")(**own)
+
+    for roles in itertools.product(("system", "user", "assistant"), repeat=3):
+        said = [{"role": role, "content": f" {role}\n"} for role in roles]
+        for asks in (True, False):
+            assert ours.render(said, add_generation_prompt=asks) == theirs.render(
+                said, add_generation_prompt=asks
+            )
 
 
 async def test_a_question_reads_as_the_engine_itself_would_read_it(smollm2: Model) -> None:
