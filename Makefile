@@ -10,7 +10,8 @@ run: $(VENV)/.installed-run ## start the service; without tokens: a conversation
 	@exec $(BIN)/troupe run
 
 test: lint ## everything that CI runs
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not soak"
+	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
+	@$(BIN)/python -m pytest -q -m "service and not soak" # one after the other: they start servers
 
 check: lint ## the quick loop: format, lint, types, import rules, unit tests
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"

@@ -43,8 +43,8 @@ _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 15.0
 _MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
-# process takes innocent messages with it.
-_MOST_CRASHES = 8
+# process again and again, faster than a long answer is written, takes innocent messages with it.
+_MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."

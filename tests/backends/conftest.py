@@ -49,7 +49,7 @@ async def connect(service: FakeOpenAI, clock: Impatient) -> AsyncIterator[Connec
         settings: dict[str, object] = {
             "base_url": service.base_url,
             "api_key": "sk-CANARY",
-            "first_token_seconds": 2,
+            "first_token_seconds": 4,
             "idle_seconds": 2,
             "total_seconds": 60,
         }

