@@ -379,7 +379,7 @@ async def test_a_message_that_killed_the_process_too_often_is_set_aside(
     stage = Stage(database, backend=FakeBackend(["Hi."]))
     await stage.hear("poison", "hello")
     await database.write(
-        lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=8)).rowcount
+        lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
     await stage.walk.work(CHAT)
     assert [text[:20] for text in stage.texts] == ["⚠ Something in this ", "Hi."]
