@@ -42,7 +42,7 @@ INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check
 endif
 
 $(VENV)/.installed-run: requirements.lock pyproject.toml | $(BIN)/python
-	@echo "installing what the service needs (about 150 MB; once) ..." >&2
+	@echo "installing what the service needs (about 250 MB; once) ..." >&2
 	@$(INSTALL) --no-deps --require-hashes -r requirements.lock
 	@$(INSTALL) --no-deps -e .
 	@touch $@
