@@ -16,10 +16,14 @@ gives way, as a whole, to the stories found, each under a line of `###`. Nothing
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from bot.prompting.budget import Count
+from bot.errors import CharacterError
+
+Count: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+"""The tokens of each of these texts."""
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
@@ -92,7 +96,7 @@ def parse_persona(text: str) -> Persona:
     """Find the placeholders; one a line counts.
 
     Raises:
-        ValueError: `token<=` or `n<=` of a placeholder is missing or no whole number.
+        CharacterError: `token<=` or `n<=` of a placeholder is missing or no whole number.
     """
     placeholders: list[Placeholder] = []
     problems: list[str] = []
@@ -196,7 +200,7 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
         else:
             unknown = unknown or repr(argument.strip())
     if missing := [name for name in ("token", "n") if name not in limits]:
-        raise ValueError(
+        raise CharacterError(
             f"line {number + 1} of the persona: {' and '.join(missing)} missing "
             f"in {arguments!r}; write {{{{RAG-dialogues|token<=1500|n<=5}}}}"
         )
