@@ -25,7 +25,7 @@ from bot.errors import BackendUnavailable, SettingsError, StoreError
 from bot.importers.character_files import load_playable
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform, Warms
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition
 from bot.routing.commands import COMMANDS
@@ -107,6 +107,7 @@ class App:
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
+            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
