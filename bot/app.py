@@ -201,7 +201,7 @@ class App:
         while True:
             await self.clock.sleep(_FORGET_EVERY_SECONDS)
             try:
-                forgotten = await forget_old(self.database, self.clock)
+                forgotten = await forget_old(self.database, self.clock, self.settings.receipt_days)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:

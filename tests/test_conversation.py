@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
@@ -47,11 +48,19 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
 
 
 class Stage:
