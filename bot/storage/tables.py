@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-NEWEST = "0002"  # the revision in migrations/ that makes exactly these tables
+NEWEST = "0003"  # the revision in migrations/ that makes exactly these tables
 
 metadata = MetaData(
     naming_convention={
@@ -144,4 +144,24 @@ preset_version = Table(
     Column("sha256", Text, nullable=False),
     Column("content", Text, nullable=False),  # as `troupe preset export` writes it
     Column("first_seen_at", Float, nullable=False),
+)
+
+# The stories of characters. A vector is of use beside others of the same model only.
+story = Table(
+    "story",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("model", Text),
+    Column("vector", LargeBinary),  # float32, little-endian; NULL until it was made
+)
+
+# Grows with every change of a character's stories, so that whoever has them in memory notices.
+story_revision = Table(
+    "story_revision",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
 )
