@@ -16,7 +16,7 @@ from bot.backends.sampling import output_limit, to_sampling
 from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.children import ChildFailed
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Tokenizes
+from bot.ports import Backend, Tokenizes, Warms
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
@@ -24,7 +24,7 @@ _NOTICE = "The model on this machine cannot be used; an operator has to mend it.
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 
 
-class LlamaCpp(Backend, Tokenizes):
+class LlamaCpp(Backend, Tokenizes, Warms):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -89,13 +89,9 @@ class LlamaCpp(Backend, Tokenizes):
             what = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
 
-    async def start(self) -> None:
-        """Load the default model now rather than at the first question.
-
-        Raises:
-            BackendUnavailable: there is none, or it does not start.
-        """
-        await self._model("default")
+    @override
+    async def warm(self, model: str) -> None:
+        await self._model(model)
 
     async def _model(self, word: str) -> "_Model":
         try:
