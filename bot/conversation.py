@@ -34,6 +34,7 @@ from bot.replying.writing import Written, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -55,6 +56,7 @@ class Walk:
         conversations: Conversations,
         casting: Casting,
         commands: CommandDesk,
+        find_stories: FindStories,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -65,6 +67,7 @@ class Walk:
         self._conversations = conversations
         self._casting = casting
         self._commands = commands
+        self._find_stories = find_stories
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -178,7 +181,14 @@ class Walk:
     ) -> Written:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset = cast.preset
-        draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+        draft = compose(
+            preset,
+            session,
+            heard.incoming,
+            bot_name=preset.name,
+            answers=answers,
+            stories=await self._find_stories(preset, heard.incoming.text),
+        )
         fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
         backend = self._backends[preset.provider]
         async with self._live(claim, heard, first_part) as live:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message, Prompt
+from bot.prompting.persona import Story
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
+    stories: tuple[Story, ...] = ()  # those that stand in the system text, with their scores
 
     @property
     def prompt(self) -> Prompt:

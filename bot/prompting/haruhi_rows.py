@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bot.embedding import Vector
 from bot.errors import CharacterError
 
 Row: TypeAlias = Mapping[str, object]
+Floats: TypeAlias = Sequence[float]
 
 _TEXT_COLUMNS = ("text", "enc_text")
 _FLOAT_BYTES = 4
@@ -28,7 +28,7 @@ class CharacterData:
 
     persona: str
     texts: tuple[str, ...] = ()
-    vectors: tuple[Vector, ...] | None = None  # None: there is not one for every text
+    vectors: tuple[Floats, ...] | None = None  # None: there is not one for every text
     column: str | None = None  # the embedding that made them
 
 
@@ -55,7 +55,7 @@ def read_rows(rows: Iterable[Row], source: str, column: str | None = None) -> Ch
     column = column or _first_column(rows)
     persona: str | None = None
     texts: list[str] = []
-    vectors: list[Vector | None] = []
+    vectors: list[Floats | None] = []
     for number, row in enumerate(rows, 1):
         try:
             match row.get(column or ""):
@@ -79,7 +79,7 @@ def read_rows(rows: Iterable[Row], source: str, column: str | None = None) -> Ch
     return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
 
 
-def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
+def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Floats], column: str) -> str:
     """A file that `read_rows`, ChatHaruhi and the data set hub can read."""
     rows = [
         {"text": persona, column: "system_prompt"},
@@ -92,11 +92,11 @@ def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], c
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def encode_floats(vector: Vector) -> str:
+def encode_floats(vector: Floats) -> str:
     return base64.b64encode(struct.pack(f"!{len(vector)}f", *vector)).decode()
 
 
-def decode_floats(text: str) -> Vector:
+def decode_floats(text: str) -> Floats:
     """Raises ValueError if these are no float32 numbers in base64."""
     data = _decoded(text)
     if len(data) % _FLOAT_BYTES:

@@ -10,7 +10,8 @@ import structlog
 from bot.chat.story import Vector
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder, Stories
-from bot.prompting.persona import Story, parse_persona
+from bot.prompting.instructions import searches_of
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 
 FoundStories: TypeAlias = Mapping[str, Sequence[Story]]
@@ -46,11 +47,10 @@ class StoryFinder:
         """
         if preset.name not in self._characters:
             return None
-        searches = parse_persona(preset.persona or "").searches(newest)
         found: dict[str, Sequence[Story]] = {}
         try:
             async with asyncio.timeout(_SECONDS):
-                for query, limit in searches.items():
+                for query, limit in searches_of(preset, newest).items():
                     found[query] = await self._nearest(preset.name, query, limit)
         except (EmbeddingFailed, TimeoutError) as error:
             _log.warning("stories_not_found", preset=preset.name, reason=str(error) or "too slow")
