@@ -58,13 +58,14 @@ def compose(
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    system = instructions(
+    filled = instructions(
         preset,
         stories,
         bot_name=name,
         user_name=known[incoming.author.id],
         newest=incoming.text,
-    ).text
+    )
+    system = filled.text
     pinned = [_pinned(one) for one in preset.messages]
     if prompter := prompter_of(preset, system):
         system, newest = _filled(prompter, newest.content)
@@ -90,6 +91,7 @@ def compose(
         history=units(earlier),
         context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
+        stories=filled.stories,
     )
 
 
