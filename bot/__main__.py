@@ -10,8 +10,9 @@ import uvloop
 
 from bot.app import presets_folder, running
 from bot.backends.models import import_file, installed, pull_default
+from bot.backends.registry import parameter_problems
 from bot.check import check as check_everything
-from bot.errors import TroupeError, UserError
+from bot.errors import PresetError, TroupeError, UserError
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
@@ -111,8 +112,13 @@ def show_preset(name: str) -> None:
 @preset_app.command("validate")
 def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
+    providers = read_settings().providers
     for file in files:
         preset = parse_preset(_read(file), str(file))
+        provider = providers.get(preset.provider)
+        wrong = parameter_problems(provider, preset.parameters) if provider else []
+        if wrong:
+            raise PresetError("\n".join(f"{file}: {problem}" for problem in wrong))
         _tell(f"{file}: {preset.name} is fine")
 
 

@@ -49,6 +49,13 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
