@@ -43,6 +43,7 @@ _MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 
 
@@ -185,7 +186,8 @@ class Walk:
             show = live.feed if preset.stream else _show_nothing
             written = await write(backend, fitted.prompt, show, self._clock)
         if not written.text:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+            notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+            raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
         return written

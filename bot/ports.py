@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.chat.prompt import Delta, Finish, Prompt, Thought, Token
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
         Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from bot.chat.prompt import Delta, Finish
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -30,6 +30,7 @@ class Question:
     sampling: Mapping[str, object] = field(default_factory=dict)  # by llama.cpp's names
     max_output_tokens: int | None = None
     place: int | None = None  # None: any
+    shown: Sequence[str] = ()  # control tokens that must come as text
 
 
 class Engine(Protocol):
@@ -53,7 +54,7 @@ class Engine(Protocol):
         """How often it was started again; after that every place is empty."""
         ...
 
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Answer as `Backend.generate` does; closing the generator stops the model."""
         ...
 

@@ -20,6 +20,7 @@ _TEXT: Final = 8
 _ARRAY: Final = 9
 _PREFIX: Final = "tokenizer."
 _UNREAD: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long, and no use
+_ENDS: Final = ("eos", "eot", "eom")
 _CONTROL: Final = 3  # as in llama.cpp's llama_token_type
 _ADDED: Final = 4
 
@@ -31,6 +32,7 @@ class Tokens:
     chat_template: str | None
     bos_token: str
     eos_token: str
+    ends: tuple[str, ...]  # what ends an answer: of a text, of a turn, of a message
     control: Mapping[int, str]  # never read from text, unless one asks for it
     added: Mapping[int, str]  # read from any text: some models have their markers here
 
@@ -61,6 +63,7 @@ def _tokens(metadata: Mapping[str, Any]) -> Tokens:
         chat_template=template if isinstance(template, str) else None,
         bos_token=named("bos"),
         eos_token=named("eos"),
+        ends=tuple(dict.fromkeys(word for each in _ENDS if (word := named(each)))),
         control=of(_CONTROL),
         added=of(_ADDED),
     )

@@ -12,8 +12,9 @@ from bot.backends import models
 from bot.backends.engines import Engine, EngineFailed, Question, Start, running
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
-from bot.backends.sampling import output_limit, to_sampling
-from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.backends.sampling import output_limit, stops, to_sampling
+from bot.backends.thoughts import Thinking, opened_by, separated, thinking_of
+from bot.chat.prompt import Delta, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import Backend, Tokenizes
@@ -43,14 +44,19 @@ class LlamaCpp(Backend, Tokenizes):
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         for tries_left in (1, 0):
             deaths = model.engine.deaths
             try:
                 question = await model.question(prompt, rendered)
-                async with aclosing(model.engine.generate(question)) as pieces:
+                answer = separated(
+                    model.engine.generate(question),
+                    opened_by(model.thinking, rendered.pieces),
+                    model.stops(prompt, rendered),
+                )
+                async with aclosing(answer) as pieces:
                     async for piece in pieces:
                         yield piece
             except BackendUnavailable:
@@ -119,6 +125,8 @@ class _Model:
     path: Path
     engine: Engine
     template: OwnTemplate
+    ends: tuple[str, ...]
+    thinking: Thinking
     tokenizer: Tokenizer
 
     async def question(self, prompt: Prompt, rendered: Rendered) -> Question:
@@ -127,9 +135,26 @@ class _Model:
             ids = await self.tokenizer.ids(rendered.pieces)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
-        ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
-        stop = tuple(dict.fromkeys(word for word in ends if word))
-        return Question(ids, stop, to_sampling(prompt), output_limit(prompt))
+        return Question(
+            ids,
+            self._ends(prompt, rendered),
+            to_sampling(prompt),
+            output_limit(prompt),
+            shown=self.thinking.words,
+        )
+
+    def stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+        """Every word that ends an answer."""
+        found = (*stops(prompt), *rendered.stop, *self.ends)
+        return tuple(dict.fromkeys(word for word in found if word))
+
+    def _ends(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+        """Those that end the engine's work: it would find a speaker's tag in a thought as well."""
+        if not self.thinking.words:
+            return self.stops(prompt, rendered)
+        closing = {closes for _, closes in self.thinking.marks}
+        ends = dict.fromkeys((*rendered.stop, *self.ends))
+        return tuple(word for word in ends if word and word not in closing)
 
 
 @asynccontextmanager
@@ -144,4 +169,8 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
     async with running(start) as engine:
         tokens = await asyncio.to_thread(read_tokens, start.model)
         template = OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
-        yield _Model(start.model, engine, template, Tokenizer(engine, tokens))
+        special = (*tokens.control.values(), *tokens.added.values())
+        thinking = thinking_of(tokens.chat_template, special)
+        yield _Model(
+            start.model, engine, template, tokens.ends, thinking, Tokenizer(engine, tokens)
+        )

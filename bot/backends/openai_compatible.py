@@ -24,7 +24,8 @@ from bot.backends.completions import Reading, to_wire
 from bot.backends.connection import HttpRefusal, connect, request_options
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.backends.thoughts import ANY, Thinking
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock
@@ -47,6 +48,7 @@ class Request:
     body: bytes
     model: str  # for what is said when it fails
     stop: Sequence[str]  # searched for here, whatever the service does
+    thinking: Thinking = ANY
 
 
 class OpenAICompatible(Backend):
@@ -73,14 +75,14 @@ class OpenAICompatible(Backend):
         self._options = request_options(settings)
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = self._model(prompt.model)
         request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
         async with aclosing(self.answer(request)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def answer(self, request: Request) -> AsyncGenerator[Delta | Finish, None]:
+    async def answer(self, request: Request) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Send a request that is ready; behaves as `generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.call()
@@ -92,7 +94,7 @@ class OpenAICompatible(Backend):
             try:
                 async with aclosing(self._attempt(request, deadline)) as pieces:
                     async for piece in pieces:
-                        shown = True
+                        shown = shown or isinstance(piece, Delta)
                         yield piece
             except Fault as fault:
                 self._breaker.record(self._clock.monotonic(), well=not fault.ill)
@@ -151,7 +153,7 @@ class OpenAICompatible(Backend):
 
     async def _attempt(
         self, request: Request, deadline: float
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
         clocks = Clocks(self._settings, self._endpoint, deadline)
         response = await clocks.within(self._post(request))
@@ -166,6 +168,8 @@ class OpenAICompatible(Backend):
                         clocks.progress(spoken=bool(heard.text))
                     if reading.reason is not None:
                         clocks.finished()
+                    if heard.thought:
+                        yield Thought(heard.thought)
                     if heard.text:
                         yield Delta(heard.text)
                         deltas += 1
@@ -184,7 +188,14 @@ class OpenAICompatible(Backend):
             raise faults.garbled(self._endpoint, "a web page")
         streamed = kind != "application/json"
         now = self._clock.now()
-        return Reading(self._endpoint, request.model, stop=request.stop, streamed=streamed, now=now)
+        return Reading(
+            self._endpoint,
+            request.model,
+            stop=request.stop,
+            streamed=streamed,
+            now=now,
+            thinking=request.thinking,
+        )
 
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reading: Reading, clocks: Clocks

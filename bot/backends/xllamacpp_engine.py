@@ -19,7 +19,8 @@ from bot.backends import processor
 from bot.backends.completions import streamed
 from bot.backends.engines import Engine, EngineFailed, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
-from bot.chat.prompt import Delta, Finish
+from bot.backends.thoughts import NONE
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
 from bot.settings import ProviderSettings
 
@@ -66,9 +67,10 @@ class XllamacppEngine(Engine):
         return self._child.restarts
 
     @override
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         body = to_wire(question, self._model)
-        return self._client.answer(Request("/completions", body, self._model, question.stop))
+        request = Request("/completions", body, self._model, question.stop, NONE)
+        return self._client.answer(request)
 
     @override
     async def tokenize(
@@ -192,7 +194,7 @@ def to_wire(question: Question, model: str) -> bytes:
         **question.sampling,
         "stop": list(question.stop),
         # A control token has no text unless it is asked for; a stop without text is never found.
-        "preserved_tokens": list(question.stop),
+        "preserved_tokens": list(dict.fromkeys([*question.stop, *question.shown])),
         "model": model,
         "prompt": list(question.ids),
         "cache_prompt": True,

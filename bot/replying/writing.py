@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
 from bot.prompting.echo import EchoRemover
@@ -23,6 +23,7 @@ class Written:
     usage: Usage
     first_word_seconds: float | None  # since the model was asked
     seconds: float
+    thoughts: str = ""  # what the model thought before; for those who run it, never for readers
 
 
 async def write(
@@ -35,6 +36,7 @@ async def write(
     """
     echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
     said: list[str] = []
+    thoughts: list[str] = []
     end = Finish(FinishReason.STOP)
     asked = clock.monotonic()
     first_word: float | None = None
@@ -53,6 +55,8 @@ async def write(
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
+                    case Thought(text):
+                        thoughts.append(text)
                     case Finish():
                         end = event
     except BackendInterrupted:
@@ -67,4 +71,5 @@ async def write(
         usage=end.usage,
         first_word_seconds=first_word,
         seconds=clock.monotonic() - asked,
+        thoughts="".join(thoughts).strip(),
     )
