@@ -1,4 +1,7 @@
-"""Models on this machine: each in an engine process of its own, started when first asked."""
+"""Models on this machine: each in an engine process of its own, started when first asked.
+
+A question stands in a fair line, then sits where its conversation sat before (places.py).
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -10,14 +13,18 @@ from typing_extensions import override
 
 from bot.backends import models
 from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
+from bot.backends.places import Places
 from bot.backends.sampling import output_limit, stops, to_sampling
+from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
 from bot.backends.thoughts import Thinking, opened_by, separated, thinking_of
-from bot.chat.prompt import Delta, Finish, Prompt, Thought, Token
+from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
+from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Tokenizes
+from bot.ports import Backend, Remembers, Tokenizes
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
@@ -25,7 +32,7 @@ _NOTICE = "The model on this machine cannot be used; an operator has to mend it.
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 
 
-class LlamaCpp(Backend, Tokenizes):
+class LlamaCpp(Backend, Tokenizes, Remembers):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -37,6 +44,7 @@ class LlamaCpp(Backend, Tokenizes):
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
+        self._states = folder(data_dir)
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, _Model] = {}
@@ -44,19 +52,24 @@ class LlamaCpp(Backend, Tokenizes):
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
+        with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
+            async for waiting in model.line.until_called(ticket):
+                yield waiting
+            async with aclosing(self._answer(model, prompt, rendered)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _answer(
+        self, model: "_Model", prompt: Prompt, rendered: Rendered
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
             try:
-                question = await model.question(prompt, rendered)
-                answer = separated(
-                    model.engine.generate(question),
-                    opened_by(model.thinking, rendered.pieces),
-                    model.stops(prompt, rendered),
-                )
-                async with aclosing(answer) as pieces:
+                async with aclosing(model.answer(prompt, rendered)) as pieces:
                     async for piece in pieces:
                         yield piece
             except BackendUnavailable:
@@ -76,6 +89,8 @@ class LlamaCpp(Backend, Tokenizes):
 
     @override
     async def close(self) -> None:
+        for model in self._models.values():
+            await model.places.save_all()
         self._models.clear()
         await self._open.aclose()
 
@@ -87,6 +102,18 @@ class LlamaCpp(Backend, Tokenizes):
             return await model.tokenizer.explain(rendered.pieces)
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
+
+    @override
+    async def leave(self, conversation: str) -> None:
+        for model in self._models.values():
+            await model.places.leave(conversation)
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        for model in self._models.values():
+            await model.places.forget(conversation)
+        # ... and what models that are not loaded have left
+        forget_saved(self._states, conversation)
 
     async def _rendered(self, prompt: Prompt, model: "_Model") -> Rendered:
         try:
@@ -108,7 +135,7 @@ class LlamaCpp(Backend, Tokenizes):
             path = models.find(word, self._settings, self._data_dir)
             async with self._one_start_at_a_time:
                 if path not in self._models:
-                    start = Start(path, self._name, self._settings, self._data_dir)
+                    start = Start(path, self._name, self._settings, self._data_dir, self._states)
                     self._models[path] = await self._open.enter_async_context(_loaded(start))
             await self._models[path].engine.wait_serving()
         except (SettingsError, ChildFailed, EngineFailed) as error:
@@ -128,30 +155,46 @@ class _Model:
     ends: tuple[str, ...]
     thinking: Thinking
     tokenizer: Tokenizer
+    places: Places
+    line: FairQueue
 
-    async def question(self, prompt: Prompt, rendered: Rendered) -> Question:
-        """Turn a rendered prompt into ids; raises `BackendUnavailable` when the engine does not."""
+    async def answer(
+        self, prompt: Prompt, rendered: Rendered
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        """Ask at the conversation's place; behaves as `Backend.generate`."""
+        stop = self._stops(prompt, rendered)
+        ends = self._ends(rendered) if self.thinking.words else stop
+        answer = self._answer(prompt, rendered, ends)
+        thinking = opened_by(self.thinking, rendered.pieces)
+        async with aclosing(separated(answer, thinking, stop)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _answer(
+        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str]
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
+        whose = Whose(prompt.conversation, prompt.character)
         try:
             ids = await self.tokenizer.ids(rendered.pieces)
+            async with self.places.seat(whose, ids) as seat:
+                question = Question(ids, ends, sampling, limit, seat.place, seat.own, shown)
+                async with aclosing(self.engine.generate(question)) as pieces:
+                    async for piece in pieces:
+                        yield piece
         except EngineFailed as error:
-            raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
-        return Question(
-            ids,
-            self._ends(prompt, rendered),
-            to_sampling(prompt),
-            output_limit(prompt),
-            shown=self.thinking.words,
-        )
+            raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
-    def stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+    def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
         """Every word that ends an answer."""
         found = (*stops(prompt), *rendered.stop, *self.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
-    def _ends(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
-        """Those that end the engine's work: it would find a speaker's tag in a thought as well."""
-        if not self.thinking.words:
-            return self.stops(prompt, rendered)
+    def _ends(self, rendered: Rendered) -> tuple[str, ...]:
+        """What alone ends the engine's work for a model that thinks.
+
+        It would find a speaker's tag in a thought as well, and what closes one.
+        """
         closing = {closes for _, closes in self.thinking.marks}
         ends = dict.fromkeys((*rendered.stop, *self.ends))
         return tuple(word for word in ends if word and word not in closing)
@@ -165,12 +208,26 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
         ChildFailed: it does not start.
         SettingsError: the file is no model, or nothing installed can run it.
     """
+    settings, clock = start.settings, SystemClock()
     start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running(start) as engine:
         tokens = await asyncio.to_thread(read_tokens, start.model)
-        template = OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
         special = (*tokens.control.values(), *tokens.added.values())
-        thinking = thinking_of(tokens.chat_template, special)
+        saved = SavedPlaces(
+            start.states,
+            await asyncio.to_thread(fingerprint, start.model, engine.version),
+            clock,
+            limit_bytes=settings.saved_mib * 2**20,
+            limit_seconds=settings.saved_days * 86_400,
+        )
+        await asyncio.to_thread(saved.open)
         yield _Model(
-            start.model, engine, template, tokens.ends, thinking, Tokenizer(engine, tokens)
+            start.model,
+            engine,
+            OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            tokens.ends,
+            thinking_of(tokens.chat_template, special),
+            Tokenizer(engine, tokens),
+            Places(engine, saved),
+            FairQueue(engine.places, settings.most_waiting, clock),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Role = Literal["system", "user", "assistant"]
 
@@ -39,6 +39,8 @@ class Prompt:
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
     template: TemplateChoice = field(default_factory=TemplateChoice)
+    character: str = ""  # who answers: each keeps a prefix of its own
+    asked_by: str | None = None  # a person's id: where a line forms, people take turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,14 @@ class Thought:
     """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Others are served first; said before the first delta, and again from time to time."""
+
+    position: int  # 1: the next
+    seconds: float | None  # until the turn comes, if anything is known of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,10 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+
+
+Event: TypeAlias = Waiting | Thought | Delta | Finish
+"""What a model's answer is made of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ def compose(
             filtered=preset.filter_chars,
             answers_as=name if tagged else None,
             template=template_of(preset),
+            character=name,
+            asked_by=incoming.author.id,
         ),
         system=(*_part("system", system, needed=True), *lore),
         pinned=tuple(pinned),

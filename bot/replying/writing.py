@@ -4,11 +4,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage, Waiting
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
+from bot.replying.stream import standing
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
@@ -27,9 +28,13 @@ class Written:
 
 
 async def write(
-    backend: Backend, prompt: Prompt, show: Callable[[str], None], clock: Clock
+    backend: Backend,
+    prompt: Prompt,
+    show: Callable[[str], None],
+    clock: Clock,
+    announce: Callable[[str], None],
 ) -> Written:
-    """Ask for an answer, and `show` it piece by piece as it comes.
+    """Ask for an answer, and `show` it piece by piece; `announce` says what comes before it.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
@@ -55,6 +60,8 @@ async def write(
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
+                    case Waiting():
+                        announce(standing(event))
                     case Thought(text):
                         thoughts.append(text)
                     case Finish():
