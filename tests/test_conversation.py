@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
 from bot.chat.prompt import Thought, Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
@@ -26,6 +27,7 @@ from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -49,11 +51,19 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
 
 
 class Memory(Remembers):
@@ -100,7 +110,7 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -304,6 +314,29 @@ async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database
     await stage.talk("hello", "are you there?")
     assert [text[:24] for text in stage.texts] == ["⚠ Something went wrong o", "Hi."]
     assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
+
+
+async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+    database: Database,
+) -> None:
+    small = {"max_input_tokens": 60, "system": "Be brief."}
+    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    found = await SqlReceipts(database).newest(CHAT)
+    assert found is not None
+    number, receipt = found
+    assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
+    assert receipt.prompt == stage.backend.prompts[-1]
+    assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
+    assert (receipt.limit, receipt.tokens <= 60) == (60, True)
+    assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("/context", "hello", "/context")
+    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
+    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ class Engine(Protocol):
     """A loaded model with room for several conversations, started again whenever it dies.
 
     A place is one conversation's share of the model's memory, numbered from 0. Its state can be
-    saved to a file and restored, also after a death. All that take a place raise `EngineFailed`,
-    and so do `tokenize` and `text_of`.
+    saved to a file and restored, also after a death. Whatever else it is asked may raise
+    `EngineFailed`.
     """
 
     @property
@@ -53,6 +53,10 @@ class Engine(Protocol):
     @property
     def deaths(self) -> int:
         """How often it was started again; after that every place is empty."""
+        ...
+
+    async def context_tokens(self) -> int:
+        """How much one place holds: what was asked for, or the model's own limit."""
         ...
 
     def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:

@@ -51,6 +51,7 @@ class XllamacppEngine(Engine):
         self._child = child
         self._client = client
         self._server = server
+        self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
     @override
@@ -66,6 +67,13 @@ class XllamacppEngine(Engine):
     @override
     def deaths(self) -> int:
         return self._child.restarts
+
+    @override
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
 
     @override
     def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
@@ -135,9 +143,12 @@ class XllamacppEngine(Engine):
                     os.kill(self._child.pid, signal.SIGKILL)
 
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
+        return await self._ask("POST", path, msgspec.json.encode(body))
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
             async with asyncio.timeout(self._settings.first_token_seconds):
-                answer = await self._server.post(path, content=msgspec.json.encode(body))
+                answer = await self._server.request(method, path, content=body)
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
         if not answer.is_success:
@@ -247,6 +258,10 @@ async def _answers(server: httpx2.AsyncClient) -> bool:
 
 class _Ids(msgspec.Struct):
     tokens: list[int]
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
 
 
 class _Text(msgspec.Struct):

@@ -5,11 +5,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage, Waiting
+from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
+from bot.prompting.budget import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
-from bot.replying.stream import standing
+from bot.prompting.preset import Preset
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
@@ -27,14 +29,35 @@ class Written:
     thoughts: str = ""  # what the model thought before; for those who run it, never for readers
 
 
+def receipt_of(
+    written: Written, fitted: Fitted, preset: Preset, version: int | None, queued_seconds: float
+) -> Receipt:
+    """Put down what was sent, what was left out, and what it took."""
+    return Receipt(
+        preset=preset.name,
+        preset_version=version,
+        provider=preset.provider,
+        prompt=fitted.prompt,
+        layout=fitted.draft.layout,
+        dropped=fitted.dropped,
+        tokens=fitted.tokens,
+        limit=fitted.limit,
+        answer=written.text,
+        thoughts=written.thoughts,
+        reason=written.reason,
+        usage=written.usage,
+        timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
+    )
+
+
 async def write(
     backend: Backend,
     prompt: Prompt,
     show: Callable[[str], None],
+    announce: Callable[[Waiting], None],
     clock: Clock,
-    announce: Callable[[str], None],
 ) -> Written:
-    """Ask for an answer, and `show` it piece by piece; `announce` says what comes before it.
+    """Ask for an answer, and `show` it piece by piece as it comes; `announce` waiting for it.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
@@ -60,12 +83,12 @@ async def write(
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
-                    case Waiting():
-                        announce(standing(event))
                     case Thought(text):
                         thoughts.append(text)
                     case Finish():
                         end = event
+                    case Waiting():
+                        announce(event)
     except BackendInterrupted:
         if not "".join(said).strip():
             raise
