@@ -106,7 +106,10 @@ class Start:
 Running: TypeAlias = Callable[[Start], AbstractAsyncContextManager[Engine]]
 
 # By the setting's word: the package that it needs, and where its `running` is. Best first.
-_ENGINES = {"xllamacpp": ("xllamacpp", "bot.backends.xllamacpp_engine")}
+_ENGINES = {
+    "xllamacpp": ("xllamacpp", "bot.backends.xllamacpp_engine"),
+    "llama_cpp_python": ("llama_cpp", "bot.backends.llama_python_engine"),
+}
 
 
 def running(start: Start) -> AbstractAsyncContextManager[Engine]:
