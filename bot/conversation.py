@@ -17,7 +17,7 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Waiting
 from bot.chat.session import Claim, Heard, Turn
 from bot.errors import (
     BackendError,
@@ -33,7 +33,7 @@ from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
 from bot.prompting.preset import Preset
 from bot.prompting.tokens import count_tokens
-from bot.replying.stream import LiveReply, final, keep_typing
+from bot.replying.stream import LiveReply, final, keep_typing, standing
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
@@ -184,14 +184,14 @@ class Walk:
             async with aclosing(self._backends[preset.provider].generate(prompt)) as stream:
                 async for event in stream:
                     match event:
+                        case Waiting() as waiting:
+                            live.announce(standing(waiting))
                         case Delta(text):
                             if not said:
                                 SECONDS_TO_FIRST_WORD.observe(self._clock.monotonic() - asked)
                             show(cleaned.feed(echo.feed(text)))
-                        case Finish(FinishReason.LENGTH):
-                            _log.info("answer_cut_at_length", preset=preset.name)
-                        case Finish():
-                            pass
+                        case Finish(reason):
+                            _note_length(reason, preset)
         except BackendInterrupted:
             if not "".join(said).strip():
                 raise
@@ -287,6 +287,11 @@ class Walk:
 def _said(heard: Heard) -> Turn:
     incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _note_length(reason: FinishReason, preset: Preset) -> None:
+    if reason is FinishReason.LENGTH:
+        _log.info("answer_cut_at_length", preset=preset.name)
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

@@ -67,6 +67,8 @@ def compose(
             filtered=preset.filter_chars,
             answers_as=name if tagged else None,
             template=template_of(preset),
+            character=name,
+            asked_by=incoming.author.id,
         ),
         dropped_turns=len(session.turns) - len(history),
     )
