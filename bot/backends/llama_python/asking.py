@@ -30,6 +30,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     max_tokens: int | None = None
     stop: list[str] = []
     cache_prompt: bool = True
+    n_cache_reuse: Annotated[int, msgspec.Meta(ge=0)] = 0  # tokens; 0: what follows a gap is read
 
     seed: int | None = None
     temperature: float = 0.8  # 0 or less: the likeliest token

@@ -20,6 +20,7 @@ from bot.backends.llama_python.slots import (
     choose,
     divide,
     in_common,
+    moves,
 )
 
 T = TypeVar("T")
@@ -135,19 +136,30 @@ class Batcher:
                 self._start(choose(free, each.prompt), each)
 
     def _start(self, slot: Slot, answer: Answer) -> None:
-        kept = 0
-        if answer.remembers:
-            known = {each: in_common(each.tokens, answer.prompt) for each in self._slots}
-            richest = max(self._slots, key=known.__getitem__)
-            kept = known[slot]
-            if known[richest] >= kept + _WORTH_COPYING:
-                self._memory.copy(richest.number, slot.number)
-                kept = known[richest]
+        kept = self._recall(slot, answer) if answer.remembers else 0
         # The last token is read in any case: what follows it is not remembered.
         kept = self._memory.cut(slot.number, min(kept, len(answer.prompt) - 1))
         slot.tokens = answer.prompt[:kept]
+        slot.straight = min(slot.straight, kept)
         slot.answer = answer
         answer.cached, answer.unread = kept, answer.prompt[kept:]
+
+    def _recall(self, slot: Slot, answer: Answer) -> int:
+        """Make the slot hold as much of the prompt's beginning as can be had without reading."""
+        prompt = answer.prompt
+        kept = in_common(slot.tokens, prompt)
+        # What was read before a gap is its own conversation's, and of no use to others.
+        known = {each: in_common(each.tokens[: each.straight], prompt) for each in self._slots}
+        richest = max(self._slots, key=known.__getitem__)
+        if known[richest] >= kept + _WORTH_COPYING:
+            self._memory.copy(richest.number, slot.number)
+            kept = slot.straight = known[richest]
+        elif answer.least_moved and self._memory.can_move:
+            for move in moves(slot.tokens, prompt, kept, answer.least_moved):
+                self._memory.move(slot.number, *move)
+                slot.straight = min(slot.straight, move.to)
+                kept = move.to + move.length
+        return kept
 
     def _step(self) -> None:
         """Read one batch, and let everybody choose a token who has read all there is."""
@@ -168,6 +180,8 @@ class Batcher:
         if not self._memory.read(rows, lambda: self._interrupted):
             return
         for (slot, answer), share in zip(busy, shares, strict=True):
+            if slot.straight == len(slot.tokens):
+                slot.straight += share
             slot.tokens += answer.unread[:share]
             del answer.unread[:share]
         for slot, answer, row in choosing:

@@ -128,6 +128,16 @@ class NativeMemory(Memory):
         native.llama_memory_seq_rm(self._memory, target, -1, -1)
         native.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
+    @property
+    @override
+    def can_move(self) -> bool:
+        return bool(native.llama_memory_can_shift(self._memory))
+
+    @override
+    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
+        native.llama_memory_seq_rm(self._memory, sequence, to, begin)
+        native.llama_memory_seq_add(self._memory, sequence, begin, begin + length, to - begin)
+
     def save(self, sequence: int, path: Path, tokens: Sequence[int]) -> int:
         """Write what a sequence holds to a file, whole or not at all; gives its size in bytes.
 

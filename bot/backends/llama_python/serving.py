@@ -116,12 +116,13 @@ class Server:
     def _erase(self, slot: Slot) -> dict[str, int]:
         erased = len(slot.tokens)
         self._memory.cut(slot.number, 0)
-        slot.tokens = []
+        slot.tokens, slot.straight = [], 0
         return {"n_erased": erased}
 
     def _restore(self, slot: Slot, path: Path) -> dict[str, int]:
         slot.tokens = []
         slot.tokens = self._memory.restore(slot.number, path)
+        slot.straight = len(slot.tokens)
         return {"n_restored": len(slot.tokens)}
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
@@ -145,6 +146,7 @@ class Server:
             slot=question.id_slot if question.id_slot >= 0 else None,
             max_tokens=question.max_tokens,
             remembers=question.cache_prompt,
+            least_moved=question.n_cache_reuse,
         )
         self._batcher.ask(answer)
         try:

@@ -49,6 +49,13 @@ class Memory(Protocol):
         """Make one sequence hold what another does, instead of what it did."""
         ...
 
+    @property
+    def can_move(self) -> bool: ...
+
+    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
+        """Bring tokens forward, over those between, which are forgotten."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -71,6 +78,7 @@ class Answer:
     slot: int | None = None  # None: any
     max_tokens: int | None = None
     remembers: bool = True  # may use what the memory holds
+    least_moved: int = 0  # tokens that are worth moving up over a gap; 0: none is moved
     left: bool = False  # nobody waits for it any more
     over: bool = False
     unread: list[int] = field(default_factory=list)
@@ -89,6 +97,7 @@ class Slot:
 
     number: int
     tokens: list[int] = field(default_factory=list)  # what the memory holds of it
+    straight: int = 0  # so many of them were read in this order; then a gap was closed
     answer: Answer | None = None
     last_use: int = 0
 
@@ -99,6 +108,28 @@ def in_common(some: Sequence[int], others: Sequence[int]) -> int:
         if one != other:
             return index
     return min(len(some), len(others))
+
+
+class Move(NamedTuple):
+    """Tokens that come again in a prompt, further to the front."""
+
+    begin: int
+    to: int
+    length: int
+
+
+def moves(held: Sequence[int], prompt: Sequence[int], kept: int, least: int) -> list[Move]:
+    """Find what can move up where the prompt has lost something after its first `kept` tokens."""
+    found: list[Move] = []
+    begin, to = kept, kept
+    while begin < len(held) and to < len(prompt):
+        length = in_common(held[begin:], prompt[to:]) if held[begin] == prompt[to] else 0
+        if length >= least:
+            found.append(Move(begin, to, length))
+            begin, to = begin + length, to + length
+        else:
+            begin += 1
+    return found
 
 
 def choose(free: Sequence[Slot], prompt: Sequence[int]) -> Slot:

@@ -58,6 +58,16 @@ class FakeMemory(Memory):
         self.copied.append((source, target))
         self.held[target] = list(self.held[source])
 
+    @property
+    @override
+    def can_move(self) -> bool:
+        return True
+
+    @override
+    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
+        held = self.held[sequence]
+        held[to:] = held[begin:]
+
 
 class Script(Sampler):
     """Says what it is told, then ends."""
@@ -179,6 +189,24 @@ def test_what_another_slot_has_read_is_copied(batcher: Batcher, memory: FakeMemo
     assert memory.copied == [(0, 2)]
     assert bytes(memory.held[2]).startswith((rules + "Bob").encode())
     assert bytes(memory.held[0]).startswith((rules + "Ann").encode())
+
+
+def test_after_a_gap_the_rest_moves_up_for_its_own_conversation_only(
+    batcher: Batcher, memory: FakeMemory
+) -> None:
+    rules, oldest, rest = (
+        "Be kind. ",
+        "I said this first. ",
+        "And then we talked of this and that. ",
+    )
+    ask(batcher, asked(rules + oldest + rest, slot=0))
+
+    ((_, moved),) = ask(batcher, asked(rules + rest + "Well?", slot=0, least_moved=16))
+    ((_, other),) = ask(batcher, asked(rules + rest + "What?", slot=1, least_moved=16))
+
+    assert moved.cached == len(rules + rest)
+    assert bytes(memory.held[0]).startswith((rules + rest + "Well?").encode())
+    assert other.cached == 0
 
 
 def test_an_answer_that_is_left_is_stopped_within_its_batch(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.llama_python.slots import Slot, choose, divide, in_common
+from bot.backends.llama_python.slots import Move, Slot, choose, divide, in_common, moves
 
 tokens = st.lists(st.integers(0, 3), max_size=12)
 
@@ -48,3 +48,23 @@ def test_without_an_empty_slot_the_one_unused_for_longest_is_taken() -> None:
     late, early = Slot(0, [7, 7], last_use=5), Slot(1, [8, 8], last_use=2)
 
     assert choose([late, early], [1, 2]) is early
+
+
+def test_what_follows_a_gap_moves_up_in_pieces_worth_it() -> None:
+    held, prompt = [1, 2, 9, 9, 3, 4, 5, 9, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8]
+
+    assert moves(held, prompt, kept=2, least=3) == [Move(begin=4, to=2, length=3)]
+    assert moves(held, prompt, kept=2, least=2)[1:] == [Move(begin=8, to=5, length=2)]
+
+
+@given(tokens, tokens, st.integers(1, 3))
+def test_what_was_moved_reads_as_the_prompt_does(
+    held: list[int], prompt: list[int], least: int
+) -> None:
+    kept = in_common(held, prompt)
+    moved = list(prompt[:kept])
+    for move in moves(held, prompt, kept, least):
+        assert move.to == len(moved)
+        moved += held[move.begin : move.begin + move.length]
+
+    assert moved == prompt[: len(moved)]
