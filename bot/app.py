@@ -24,7 +24,7 @@ from bot.desk import Desk
 from bot.errors import SettingsError, StoreError
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition, find_preset, load_presets
 from bot.routing.commands import COMMANDS
@@ -106,6 +106,7 @@ class App:
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
+            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)

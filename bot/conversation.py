@@ -27,7 +27,7 @@ from bot.errors import (
     StoreError,
     UserError,
 )
-from bot.ports import Backend, Clock, Conversations, Surface
+from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
@@ -66,6 +66,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
+        memories: Sequence[Remembers] = (),
     ) -> None:
         self._conversations = conversations
         self._casting = casting
@@ -76,6 +77,7 @@ class Walk:
         self._wake_lanes = wake_lanes
         self._owner = owner
         self._clock = clock
+        self._memories = memories
         self.stopping = False
 
     async def work(self, conversation: str) -> None:
@@ -152,7 +154,18 @@ class Walk:
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
         greeting = [self._spoken(reply.greeting)] if reply.greeting else []
-        await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
+        text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
+        await self._say(claim, heard, text, greeting, new_session=reply.new_session)
+        if reply.new_session:
+            for memory in self._memories:
+                await memory.leave(claim.conversation)
+
+    async def _forget(self, claim: Claim) -> str:
+        """Delete all that is kept of a conversation; says what that was."""
+        for memory in self._memories:
+            await memory.forget(claim.conversation)
+        turns = await self._conversations.forget(claim)
+        return f"Forgotten for good: {turns} messages and all that was kept of them."
 
     async def _reply(self, claim: Claim, heard: Heard, cast: Cast) -> None:
         preset = cast.preset

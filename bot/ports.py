@@ -190,6 +190,10 @@ class Conversations(Protocol):
 
     async def recall(self, conversation: str, max_turns: int) -> Session: ...
 
+    async def forget(self, claim: Claim) -> int:
+        """Delete everything said in a conversation, in all its sessions; gives its turns."""
+        ...
+
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
         """Queue a first message of an answer that is still being written; gives its outbox id.
 
