@@ -197,6 +197,16 @@ async def test_a_schema_shapes_the_answer(engine: Engine) -> None:
     assert json.loads(answer.text) == {"fruit": "apple"}
 
 
+@pytest.mark.parametrize("named", ["The", "504"])
+async def test_a_token_may_be_forbidden_by_its_id_or_its_text(engine: Engine, named: str) -> None:
+    assert await ids(engine, "The") == [504]
+
+    biases = {"temperature": 0, "logit_bias": {named: False}}
+    answer = await ask(engine, ASKED.format("What is the capital of France?"), sampling=biases)
+
+    assert not answer.text.startswith("The")
+
+
 async def test_the_same_seed_says_the_same(engine: Engine) -> None:
     wild = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     said = [

@@ -11,6 +11,7 @@ from bot.backends.llama_python.asking import Question, Refused
 from bot.backends.llama_python.native import Vocabulary
 from bot.backends.llama_python.slots import Sampler
 
+_FORBIDDEN = -float("inf")
 _AT_LEAST = 1  # tokens that no sampler may take away
 
 
@@ -41,9 +42,7 @@ class Chain(Sampler):
 
     def _add_limits(self, question: Question) -> None:
         """What may be chosen at all."""
-        biases = question.biases()
-        if question.ignore_eos:
-            biases += [(token, -float("inf")) for token in self._vocabulary.ends]
+        biases = self._biases(question)
         if biases:
             array = (native.llama_logit_bias * len(biases))(*biases)
             size = self._vocabulary.size
@@ -56,6 +55,27 @@ class Chain(Sampler):
             if not sampler:
                 raise Refused("the grammar cannot be read; is it GBNF with a rule named root?")
             self._add(sampler)
+
+    def _biases(self, question: Question) -> list[tuple[int, float]]:
+        """What is added to the scores of single tokens."""
+        given = question.logit_bias
+        found: list[tuple[int, float]] = []
+        for name, bias in given.items() if isinstance(given, dict) else given:
+            # llama.cpp's `false` forbids a token.
+            value = _FORBIDDEN if bias is False else float(bias)
+            found += [(token, value) for token in self._named(name)]
+        if question.ignore_eos:
+            found += [(token, _FORBIDDEN) for token in self._vocabulary.ends]
+        return found
+
+    def _named(self, name: str | int) -> list[int]:
+        try:
+            token = int(name)
+        except ValueError:
+            return self._vocabulary.tokens(str(name), special=False)
+        if not 0 <= token < self._vocabulary.size:
+            raise Refused(f"logit_bias holds {token}, which is no token", "logit_bias")
+        return [token]
 
     def _add_choice(self, question: Question) -> None:
         """How one is chosen among those."""

@@ -59,9 +59,16 @@ class Server:
 
     async def _look(self, _: web.Request) -> web.Response:
         """Answered between two batches, so that no answer means that nothing moves."""
-        looking = self._batcher.between_batches(_described)
+        looking = self._batcher.between_batches(self._described)
         described: list[dict[str, object]] = await asyncio.wrap_future(looking)
         return _json(described)
+
+    def _described(self, slots: Sequence[Slot]) -> list[dict[str, object]]:
+        room = self._memory.sequence_tokens
+        return [
+            {"id": slot.number, "n_ctx": room, "is_processing": slot.answer is not None}
+            for slot in slots
+        ]
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         asked = _read(await request.read(), _Tokenize)
@@ -162,10 +169,16 @@ class Server:
 
     def _wording(self, question: Question) -> Wording:
         # Where a stop is a control token, the token ends the answer: it has no text of its own.
-        found = {word: self._vocabulary.control(word) for word in question.stop}
+        vocabulary = self._vocabulary
+        found = {word: vocabulary.control(word) for word in question.stop}
         tokens = frozenset(token for token in found.values() if token is not None)
         words = [word for word, token in found.items() if token is None]
-        return Wording(self._vocabulary.spelled, ends=self._vocabulary.ends | tokens, stop=words)
+        shown = {vocabulary.control(word) for word in question.preserved_tokens}
+        return Wording(
+            lambda token: vocabulary.spelled(token, special=token in shown),
+            ends=vocabulary.ends | tokens,
+            stop=words,
+        )
 
 
 class _Tokenize(msgspec.Struct):
@@ -180,13 +193,6 @@ class _Detokenize(msgspec.Struct):
 
 class _File(msgspec.Struct):
     filename: str
-
-
-def _described(slots: Sequence[Slot]) -> list[dict[str, object]]:
-    return [
-        {"id": slot.number, "n_tokens": len(slot.tokens), "is_processing": slot.answer is not None}
-        for slot in slots
-    ]
 
 
 def _event(piece: Piece, prompt_tokens: int) -> bytes:
