@@ -37,6 +37,7 @@ _CHECK_SECONDS = 10.0
 _PROMPT_DELTAS = 4  # these come as soon as they can; a short answer has no more
 _SIP_SECONDS = 0.04  # far less than any chat's pace of edits
 _FULL_CHUNK_BYTES = 4096  # more is waiting: read on
+_AT_ONCE_SECONDS = 0.001
 _CUT_OFF = "The model stopped in the middle of its answer."
 _LISTS_NO_MODELS = frozenset({404, 405, 501})
 
@@ -167,6 +168,7 @@ class OpenAICompatible(Backend, Counts):
         self, request: Request, deadline: float
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
+        loop = asyncio.get_running_loop()
         clocks = Clocks(self._settings, self._endpoint, deadline)
         response = await clocks.within(self._post(request))
         try:
@@ -174,7 +176,9 @@ class OpenAICompatible(Backend, Counts):
             deltas = 0
             async with aclosing(response.aiter_raw()) as chunks:
                 while not reading.done:
+                    asked = loop.time()
                     chunk = await self._next(chunks, reading, clocks)
+                    at_once = loop.time() - asked < _AT_ONCE_SECONDS
                     heard = reading.feed(chunk) if chunk else reading.end()
                     if heard.progress:
                         clocks.progress(spoken=bool(heard.text))
@@ -187,8 +191,11 @@ class OpenAICompatible(Backend, Counts):
                         deltas += 1
                     if heard.fault and reading.reason is None:
                         raise heard.fault
-                    flows = deltas > _PROMPT_DELTAS and len(chunk) < _FULL_CHUNK_BYTES
-                    if flows and reading.reason is None:
+                    # Some transports give one event at a time, however many have come meanwhile.
+                    more = len(chunk) >= _FULL_CHUNK_BYTES or (
+                        at_once and chunk.count(b"data:") < 2
+                    )
+                    if deltas > _PROMPT_DELTAS and not more and reading.reason is None:
                         await asyncio.sleep(_SIP_SECONDS)
         finally:
             await response.aclose()

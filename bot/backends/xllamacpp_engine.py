@@ -45,12 +45,14 @@ class XllamacppEngine(Engine):
         child: Child,
         client: OpenAICompatible,
         server: httpx2.AsyncClient,
+        version: str,
     ) -> None:
         self._model = model
         self._settings = settings
         self._child = child
         self._client = client
         self._server = server
+        self._version = version
         self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
@@ -61,7 +63,7 @@ class XllamacppEngine(Engine):
     @property
     @override
     def version(self) -> str:
-        return f"xllamacpp {version('xllamacpp')}"
+        return self._version
 
     @property
     @override
@@ -165,6 +167,14 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         SettingsError: the processor is too old for it.
     """
     processor.check(start.provider)
+    child = "bot.backends.xllamacpp_child"
+    async with served(start, child, f"xllamacpp {version('xllamacpp')}") as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def served(start: Start, module: str, version: str) -> AsyncIterator[XllamacppEngine]:
+    """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
     model = start.model.stem
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(private_folder(_SOCKET)))
@@ -183,7 +193,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         child = await stack.enter_async_context(
             supervised(
                 f"the engine of {model}",
-                _command(start, socket, key_file),
+                _command(start, module, socket, key_file),
                 ready=lambda: _answers(server),
                 log_file=start.data_dir / "llama-engine.log",
                 start_seconds=_START_SECONDS,
@@ -196,7 +206,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
             max_retries=0,
         )
         stack.push_async_callback(client.close)
-        yield XllamacppEngine(model, settings, child, client, server)
+        yield XllamacppEngine(model, settings, child, client, server, version)
 
 
 def to_wire(question: Question, model: str) -> bytes:
@@ -234,7 +244,7 @@ def _settings(start: Start, key: str) -> ProviderSettings:
     )
 
 
-def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
+def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:
     options = {
         "model": start.model,
         "socket": socket,
@@ -245,7 +255,7 @@ def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "bot.backends.xllamacpp_child", *words]
+    return [sys.executable, "-m", module, *words]
 
 
 async def _answers(server: httpx2.AsyncClient) -> bool:

@@ -1,11 +1,25 @@
 """The model that comes with Troupe, fetched once for all tests of a checkout."""
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from bot.backends import models
 
 _CHECKOUT_DATA = Path(__file__).resolve().parents[2] / "data"
+
+# For `parametrize`. CI builds the bindings once (make bindings); elsewhere they take minutes.
+ENGINES = [
+    "xllamacpp",
+    pytest.param(
+        "llama_cpp_python",
+        marks=pytest.mark.skipif(
+            find_spec("llama_cpp") is None, reason="the bindings are not built: `make bindings`"
+        ),
+    ),
+]
 
 
 async def lend_model(data_dir: Path) -> Path:

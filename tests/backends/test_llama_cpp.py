@@ -20,7 +20,7 @@ from bot.prompting.draft import Draft, units
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends.asking import ask, prompt
-from tests.backends.local_model import lend_model
+from tests.backends.local_model import ENGINES, lend_model
 
 STORY = prompt(
     "Tell me a very long story.",
@@ -37,10 +37,13 @@ async def renderer() -> AsyncIterator[Renderer]:
         yield running
 
 
-@pytest.fixture
-async def local(tmp_path: Path, renderer: Renderer) -> AsyncIterator[LlamaCpp]:
+@pytest.fixture(params=ENGINES)
+async def local(
+    request: pytest.FixtureRequest, tmp_path: Path, renderer: Renderer
+) -> AsyncIterator[LlamaCpp]:
     await lend_model(tmp_path)
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
+    settings = ProviderSettings(kind="llama_cpp", engine=request.param)
+    backend = LlamaCpp(settings, tmp_path, renderer)
     await backend.start()
     yield backend
     await backend.close()
