@@ -14,7 +14,7 @@ import structlog
 
 from bot.backends import models
 from bot.backends.embedders import make_embedder
-from bot.backends.registry import make_backend
+from bot.backends.registry import make_backend, parameter_problems
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
 from bot.console.health import serving
@@ -22,7 +22,7 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import BackendUnavailable, SettingsError, StoreError
+from bot.errors import BackendUnavailable, PresetError, SettingsError, StoreError
 from bot.importers.character_files import Role, load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
@@ -365,9 +365,11 @@ def make_backends(
     """One backend for each provider that a preset names.
 
     Raises:
-        SettingsError: a preset's provider is not set up; the text names both.
+        SettingsError: a preset's provider is not set up, or would not understand its parameters;
+            the text names all of it.
     """
     backends: dict[str, Backend] = {}
+    problems: list[str] = []
     for preset in presets.values():
         provider = settings.providers.get(preset.provider)
         if provider is None:
@@ -375,10 +377,14 @@ def make_backends(
                 f"preset {preset.name!r} wants the provider {preset.provider!r}, which is not set "
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
+        wrong = parameter_problems(provider, preset.parameters)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
         if preset.provider not in backends:
             backends[preset.provider] = make_backend(
                 preset.provider, provider, settings.data_dir, renderer
             )
+    if problems:
+        raise PresetError("\n".join(problems))
     return backends
 
 

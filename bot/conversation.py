@@ -29,7 +29,7 @@ from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
-from bot.replying.stream import LiveReply, final, keep_typing, standing
+from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
@@ -45,6 +45,7 @@ _LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not 
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 
 
@@ -211,15 +212,10 @@ class Walk:
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
-            written = await write(
-                backend,
-                fitted.prompt,
-                show,
-                lambda waiting: live.announce(standing(waiting)),
-                self._clock,
-            )
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+            notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+            raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.chat.prompt import Event, Prompt, Token
 from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 from bot.chat.story import Found, StoryVector, Vector
@@ -116,7 +116,7 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
         Where a line forms in front of the model, `Waiting` may come before all of them.

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import Thought, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
@@ -269,6 +269,25 @@ async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
     await stage.talk("hello")
     assert stage.texts == [
         "⚠ The model gave an empty answer. Please try again or say it differently."
+    ]
+    assert await stage.history() == []
+
+
+async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([Thought("They greet"), go_on, Thought(" me."), "Hello."])
+    stage = Stage(database, backend=backend)
+    assert await growing(stage, go_on) == []
+    assert stage.texts == ["Hello."]
+    assert [call for call, _ in stage.surface.calls].count("typing") == 1
+    assert await stage.history() == [("user", "hello"), ("assistant", "Hello.")]
+
+
+async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend([Thought("Hm. "), Thought("No.")]))
+    await stage.talk("hello")
+    assert stage.texts == [
+        "⚠ The model thought about it, but gave no answer. Please try again or ask for less."
     ]
     assert await stage.history() == []
 

@@ -179,8 +179,8 @@ class SqlConversations(Conversations):
     async def forget(self, claim: Claim) -> int:
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
-            connection.execute(_FORGET_UNSENT, {"held": claim.conversation})
-            connection.execute(_FORGET_RECEIPTS, {"held": claim.conversation})
+            for statement in (_FORGET_RECEIPTS, _FORGET_UNSENT):
+                connection.execute(statement, {"held": claim.conversation})
             return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
 
         return await self._database.write(unit)

@@ -50,6 +50,10 @@ class FakeEngine(Engine):
         )
 
     @override
+    async def context_tokens(self) -> int:
+        return 4096
+
+    @override
     async def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
         assert question.place is not None
         cached = self.cached(question)
@@ -67,10 +71,6 @@ class FakeEngine(Engine):
     @override
     async def text_of(self, token: int) -> str:
         return chr(token)
-
-    @override
-    async def context_tokens(self) -> int:
-        return 4096
 
     @override
     async def save(self, place: int, file: str) -> int:
