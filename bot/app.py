@@ -38,6 +38,7 @@ from bot.storage.database import Database, opened
 from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.redis import connected
 from bot.storage.retention import forget_old
 from bot.storage.versions import SqlPresetVersions
@@ -96,7 +97,9 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
+            commands=CommandDesk(
+                self.casting, self._may_change, COMMANDS, SqlReceipts(self.database)
+            ),
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -202,7 +205,7 @@ class App:
         while True:
             await self.clock.sleep(_FORGET_EVERY_SECONDS)
             try:
-                forgotten = await forget_old(self.database, self.clock)
+                forgotten = await forget_old(self.database, self.clock, self.settings.receipt_days)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:

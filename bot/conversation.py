@@ -9,46 +9,42 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
 
 from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Waiting
-from bot.chat.session import Claim, Heard, Turn
+from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import (
     BackendError,
-    BackendInterrupted,
     CoordinatorDown,
     Fenced,
     StoreError,
     UserError,
 )
+from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
-from bot.prompting.echo import EchoRemover
-from bot.prompting.output_filter import OutputFilter
-from bot.prompting.preset import Preset
-from bot.prompting.tokens import count_tokens
-from bot.replying.stream import LiveReply, final, keep_typing, standing
+from bot.prompting.fitting import fit_for
+from bot.replying.stream import LiveReply, final, keep_typing
+from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
-from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH, SECONDS_TO_FIRST_WORD
+from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
-_LEASE_SECONDS = 15.0
-_MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
+_MOST_TURNS = 400  # read for one prompt
+_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
-_INTERRUPTED = "\n\n⚠ (interrupted)"
 
 
 class Walk:
@@ -84,11 +80,11 @@ class Walk:
         """Answer everything that is unanswered in a conversation, unless somebody else does."""
         more = True
         while more and not self.stopping:
-            claim = await self._conversations.claim(conversation, self._owner, _LEASE_SECONDS)
+            claim = await self._conversations.claim(conversation, self._owner, LEASE_SECONDS)
             if claim is None:
                 return
             try:
-                async with self._held(claim):
+                async with held(self._conversations, claim, self._clock):
                     await self._answer_all(claim)
                 more = await self._conversations.release(claim)
             except Fenced as error:
@@ -148,7 +144,7 @@ class Walk:
                 await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                await self._reply(claim, heard, cast)
+                await self._reply(claim, heard, [cast])
                 return "answered"
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
@@ -167,55 +163,56 @@ class Walk:
         turns = await self._conversations.forget(claim)
         return f"Forgotten for good: {turns} messages and all that was kept of them."
 
-    async def _reply(self, claim: Claim, heard: Heard, cast: Cast) -> None:
-        preset = cast.preset
-        session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
-        composed = compose(
-            preset, session, heard.incoming, bot_name=preset.name, count=count_tokens
+    async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
+        """Let the speakers answer, one after the other: each hears those before."""
+        session = await self._conversations.recall(
+            claim.conversation, _turns_worth_reading(speakers)
         )
-        surface = self._surfaces[heard.incoming.address.platform]
-        async with self._live(claim, heard, surface) as live:
-            answer = await self._generate(preset, composed.prompt, live)
-        parts = final(answer, surface.limits(heard.incoming.address))
-        if not parts:
+        limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
+        turns: list[Turn] = []
+        parts: list[Outgoing] = []
+        receipts: list[Receipt] = []
+        for cast in speakers:
+            try:
+                receipt = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+            except BackendError as error:
+                if not turns:
+                    raise
+                _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
+                continue  # what others have said is said
+            parts += final(receipt.answer, limits, len(parts))
+            turns.append(self._spoken(receipt.answer, cast))
+            receipts.append(receipt)
+        await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
+
+    async def _answer_as(
+        self,
+        cast: Cast,
+        claim: Claim,
+        heard: Heard,
+        session: Session,
+        answers: Sequence[Turn],
+        first_part: int,
+    ) -> Receipt:
+        """One character's answer, shown while it grows; `answers` are those of others."""
+        preset, backend = cast.preset, self._backends[cast.preset.provider]
+        async with self._live(claim, heard, first_part) as live:
+            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            fitted = await fit_for(preset, draft, backend)
+            show = live.feed if preset.stream else _show_nothing
+            queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
+        if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
-        await self._finish(claim, heard, [_said(heard), self._spoken(answer, cast)], parts)
-
-    async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
-        """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
-        echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
-        said: list[str] = []
-
-        def show(text: str) -> None:
-            said.append(text)
-            if preset.stream:
-                live.feed(text)
-
-        interrupted = ""
-        asked = self._clock.monotonic()
-        try:
-            async with aclosing(self._backends[preset.provider].generate(prompt)) as stream:
-                async for event in stream:
-                    match event:
-                        case Waiting() as waiting:
-                            live.announce(standing(waiting))
-                        case Delta(text):
-                            if not said:
-                                SECONDS_TO_FIRST_WORD.observe(self._clock.monotonic() - asked)
-                            show(cleaned.feed(echo.feed(text)))
-                        case Finish(reason):
-                            _note_length(reason, preset)
-        except BackendInterrupted:
-            if not "".join(said).strip():
-                raise
-            interrupted = _INTERRUPTED
-        show(cleaned.feed(echo.finish()) + cleaned.finish())
-        return "".join(said).strip() + interrupted
+        if written.reason is FinishReason.LENGTH:
+            _log.info("answer_cut_at_length", preset=preset.name)
+        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     @contextlib.asynccontextmanager
-    async def _live(self, claim: Claim, heard: Heard, surface: Surface) -> AsyncIterator[LiveReply]:
+    async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
         """Show an answer while it grows. When the block ends, nothing live is under way."""
         address = heard.incoming.address
+        surface = self._surfaces[address.platform]
 
         async def open_part(opening: Outgoing) -> int:
             row = await self._conversations.open(claim, heard, opening)
@@ -224,7 +221,9 @@ class Walk:
 
         typing = asyncio.create_task(keep_typing(surface, address, self._clock))
         try:
-            async with LiveReply(surface, address, open_part, self._arrival, self._clock) as live:
+            async with LiveReply(
+                surface, address, open_part, self._arrival, self._clock, first_part
+            ) as live:
                 yield live
         finally:
             typing.cancel()
@@ -249,11 +248,17 @@ class Walk:
         heard: Heard,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         *,
         new_session: bool = False,
     ) -> None:
         await self._conversations.finish(
-            claim, heard, turns=turns, outgoing=outgoing, new_session=new_session
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
         )
         await self._wake(heard.incoming.address.lane)
 
@@ -261,40 +266,11 @@ class Walk:
         with contextlib.suppress(CoordinatorDown):  # the senders' janitor finds it in SQL
             await self._wake_lanes([lane])
 
-    @contextlib.asynccontextmanager
-    async def _held(self, claim: Claim) -> AsyncIterator[None]:
-        """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
-        walking = asyncio.current_task()
-        renewing = asyncio.create_task(self._renew(claim), name="renew lease")
-        held = True
-
-        def stop(renewed: asyncio.Task[None]) -> None:
-            if _failed(renewed) and held and walking is not None:
-                walking.cancel()
-
-        renewing.add_done_callback(stop)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if walking is not None and _failed(renewing) and walking.uncancel() == 0:
-                lost = renewing.exception()
-                raise Fenced(f"the lease of {claim.conversation} was lost") from lost
-            raise
-        finally:
-            held = False
-            renewing.cancel()
-
-    async def _renew(self, claim: Claim) -> None:
-        while True:
-            await self._clock.sleep(_LEASE_SECONDS / 3)
-            with contextlib.suppress(StoreError):  # should it last, `finish` finds out
-                await self._conversations.renew(claim, _LEASE_SECONDS)
-
     def _spoken(self, text: str, cast: Cast | None = None) -> Turn:
-        turn = Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
+        at = datetime.fromtimestamp(self._clock.now(), UTC)
         if cast is None:
-            return turn
-        return replace(turn, preset=cast.preset.name, preset_version=cast.version)
+            return Turn("assistant", text, None, at)
+        return Turn("assistant", text, None, at, cast.preset.name, cast.version)
 
 
 def _said(heard: Heard) -> Turn:
@@ -302,10 +278,11 @@ def _said(heard: Heard) -> Turn:
     return Turn("user", incoming.text, incoming.author, incoming.at)
 
 
-def _note_length(reason: FinishReason, preset: Preset) -> None:
-    if reason is FinishReason.LENGTH:
-        _log.info("answer_cut_at_length", preset=preset.name)
+def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+    budgets = [cast.preset.max_input_tokens for cast in speakers]
+    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
+    return min(_MOST_TURNS, max(tokens))
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
+def _show_nothing(_text: str) -> None:
+    """Some presets show their answers only when they are whole."""

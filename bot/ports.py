@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
@@ -140,6 +141,22 @@ class Tokenizes(Protocol):
 
 
 @runtime_checkable
+class Counts(Protocol):
+    """What a backend can besides, if it knows what a prompt costs before it is sent."""
+
+    async def count(self, prompt: Prompt) -> int:
+        """Tokens of the prompt as the model reads it, rather too many than too few.
+
+        Raises as `generate` does.
+        """
+        ...
+
+    async def room(self, prompt: Prompt) -> int | None:
+        """The tokens that the model can read and still answer; None: it is not ours to know."""
+        ...
+
+
+@runtime_checkable
 class Remembers(Protocol):
     """What a part must be able to do if it keeps anything of what was said."""
 
@@ -208,6 +225,7 @@ class Conversations(Protocol):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         """One transaction: the message is answered, the history grows, the answer is queued.
@@ -269,6 +287,14 @@ class Choices(Protocol):
     async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
         """The value of the first of these scopes that has one."""
         ...
+
+
+class Receipts(Protocol):
+    """What was sent for the answers of late, each by its number."""
+
+    async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
+
+    async def find(self, number: int) -> Receipt | None: ...
 
 
 class PresetVersions(Protocol):

@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
 from bot.chat.prompt import Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
@@ -19,13 +20,14 @@ from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
-from bot.sessions.casting import Casting
+from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -49,11 +51,19 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
 
 
 class Memory(Remembers):
@@ -100,7 +110,7 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -287,6 +297,29 @@ async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database
     assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
 
 
+async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+    database: Database,
+) -> None:
+    small = {"max_input_tokens": 60, "system": "Be brief."}
+    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    found = await SqlReceipts(database).newest(CHAT)
+    assert found is not None
+    number, receipt = found
+    assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
+    assert receipt.prompt == stage.backend.prompts[-1]
+    assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
+    assert (receipt.limit, receipt.tokens <= 60) == (60, True)
+    assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("/context", "hello", "/context")
+    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
+    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
 # --- commands ----------------------------------------------------------------------------------
 
 
@@ -397,6 +430,41 @@ async def test_a_long_answer_comes_in_parts(database: Database, placeholder: str
     await stage.talk("hello")
     assert stage.texts == ["x" * 30, "y" * 30]
     assert (await stage.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
+
+
+# --- several speakers --------------------------------------------------------------------------
+
+
+async def reply_as(stage: Stage, *names: str) -> None:
+    """Answer one message as these, one after the other."""
+    await stage.hear("hello")
+    claim = await stage.conversations.claim(CHAT, "me", 15)
+    assert claim is not None
+    heard = await stage.conversations.next(claim)
+    assert heard is not None
+    speakers = [Cast(Preset.model_validate({**NORA, "name": name}), None, 1) for name in names]
+    await stage.walk._reply(claim, heard, speakers)
+
+
+async def test_each_speaker_hears_those_before_and_all_are_one_turn(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["I am Nora."], ["And I am Nils."]))
+    await reply_as(stage, "nora", "nils")
+    assert stage.texts == ["I am Nora.", "And I am Nils."]
+    assert [message.content for message in stage.backend.prompts[1].messages] == [
+        "hello",
+        "I am Nora.",
+    ]
+    assert await stage.history() == [
+        ("user", "hello"),
+        ("assistant", "I am Nora."),
+        ("assistant", "And I am Nils."),
+    ]
+
+
+async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["one"], [BackendUnavailable("away")], ["three"]))
+    await reply_as(stage, "nora", "nils", "nova")
+    assert stage.texts == ["one", "three"]
 
 
 # --- crashes, fences, stops --------------------------------------------------------------------

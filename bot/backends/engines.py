@@ -21,6 +21,10 @@ class EngineFailed(Exception):
     """The engine did not do what it was asked; it may have died."""
 
 
+class EngineRefused(EngineFailed):
+    """It lives, and says no to this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One generation."""
@@ -37,8 +41,8 @@ class Engine(Protocol):
     """A loaded model with room for several conversations, started again whenever it dies.
 
     A place is one conversation's share of the model's memory, numbered from 0. Its state can be
-    saved to a file and restored, also after a death. All that take a place raise `EngineFailed`,
-    and so do `tokenize` and `text_of`.
+    saved to a file and restored, also after a death. Whatever else it is asked may raise
+    `EngineFailed`.
     """
 
     @property
@@ -52,6 +56,10 @@ class Engine(Protocol):
     @property
     def deaths(self) -> int:
         """How often it was started again; after that every place is empty."""
+        ...
+
+    async def context_tokens(self) -> int:
+        """How much one place holds: what was asked for, or the model's own limit."""
         ...
 
     def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
@@ -71,7 +79,10 @@ class Engine(Protocol):
         ...
 
     async def restore(self, place: int, file: str) -> int:
-        """Read a place's state from such a file; gives its tokens."""
+        """Read a place's state from such a file; gives its tokens.
+
+        Raises `EngineRefused` when the file is no state that it can use.
+        """
         ...
 
     async def erase(self, place: int) -> None: ...

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from bot.backends import processor
 from bot.backends.completions import streamed
-from bot.backends.engines import Engine, EngineFailed, Question, Start
+from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
 from bot.chat.prompt import Delta, Finish
 from bot.children import Child, ChildFailed, private_folder, supervised
@@ -52,6 +52,7 @@ class XllamacppEngine(Engine):
         self._client = client
         self._server = server
         self._version = version
+        self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
     @override
@@ -67,6 +68,13 @@ class XllamacppEngine(Engine):
     @override
     def deaths(self) -> int:
         return self._child.restarts
+
+    @override
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
 
     @override
     def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
@@ -135,13 +143,16 @@ class XllamacppEngine(Engine):
                     os.kill(self._child.pid, signal.SIGKILL)
 
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
+        return await self._ask("POST", path, msgspec.json.encode(body))
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
             async with asyncio.timeout(self._settings.first_token_seconds):
-                answer = await self._server.post(path, content=msgspec.json.encode(body))
+                answer = await self._server.request(method, path, content=body)
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
         if not answer.is_success:
-            raise EngineFailed(f"{self._model}: {path}: status {answer.status_code}")
+            raise EngineRefused(f"{self._model}: {path}: status {answer.status_code}")
         return answer.content
 
 
@@ -255,6 +266,10 @@ async def _answers(server: httpx2.AsyncClient) -> bool:
 
 class _Ids(msgspec.Struct):
     tokens: list[int]
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
 
 
 class _Text(msgspec.Struct):
