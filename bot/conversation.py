@@ -34,6 +34,7 @@ from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class Walk:
         conversations: Conversations,
         casting: Casting,
         commands: CommandDesk,
+        summarizer: Summarizer,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -66,6 +68,7 @@ class Walk:
         self._conversations = conversations
         self._casting = casting
         self._commands = commands
+        self._summarizer = summarizer
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -184,7 +187,14 @@ class Walk:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
-            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                answers=answers,
+                summary=await self._summarizer.part(preset, claim.conversation),
+            )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
@@ -193,6 +203,9 @@ class Walk:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
+        if any(one.section == "history" for one in fitted.dropped):
+            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            self._summarizer.want(preset, claim.conversation, kept)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     @contextlib.asynccontextmanager
