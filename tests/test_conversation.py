@@ -24,12 +24,14 @@ from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
+from bot.sessions.summaries import Summarizer
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
+from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -110,11 +112,13 @@ class Stage:
         casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
+        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
             commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
             find_stories=find_stories,
+            summarizer=self.summarizer,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -341,6 +345,21 @@ async def test_context_shows_the_last_answer_s_receipt(database: Database) -> No
     await stage.talk("/context", "hello", "/context")
     assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
     assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
+async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:
+    wants = {"max_input_tokens": 60, "summary": {}}
+    stage = Stage(database, backend=FakeBackend(["Hi."]), preset=wants)
+    summing = asyncio.create_task(stage.summarizer.run())
+    for n in range(12):
+        await stage.talk(f"tell me of {n}")
+    summing.cancel()
+    await asyncio.wait([summing])
+    prompts = stage.backend.prompts
+    told = [one.messages[-1].content for one in prompts if one.conversation != CHAT]
+    assert told[0].startswith("Conversation:\nAlice: tell me of 0\n")
+    first = [one.messages[0] for one in prompts if one.conversation == CHAT][-1]
+    assert (first.role, first.content) == ("system", "What was said before, in short:\nHi.")
 
 
 # --- commands ----------------------------------------------------------------------------------

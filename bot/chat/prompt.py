@@ -25,6 +25,8 @@ class Message:
 
     @property
     def images(self) -> tuple[Image, ...]:
+        if not self.parts:  # as nearly always: this is asked for every message of every prompt
+            return ()
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
