@@ -1,0 +1,140 @@
+"""Find the keys of a lorebook in what was said: plain words, whole words, regular expressions."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import regex
+
+from bot.prompting.lore_entries import Entry, Logic, Lorebook
+
+_MAX_PATTERN_CHARS = 1000
+_SECONDS_A_KEY = 0.05
+_SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow keys
+_LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
+_FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
+# Scripts without blanks between words: there every place is the border of a word.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_LETTER = rf"[\w--[{_UNSPACED}]]"
+
+
+class Keys:
+    """The keys of one book, searched for one prompt. `slow` collects those that took too long."""
+
+    def __init__(self, book: Lorebook, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._book = book
+        self._monotonic = monotonic
+        self._left_seconds = _SECONDS_ALTOGETHER
+        self.slow: set[str] = set()
+
+    def found(self, entry: Entry, text: str) -> str | None:
+        """Tell which keys wake this entry, in words for the receipt; None if they do not."""
+        first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
+        if first is None:
+            return None
+        if not entry.secondary_keys:
+            return f"key {first!r}"
+        if not self._secondary(entry, text):
+            return None
+        return f"key {first!r} with {entry.logic.replace('_', ' ')} of its secondary keys"
+
+    def score(self, entry: Entry, text: str) -> int:
+        """Count the keys found: in a group with scoring the best ones stay."""
+        hits = sum(self._holds(text, key, entry) for key in entry.keys)
+        more = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case Logic.AND_ANY:
+                return hits + sum(more)
+            case Logic.AND_ALL:
+                return hits + (len(more) if all(more) else 0)
+            case Logic.NOT_ALL | Logic.NOT_ANY:
+                return hits
+
+    def _secondary(self, entry: Entry, text: str) -> bool:
+        holds = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case Logic.AND_ANY:
+                return any(holds)
+            case Logic.AND_ALL:
+                return all(holds)
+            case Logic.NOT_ANY:
+                return not any(holds)
+            case Logic.NOT_ALL:
+                return not all(holds)
+
+    def _holds(self, text: str, key: str, entry: Entry) -> bool:
+        if is_regex(key):
+            return self._matches(text, key)
+        if not key.strip():
+            return False
+        sensitive = _first(entry.case_sensitive, self._book.case_sensitive)
+        if not sensitive:
+            key, text = key.lower(), text.lower()
+        whole = _first(entry.match_whole_words, self._book.match_whole_words)
+        if not whole or " " in key.strip():  # SillyTavern looks for phrases as they are
+            return key in text
+        return key in text and _word(key.strip()).search(text) is not None
+
+    def _matches(self, text: str, key: str) -> bool:
+        if key in self.slow or self._left_seconds <= 0:
+            self.slow.add(key)
+            return False
+        pattern = compiled(key)
+        if isinstance(pattern, str):
+            return False
+        begun = self._monotonic()
+        try:
+            timeout = min(_SECONDS_A_KEY, self._left_seconds)
+            return pattern.search(text, timeout=timeout) is not None
+        except TimeoutError:
+            self.slow.add(key)
+            return False
+        finally:
+            self._left_seconds -= self._monotonic() - begun
+
+
+def is_regex(key: str) -> bool:
+    return len(key) > 2 and key[0] == "/" and _LITERAL.fullmatch(key) is not None
+
+
+@lru_cache(maxsize=2048)
+def compiled(key: str) -> regex.Pattern[str] | str:
+    """Compile `/pattern/flags`; gives what is wrong with it, if something is."""
+    literal = _LITERAL.fullmatch(key)
+    if literal is None:
+        return "it is not of the form /pattern/flags"
+    pattern, letters = literal[1].replace("\\/", "/"), literal[2]
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+    flags = regex.VERSION0
+    for letter in letters:
+        if letter not in _FLAGS:
+            return f"it has the unknown flag {letter!r}"
+        flags |= _FLAGS[letter]
+    try:
+        return regex.compile(pattern, flags)
+    except (regex.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+
+
+@lru_cache(maxsize=4096)
+def _word(key: str) -> regex.Pattern[str]:
+    """Match a key that no letter of a spaced script continues on either side."""
+    unspaced = regex.compile(rf"[{_UNSPACED}]")
+    before = "" if unspaced.match(key[0]) else rf"(?<!{_LETTER})"
+    after = "" if unspaced.match(key[-1]) else rf"(?!{_LETTER})"
+    return regex.compile(before + regex.escape(key, special_only=True) + after, regex.VERSION1)
+
+
+def _first(own: bool | None, books: bool) -> bool:
+    return books if own is None else own
+
+
+def joined(messages: Sequence[str], depth: int, start: int = 0) -> str:
+    """The newest `depth` messages as one text, newest first; `start` leaves out the very newest.
+
+    A mark stands between them, so that no key matches across two messages.
+    """
+    newest = list(reversed(messages))[start : start + depth]
+    return "".join(f"\x01{message}\n" for message in newest)
