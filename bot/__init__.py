@@ -7,7 +7,7 @@ The walk of one message, which is also the order to read the code in:
     conversation.py        claim the conversation (new epoch) and walk its inbox in order:
       routing/    decide   -> Command | Answer | Overhear | Ignore          (pure)
       sessions/   recall   -> Session: turns, preset, people
-      prompting/  compose  -> Prompt: system, history in budget, names      (pure)
+      prompting/  compose  -> Draft: system, history, names; then as much as the budget allows
       backends/*  generate -> Delta, Delta, ... Finish
       replying/   write    -> pieces legal on the platform, edits at its pace
       finish               one transaction: epoch checked, inbox done, turns, outbox rows

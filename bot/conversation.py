@@ -9,38 +9,34 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
 
 from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
-from bot.chat.session import Claim, Heard, Turn
+from bot.chat.prompt import FinishReason
+from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import (
     BackendError,
-    BackendInterrupted,
     CoordinatorDown,
     Fenced,
     StoreError,
     UserError,
 )
+from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Surface
+from bot.prompting.budget import fit
 from bot.prompting.compose import compose
-from bot.prompting.echo import EchoRemover
-from bot.prompting.output_filter import OutputFilter
-from bot.prompting.preset import Preset
-from bot.prompting.tokens import count_tokens
+from bot.prompting.tokens import count_tokens, estimated
 from bot.replying.stream import LiveReply, final, keep_typing
+from bot.replying.writing import Written, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
-from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH, SECONDS_TO_FIRST_WORD
+from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
-_LEASE_SECONDS = 15.0
 _MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
@@ -48,7 +44,6 @@ _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
-_INTERRUPTED = "\n\n⚠ (interrupted)"
 
 
 class Walk:
@@ -82,11 +77,11 @@ class Walk:
         """Answer everything that is unanswered in a conversation, unless somebody else does."""
         more = True
         while more and not self.stopping:
-            claim = await self._conversations.claim(conversation, self._owner, _LEASE_SECONDS)
+            claim = await self._conversations.claim(conversation, self._owner, LEASE_SECONDS)
             if claim is None:
                 return
             try:
-                async with self._held(claim):
+                async with held(self._conversations, claim, self._clock):
                     await self._answer_all(claim)
                 more = await self._conversations.release(claim)
             except Fenced as error:
@@ -146,7 +141,7 @@ class Walk:
                 await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                await self._reply(claim, heard, cast)
+                await self._reply(claim, heard, [cast])
                 return "answered"
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
@@ -154,55 +149,52 @@ class Walk:
         greeting = [self._spoken(reply.greeting)] if reply.greeting else []
         await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
 
-    async def _reply(self, claim: Claim, heard: Heard, cast: Cast) -> None:
-        preset = cast.preset
+    async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
+        """Let the speakers answer, one after the other: each hears those before."""
         session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
-        composed = compose(
-            preset, session, heard.incoming, bot_name=preset.name, count=count_tokens
-        )
-        surface = self._surfaces[heard.incoming.address.platform]
-        async with self._live(claim, heard, surface) as live:
-            answer = await self._generate(preset, composed.prompt, live)
-        parts = final(answer, surface.limits(heard.incoming.address))
-        if not parts:
+        limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
+        turns: list[Turn] = []
+        parts: list[Outgoing] = []
+        for cast in speakers:
+            try:
+                written = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+            except BackendError as error:
+                if not turns:
+                    raise
+                _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
+                continue  # what others have said is said
+            parts += final(written.text, limits, len(parts))
+            turns.append(self._spoken(written.text, cast))
+        await self._finish(claim, heard, [_said(heard), *turns], parts)
+
+    async def _answer_as(
+        self,
+        cast: Cast,
+        claim: Claim,
+        heard: Heard,
+        session: Session,
+        answers: Sequence[Turn],
+        first_part: int,
+    ) -> Written:
+        """One character's answer, shown while it grows; `answers` are those of others."""
+        preset = cast.preset
+        draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+        fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
+        backend = self._backends[preset.provider]
+        async with self._live(claim, heard, first_part) as live:
+            show = live.feed if preset.stream else _show_nothing
+            written = await write(backend, fitted.prompt, show, self._clock)
+        if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
-        await self._finish(claim, heard, [_said(heard), self._spoken(answer, cast)], parts)
-
-    async def _generate(self, preset: Preset, prompt: Prompt, live: LiveReply) -> str:
-        """Stream an answer to its readers; gives it whole, as they are to see it in the end."""
-        echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
-        said: list[str] = []
-
-        def show(text: str) -> None:
-            said.append(text)
-            if preset.stream:
-                live.feed(text)
-
-        interrupted = ""
-        asked = self._clock.monotonic()
-        try:
-            async with aclosing(self._backends[preset.provider].generate(prompt)) as stream:
-                async for event in stream:
-                    match event:
-                        case Delta(text):
-                            if not said:
-                                SECONDS_TO_FIRST_WORD.observe(self._clock.monotonic() - asked)
-                            show(cleaned.feed(echo.feed(text)))
-                        case Finish(FinishReason.LENGTH):
-                            _log.info("answer_cut_at_length", preset=preset.name)
-                        case Finish():
-                            pass
-        except BackendInterrupted:
-            if not "".join(said).strip():
-                raise
-            interrupted = _INTERRUPTED
-        show(cleaned.feed(echo.finish()) + cleaned.finish())
-        return "".join(said).strip() + interrupted
+        if written.reason is FinishReason.LENGTH:
+            _log.info("answer_cut_at_length", preset=preset.name)
+        return written
 
     @contextlib.asynccontextmanager
-    async def _live(self, claim: Claim, heard: Heard, surface: Surface) -> AsyncIterator[LiveReply]:
+    async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
         """Show an answer while it grows. When the block ends, nothing live is under way."""
         address = heard.incoming.address
+        surface = self._surfaces[address.platform]
 
         async def open_part(opening: Outgoing) -> int:
             row = await self._conversations.open(claim, heard, opening)
@@ -211,7 +203,9 @@ class Walk:
 
         typing = asyncio.create_task(keep_typing(surface, address, self._clock))
         try:
-            async with LiveReply(surface, address, open_part, self._arrival, self._clock) as live:
+            async with LiveReply(
+                surface, address, open_part, self._arrival, self._clock, first_part
+            ) as live:
                 yield live
         finally:
             typing.cancel()
@@ -248,40 +242,11 @@ class Walk:
         with contextlib.suppress(CoordinatorDown):  # the senders' janitor finds it in SQL
             await self._wake_lanes([lane])
 
-    @contextlib.asynccontextmanager
-    async def _held(self, claim: Claim) -> AsyncIterator[None]:
-        """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
-        walking = asyncio.current_task()
-        renewing = asyncio.create_task(self._renew(claim), name="renew lease")
-        held = True
-
-        def stop(renewed: asyncio.Task[None]) -> None:
-            if _failed(renewed) and held and walking is not None:
-                walking.cancel()
-
-        renewing.add_done_callback(stop)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if walking is not None and _failed(renewing) and walking.uncancel() == 0:
-                lost = renewing.exception()
-                raise Fenced(f"the lease of {claim.conversation} was lost") from lost
-            raise
-        finally:
-            held = False
-            renewing.cancel()
-
-    async def _renew(self, claim: Claim) -> None:
-        while True:
-            await self._clock.sleep(_LEASE_SECONDS / 3)
-            with contextlib.suppress(StoreError):  # should it last, `finish` finds out
-                await self._conversations.renew(claim, _LEASE_SECONDS)
-
     def _spoken(self, text: str, cast: Cast | None = None) -> Turn:
-        turn = Turn("assistant", text, None, datetime.fromtimestamp(self._clock.now(), UTC))
+        at = datetime.fromtimestamp(self._clock.now(), UTC)
         if cast is None:
-            return turn
-        return replace(turn, preset=cast.preset.name, preset_version=cast.version)
+            return Turn("assistant", text, None, at)
+        return Turn("assistant", text, None, at, cast.preset.name, cast.version)
 
 
 def _said(heard: Heard) -> Turn:
@@ -289,5 +254,5 @@ def _said(heard: Heard) -> Turn:
     return Turn("user", incoming.text, incoming.author, incoming.at)
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
+def _show_nothing(_text: str) -> None:
+    """Some presets show their answers only when they are whole."""

@@ -17,9 +17,10 @@ from bot.chat.prompt import Message, Prompt, TemplateChoice, Token
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.ports import Tokenizes
+from bot.prompting.budget import fit
 from bot.prompting.compose import compose
 from bot.prompting.preset import Preset
-from bot.prompting.tokens import count_tokens
+from bot.prompting.tokens import count_tokens, estimated
 from bot.settings import ProviderSettings, Settings
 from bot.templates import get, names
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
@@ -53,7 +54,7 @@ async def preset_prompt(
 
     Raises UserError for what cannot be shown, and what rendering raises.
     """
-    prompt = _prompt(preset, messages)
+    prompt = await _prompt(preset, messages)
     provider = settings.providers.get(preset.provider)
     if provider is None:
         raise SettingsError(
@@ -111,7 +112,7 @@ def _shown(made: Rendered, view: View) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
+async def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
     *earlier, newest = messages
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
@@ -130,7 +131,8 @@ def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
         scopes=(_HERE.lane,),
     )
     session = Session(1, turns)
-    return compose(preset, session, incoming, bot_name=preset.name, count=count_tokens).prompt
+    draft = compose(preset, session, incoming, bot_name=preset.name)
+    return (await fit(draft, preset.max_input_tokens, estimated, count_tokens)).prompt
 
 
 def _own_template(

@@ -1,34 +1,164 @@
-"""Fit the past into the context: the newest turns win, and a question keeps its answer."""
+"""Fit a draft into the context: the newest turns win, and a question keeps its answer.
 
-from collections.abc import Callable, Sequence
+What is left out is chosen by an estimate and confirmed by an exact count of the whole prompt, so
+that most prompts are counted once, and none is ever larger than the budget.
+"""
 
-from bot.chat.prompt import Message
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.prompt import Message, Prompt
+from bot.errors import UserError
+from bot.prompting.draft import Draft, Part, Unit
 
 # What a chat template wraps around a message, generously: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
+_GUESSES = 4  # after so many the search halves what is left to search
 
-Count = Callable[[Sequence[str]], Sequence[int]]
-
-
-def costs(messages: Sequence[Message], count: Count) -> Sequence[int]:
-    """What each message takes of the context, in tokens."""
-    contents = [message.content for message in messages]
-    return [tokens + TOKENS_AROUND_A_MESSAGE for tokens in count(contents)]
+Count = Callable[[Prompt], Awaitable[int]]
+Estimate = Callable[[Sequence[str]], Sequence[int]]
 
 
-def fit(history: Sequence[Message], tokens: int | None, count: Count) -> Sequence[Message]:
-    """Keep the newest messages that cost at most this many tokens together; None keeps all.
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something that did not fit in."""
 
-    The result never begins with an answer whose question was dropped.
+    section: str
+    name: str
+    tokens: int  # by the estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A draft of which only so much is left that its prompt fits, and what that prompt takes."""
+
+    draft: Draft
+    prompt: Prompt
+    tokens: int
+    dropped: tuple[Dropped, ...]
+
+
+async def fit(draft: Draft, limit: int | None, count: Count, estimate: Estimate) -> Fitted:
+    """Leave out as little as makes the prompt cost at most `limit` tokens; None: it may be any.
+
+    Raises:
+        UserError: what must be in it is larger than that.
     """
-    if tokens is None:
-        return history
-    kept = len(history)
-    for price in reversed(costs(history, count)):
-        tokens -= price
-        if tokens < 0:
+    choices = _Choices(draft, limit, estimate)
+    if limit is None:
+        return choices.fitted(choices.most, choices.estimated(choices.most))
+    kept, tokens = await _most_that_fits(choices, limit, count)
+    if kept < 0:
+        newest = sum(costs([draft.newest], estimate))
+        raise UserError(
+            f"That message is too long for me: about {newest} tokens, and with my instructions "
+            f"at most {limit} fit. Please send it in smaller parts."
+        )
+    return choices.fitted(kept, tokens)
+
+
+def costs(messages: Sequence[Message], estimate: Estimate) -> Sequence[int]:
+    """What each message takes of the context, in tokens, roughly."""
+    contents = [message.content for message in messages]
+    return [tokens + TOKENS_AROUND_A_MESSAGE for tokens in estimate(contents)]
+
+
+class _Choices:
+    """What may be left out, the most precious first; keeping `n` of them gives the n-th draft."""
+
+    def __init__(self, draft: Draft, limit: int | None, estimate: Estimate) -> None:
+        self._draft = draft
+        self._needed = sum(costs(_without_options(draft).prompt.messages, estimate))
+        parts = _optional_parts(draft)
+        prices = [price + 2 for price in estimate([part.text for part in parts])]  # a blank line
+        left = None if limit is None else limit - self._needed
+        self._parts, self._too_large = _affordable(list(zip(parts, prices, strict=True)), left)
+        self._units = list(zip(reversed(draft.history), _unit_costs(draft, estimate), strict=True))
+        self._prices = [price for _, price in (*self._parts, *self._units)]
+
+    @property
+    def most(self) -> int:
+        return len(self._prices)
+
+    def estimated(self, kept: int) -> int:
+        return self._needed + sum(self._prices[:kept])
+
+    def draft(self, kept: int) -> Draft:
+        parts = {id(part) for part, _ in self._parts[:kept]}
+        units = [unit for unit, _ in self._units[: max(0, kept - len(self._parts))]]
+        whole = self._draft
+        return replace(
+            whole,
+            system=tuple(part for part in whole.system if part.needed or id(part) in parts),
+            context=tuple(part for part in whole.context if part.needed or id(part) in parts),
+            summary=whole.summary if id(whole.summary) in parts else None,
+            history=tuple(reversed(units)),
+        )
+
+    def near(self, kept: int, spare: float) -> int:
+        """How many can be kept, by the estimate, if with `kept` so many tokens are left over."""
+        while kept > 0 and spare < 0:
+            kept -= 1
+            spare += self._prices[kept]
+        while kept < self.most and spare >= self._prices[kept]:
+            spare -= self._prices[kept]
+            kept += 1
+        return kept
+
+    def fitted(self, kept: int, tokens: int) -> Fitted:
+        chosen = self.draft(kept)
+        parts = [*self._too_large, *self._parts[kept:]]
+        units = self._units[max(0, kept - len(self._parts)) :]
+        dropped = [Dropped(part.section, part.name, price) for part, price in parts]
+        dropped += [Dropped("history", "", price) for _, price in reversed(units)]
+        return Fitted(chosen, chosen.prompt, tokens, tuple(dropped))
+
+
+async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[int, int]:
+    """How many choices can be kept, and what the prompt then takes; -1: not even without any."""
+    good, tokens_of_good, bad = -1, 0, choices.most + 1
+    probe = choices.near(0, limit - choices.estimated(0))
+    for tries in range(choices.most + 2):
+        tokens = await count(choices.draft(probe).prompt)
+        if tokens <= limit:
+            good, tokens_of_good = probe, tokens
+        else:
+            bad = probe
+        stretch = max(1.0, tokens / max(1, choices.estimated(probe)))
+        guess = choices.near(probe, (limit - tokens) / stretch)
+        if bad - good == 1 or guess == good:
             break
-        kept -= 1
-    while kept < len(history) and history[kept].role == "assistant":
-        kept += 1
-    return history[kept:]
+        guess = guess if tries < _GUESSES else (good + bad) // 2
+        probe = min(max(guess, good + 1), bad - 1)
+    return good, tokens_of_good
+
+
+def _without_options(draft: Draft) -> Draft:
+    needed = [tuple(part for part in one if part.needed) for one in (draft.system, draft.context)]
+    return replace(draft, system=needed[0], context=needed[1], summary=None, history=())
+
+
+def _optional_parts(draft: Draft) -> list[Part]:
+    parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
+    return sorted((part for part in parts if not part.needed), key=lambda part: -part.priority)
+
+
+def _affordable(
+    parts: Iterable[tuple[Part, int]], left: int | None
+) -> tuple[list[tuple[Part, int]], list[tuple[Part, int]]]:
+    """Part what there is room for from what is too large for the room that others leave."""
+    kept, too_large = [], []
+    for part, price in parts:
+        if left is None or price <= left:
+            kept.append((part, price))
+            left = None if left is None else left - price
+        else:
+            too_large.append((part, price))
+    return kept, too_large
+
+
+def _unit_costs(draft: Draft, estimate: Estimate) -> list[int]:
+    """What each unit of the history takes, the newest first."""
+    prices = iter(costs([each for unit in draft.history for each in unit.messages], estimate))
+    by_unit: Iterable[Unit] = draft.history
+    return [sum(next(prices) for _ in unit.messages) for unit in by_unit][::-1]

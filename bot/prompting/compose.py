@@ -1,17 +1,17 @@
-"""From a preset, a history and a new message to the prompt: stable parts first.
+"""From a preset, a history and a new message to a draft of the prompt: stable parts first.
 
-system -> the preset's own messages -> history in budget -> the new message with what it quotes.
-A backend keeps the beginning of a prompt warm, so what changes with every message comes last.
+system -> the preset's own messages -> summary -> history -> what was found for the new message,
+what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
+with every message comes last. What of it fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
-from bot.prompting.budget import Count, costs, fit
+from bot.prompting.draft import Draft, Part, units
 from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
@@ -25,40 +25,43 @@ _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_templ
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """A prompt, and how much of the history did not fit in."""
-
-    prompt: Prompt
-    dropped_turns: int
-
-
 def compose(
-    preset: Preset, session: Session, incoming: Incoming, *, bot_name: str, count: Count
-) -> Composed:
-    """Make the prompt that answers `incoming`.
+    preset: Preset,
+    session: Session,
+    incoming: Incoming,
+    *,
+    bot_name: str,
+    answers: Sequence[Turn] = (),
+    lore: Sequence[Part] = (),
+    found: Sequence[Part] = (),
+    summary: Part | None = None,
+) -> Draft:
+    """Make the draft that answers `incoming`.
+
+    `answers` is what other characters have said to it already, `lore` stands behind the
+    instructions, and `found` beside the newest message.
 
     Raises:
-        UserError: the message alone is longer than the preset's `max_input_tokens`.
+        UserError: the preset's prompter misses a value.
     """
-    newest = Turn("user", incoming.text, incoming.author, incoming.at)
+    said = Turn("user", incoming.text, incoming.author, incoming.at)
     name = preset.role_name or bot_name
-    turns = (*session.turns, newest)
+    turns = (*session.turns, said, *answers)
     known = labels((turn.speaker for turn in turns if turn.speaker), name)
     # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
     tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns)
-    lines = [
+    *earlier, newest = [
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    fixed = _fixed(preset)
+    system, pinned = preset.system_text, [Message(one.role, one.text) for one in preset.messages]
     if prompter := prompter_of(preset):
-        fixed, lines = _filled(prompter, preset, lines)
-    lines[-1] = _with_quote(lines[-1], incoming, session)
-    history = _history(preset, fixed, lines, count)
-    return Composed(
-        Prompt(
-            messages=(*fixed, *history, lines[-1]),
+        system, newest = _filled(prompter, newest.content)
+        if not isinstance(prompter, ChatPrompter):  # it takes no turns
+            pinned, earlier = [], []
+    return Draft(
+        frame=Prompt(
+            messages=(),
             model=preset.model,
             conversation=incoming.address.conversation,
             stop=_stops(preset, turns, known) if tagged else preset.stop_sequences,
@@ -68,7 +71,12 @@ def compose(
             answers_as=name if tagged else None,
             template=template_of(preset),
         ),
-        dropped_turns=len(session.turns) - len(history),
+        system=(*_part("system", system, needed=True), *lore),
+        pinned=tuple(pinned),
+        summary=summary,
+        history=units(earlier),
+        context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
+        newest=newest,
     )
 
 
@@ -92,56 +100,29 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
-def _fixed(preset: Preset) -> list[Message]:
-    system = preset.system_text
-    return [Message("system", system), *_pinned(preset)] if system else _pinned(preset)
+def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:
+    return [Part(section, text, needed=needed, priority=priority)] if text else []
 
 
-def _pinned(preset: Preset) -> list[Message]:
-    return [Message(message.role, message.text) for message in preset.messages]
-
-
-def _filled(
-    prompter: AlpacaPrompter | ChatPrompter, preset: Preset, lines: Sequence[Message]
-) -> tuple[list[Message], list[Message]]:
+def _filled(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
     """Let the prompter write the system text and the newest turn from the values given there."""
-    values = read_slots(lines[-1].content, prompter.slots)
+    values = read_slots(text, prompter.slots)
     try:
         made = prompter.generate_prompt(values, return_dict=True)["messages"]
     except UserError as error:
         raise UserError(f"{error}. Write:\n{how_to_ask(prompter.slots)}") from None
     instruction, said = (str(each["content"]).strip("\n") for each in made)
-    takes_turns = isinstance(prompter, ChatPrompter)
-    pinned, earlier = (_pinned(preset), lines[:-1]) if takes_turns else ([], ())
-    if instruction and said:
-        pinned.insert(0, Message("system", instruction))
     # A model answers a user: where every value went into the instruction, that is the question.
-    return pinned, [*earlier, Message("user", said or instruction)]
+    return (instruction, Message("user", said)) if said else ("", Message("user", instruction))
 
 
-def _history(
-    preset: Preset, fixed: Sequence[Message], lines: Sequence[Message], count: Count
-) -> Sequence[Message]:
-    if preset.max_input_tokens is None:
-        return lines[:-1]
-    newest = costs(lines[-1:], count)[0]
-    left = preset.max_input_tokens - sum(costs(fixed, count)) - newest
-    if left < 0:
-        raise UserError(
-            f"That message is too long for me: about {newest} tokens, and with my instructions "
-            f"at most {preset.max_input_tokens} fit. Please send it in smaller parts."
-        )
-    return fit(lines[:-1], left, count)
-
-
-def _with_quote(line: Message, incoming: Incoming, session: Session) -> Message:
-    """Put what the message replies to in front of it, unless it is the line just before."""
+def _quote(incoming: Incoming, session: Session) -> str:
+    """What the message replies to, unless it is the line just before."""
     quote = incoming.quote
     if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
-        return line
+        return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    quoted = "\n".join(f"> {part}" for part in short.splitlines())
-    return Message(line.role, f"{quoted}\n\n{line.content}")
+    return "\n".join(f"> {part}" for part in short.splitlines())
 
 
 def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tuple[str, ...]:

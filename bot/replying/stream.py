@@ -28,11 +28,10 @@ _MOST_FAILURES = 3
 _TYPING_SHARE = 0.8  # of the time an indicator lasts, after which it is shown again
 
 
-def final(text: str, limits: Limits) -> tuple[Outgoing, ...]:
+def final(text: str, limits: Limits, first_part: int = 0) -> tuple[Outgoing, ...]:
     """The parts of an answer as they should read in the end; none for a blank text."""
-    return tuple(
-        Outgoing(part, piece, limits.placeholder) for part, piece in enumerate(split(text, limits))
-    )
+    pieces = enumerate(split(text, limits), first_part)
+    return tuple(Outgoing(part, piece, limits.placeholder) for part, piece in pieces)
 
 
 async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
@@ -109,7 +108,8 @@ class LiveReply:
 
     `opener` queues the first message of a part and gives its row in the outbox; `sent_id` waits
     for the row to be sent and gives the message's id. What they raise besides `PlatformError` and
-    `StoreError` (`Fenced`: somebody else answers now) is raised by `feed` or at the end.
+    `StoreError` (`Fenced`: somebody else answers now) is raised by `feed` or at the end. The parts
+    are counted from `first_part`: others may have answered the same message before.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class LiveReply:
         opener: Callable[[Outgoing], Awaitable[int]],
         sent_id: Callable[[int], Awaitable[str]],
         clock: Clock,
+        first_part: int = 0,
     ) -> None:
+        self._first_part = first_part
         self._surface = surface
         self._address = address
         self._opener = opener
@@ -224,6 +226,6 @@ class LiveReply:
         text = self._limits.placeholder or piece
         if part == len(self._rows):
             async with self._request:
-                self._rows.append(await self._opener(Outgoing(part, text)))
+                self._rows.append(await self._opener(Outgoing(self._first_part + part, text)))
         self._message_ids.append(await self._sent_id(self._rows[part]))
         self._shown.append(text)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - prompts stand here as they are
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -9,10 +10,11 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
-from bot.chat.prompt import TemplateChoice
+from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
-from bot.prompting.compose import Composed, compose
+from bot.prompting.budget import Fitted, costs, fit
+from bot.prompting.compose import compose
 from bot.prompting.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 
@@ -35,14 +37,17 @@ def bot(text: str) -> Turn:
     return Turn("assistant", text, None, _AT)
 
 
-def composed(
-    who: Preset, turns: Sequence[Turn], text: str = "and now?", **given: object
-) -> Composed:
+async def count(prompt: Prompt) -> int:
+    return sum(costs(prompt.messages, words))
+
+
+def composed(who: Preset, turns: Sequence[Turn], text: str = "and now?", **given: object) -> Fitted:
     message = incoming(text, **given)  # type: ignore[arg-type]
-    return compose(who, Session(1, tuple(turns)), message, bot_name=who.name, count=words)
+    draft = compose(who, Session(1, tuple(turns)), message, bot_name=who.name)
+    return asyncio.run(fit(draft, who.max_input_tokens, count, words))
 
 
-def as_sent(result: Composed) -> list[tuple[str, str]]:
+def as_sent(result: Fitted) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in result.prompt.messages]
 
 
@@ -103,7 +108,7 @@ def test_the_oldest_rounds_go_when_the_budget_is_small() -> None:
     turns = [user("one"), bot("two"), user("three"), bot("four")]
     result = composed(preset(max_input_tokens=30), turns)
     assert as_sent(result) == [("user", "three"), ("assistant", "four"), ("user", "and now?")]
-    assert result.dropped_turns == 2
+    assert [(one.section, one.tokens) for one in result.dropped] == [("history", 18)]
 
 
 def test_history_never_begins_with_an_answer() -> None:
