@@ -26,9 +26,8 @@ from bot.errors import (
 )
 from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Surface
-from bot.prompting.budget import fit
 from bot.prompting.compose import compose
-from bot.prompting.tokens import count_tokens, estimated
+from bot.prompting.fitting import fit_for
 from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import Written, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
@@ -37,7 +36,8 @@ from bot.sessions.commands import CommandDesk
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
-_MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
+_MOST_TURNS = 400  # read for one prompt
+_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
@@ -151,7 +151,9 @@ class Walk:
 
     async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
         """Let the speakers answer, one after the other: each hears those before."""
-        session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
+        session = await self._conversations.recall(
+            claim.conversation, _turns_worth_reading(speakers)
+        )
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
@@ -177,11 +179,10 @@ class Walk:
         first_part: int,
     ) -> Written:
         """One character's answer, shown while it grows; `answers` are those of others."""
-        preset = cast.preset
-        draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
-        fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
-        backend = self._backends[preset.provider]
+        preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
+            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             written = await write(backend, fitted.prompt, show, self._clock)
         if not written.text:
@@ -252,6 +253,12 @@ class Walk:
 def _said(heard: Heard) -> Turn:
     incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+    budgets = [cast.preset.max_input_tokens for cast in speakers]
+    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
+    return min(_MOST_TURNS, max(tokens))
 
 
 def _show_nothing(_text: str) -> None:

@@ -138,6 +138,22 @@ class Tokenizes(Protocol):
         ...
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """What a backend can besides, if it knows what a prompt costs before it is sent."""
+
+    async def count(self, prompt: Prompt) -> int:
+        """Tokens of the prompt as the model reads it, rather too many than too few.
+
+        Raises as `generate` does.
+        """
+        ...
+
+    async def room(self, prompt: Prompt) -> int | None:
+        """The tokens that the model can read and still answer; None: it is not ours to know."""
+        ...
+
+
 # --- what is kept ----------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.sse import EventStream, EventTooLong
 from bot.backends.stopping import StopStrings
-from bot.chat.prompt import FinishReason, Prompt, Usage
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model writes in one answer
@@ -38,8 +38,27 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
         body[name] = min(asked, prompt.max_output_tokens)
     if prompt.stop:
         body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
-    messages = [{"role": each.role, "content": each.content} for each in prompt.messages]
+    messages = [{"role": each.role, "content": _content(each)} for each in prompt.messages]
     return _encoded(body, {"model": model, "messages": messages})
+
+
+def answer_limit(prompt: Prompt) -> int | None:
+    """The most tokens that the answer may have, by the lowest of the limits that are given."""
+    limits = [prompt.max_output_tokens, *(prompt.parameters.get(name) for name in _LIMITS)]
+    return min((one for one in limits if isinstance(one, int) and one > 0), default=None)
+
+
+def _content(message: Message) -> str | list[dict[str, object]]:
+    if not message.parts:
+        return message.content
+    return [_part(part) for part in message.parts]
+
+
+def _part(part: str | Image) -> dict[str, object]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    detail = {"detail": part.detail} if part.detail else {}
+    return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
 def to_token_wire(prompt: Prompt, model: str, ids: Sequence[int], stop: Sequence[str]) -> bytes:
@@ -48,10 +67,8 @@ def to_token_wire(prompt: Prompt, model: str, ids: Sequence[int], stop: Sequence
     Raises:
         BackendUnavailable: the parameters ask for several answers.
     """
-    body = _parameters(prompt)
-    limits = [prompt.max_output_tokens, *(body.pop(name, None) for name in _LIMITS)]
-    given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    body["max_tokens"] = min(given, default=None)
+    body = {name: each for name, each in _parameters(prompt).items() if name not in _LIMITS}
+    body["max_tokens"] = answer_limit(prompt)
     body["stop"] = list(stop)
     # A control token has no text unless it is asked for, and a stop without text is never found.
     body["preserved_tokens"] = list(stop)

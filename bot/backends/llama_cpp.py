@@ -8,22 +8,23 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
+import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends import models, processor
-from bot.backends.completions import to_token_wire
+from bot.backends.completions import answer_limit, to_token_wire
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer, TokenizerFailed
 from bot.backends.openai_compatible import OpenAICompatible, Request
 from bot.chat.prompt import Delta, Finish, Prompt, Token
 from bot.children import Child, ChildFailed, supervised
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Tokenizes
+from bot.ports import Backend, Counts, Tokenizes
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
@@ -34,10 +35,12 @@ _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0  # the engine answers between two batches
 _NOTICES_DEATH_SECONDS = 0.2
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
+_MOST_COUNTED = 256
+_ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
 
 
-class LlamaCpp(Backend, Tokenizes):
+class LlamaCpp(Backend, Counts, Tokenizes):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -52,6 +55,8 @@ class LlamaCpp(Backend, Tokenizes):
         self._renderer = renderer
         self._name = name
         self._engines: dict[Path, _Engine] = {}
+        # What was counted last is most likely what is asked next: it is not written twice.
+        self._counted: dict[str, tuple[Prompt, Rendered]] = {}
         self._open = AsyncExitStack()
         self._one_start_at_a_time = asyncio.Lock()
 
@@ -92,7 +97,25 @@ class LlamaCpp(Backend, Tokenizes):
         rendered = await self._rendered(prompt, engine)
         return await engine.tokenizer.explain(rendered.pieces)
 
+    @override
+    async def count(self, prompt: Prompt) -> int:
+        engine = await self._engine(prompt.model)
+        rendered = await self._rendered(prompt, engine)
+        if len(self._counted) >= _MOST_COUNTED:
+            self._counted.clear()
+        self._counted[prompt.conversation] = prompt, rendered
+        return len(await engine.ids(rendered))
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        engine = await self._engine(prompt.model)
+        context = await engine.context_tokens()
+        return context - (answer_limit(prompt) or context // _ANSWER_SHARE)
+
     async def _rendered(self, prompt: Prompt, engine: "_Engine") -> Rendered:
+        counted, rendered = self._counted.pop(prompt.conversation, (None, None))
+        if counted is prompt and rendered is not None:
+            return rendered
         try:
             return await self._renderer.render(prompt.messages, prompt.template, engine.template)
         except TemplateError as error:
@@ -135,14 +158,30 @@ class _Engine:
     template: OwnTemplate
     tokenizer: Tokenizer
     tokenizing_seconds: float
+    slots: "list[_Slot]" = field(default_factory=list)  # as the engine tells them, once asked
 
-    async def request(self, prompt: Prompt, rendered: Rendered) -> Request:
+    async def ids(self, rendered: Rendered) -> list[int]:
         """Turn a rendered prompt into ids; raises `BackendUnavailable` when the engine does not."""
         try:
             async with asyncio.timeout(self.tokenizing_seconds):
-                ids = await self.tokenizer.ids(rendered.pieces)
+                return await self.tokenizer.ids(rendered.pieces)
         except (TokenizerFailed, TimeoutError) as error:
             raise BackendUnavailable(f"{self.model.stem} does not tokenize: {error}") from error
+
+    async def context_tokens(self) -> int:
+        """How much one conversation may hold: what was asked for, or the model's own limit."""
+        if not self.slots:
+            try:
+                async with asyncio.timeout(self.tokenizing_seconds):
+                    answer = await self.probe.get("/slots")
+                self.slots.extend(msgspec.json.decode(answer.content, type=list[_Slot]))
+            except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
+                raise BackendUnavailable(f"{self.model.stem} does not tell its context") from error
+        return self.slots[0].n_ctx
+
+    async def request(self, prompt: Prompt, rendered: Rendered) -> Request:
+        """Write down the question; raises `BackendUnavailable` when it cannot be tokenized."""
+        ids = await self.ids(rendered)
         ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
         stop = tuple(dict.fromkeys(word for word in ends if word))
         name = self.model.stem
@@ -167,6 +206,10 @@ class _Engine:
             if self.child.pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(self.child.pid, signal.SIGKILL)
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
 
 
 @asynccontextmanager
