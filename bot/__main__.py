@@ -15,7 +15,13 @@ from bot.errors import TroupeError, UserError
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
-from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
+from bot.prompting.presets import (
+    export_preset,
+    find_preset,
+    load_presets,
+    parse_preset,
+    with_lorebook,
+)
 from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
@@ -112,7 +118,7 @@ def show_preset(name: str) -> None:
 def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
     for file in files:
-        preset = parse_preset(_read(file), str(file))
+        preset = with_lorebook(parse_preset(_read(file), str(file)), file)
         _tell(f"{file}: {preset.name} is fine")
 
 

@@ -2,10 +2,11 @@
 
 system -> the preset's own messages -> summary -> history -> what was found for the new message,
 what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
-with every message comes last. What of it fits in is chosen afterwards (budget.py).
+with every message comes last. A card's macros and lorebook are seen to at the end (staging.py);
+what of it all fits in is chosen afterwards (budget.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -16,7 +17,9 @@ from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
+from bot.prompting.scene import Room
 from bot.prompting.slots import asked, how_to_ask, read_slots
+from bot.prompting.staging import stage
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
@@ -35,11 +38,12 @@ def compose(
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
     summary: Part | None = None,
+    personas: Mapping[str, str] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
     `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message.
+    instructions, `found` beside the newest message, and `personas` says who people are, by id.
 
     Raises:
         UserError: the preset's prompter misses a value.
@@ -54,12 +58,15 @@ def compose(
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    system, pinned = preset.system_text, [_pinned(one) for one in preset.messages]
+    system = [*_part("system", preset.system, needed=True)]
+    system += _part("persona", preset.persona, needed=True)
+    pinned = [_pinned(one) for one in preset.messages]
     if prompter := prompter_of(preset):
-        system, newest = _filled(prompter, newest.content)
+        instruction, newest = _filled(prompter, newest.content)
+        system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, earlier = [], []
-    return Draft(
+    draft = Draft(
         frame=Prompt(
             messages=(),
             model=preset.model,
@@ -71,13 +78,14 @@ def compose(
             answers_as=name if tagged else None,
             template=template_of(preset),
         ),
-        system=(*_part("system", system, needed=True), *lore),
+        system=(*system, *lore),
         pinned=tuple(pinned),
         summary=summary,
         history=units(earlier),
         context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
     )
+    return stage(draft, Room(preset, session, incoming, turns, known, name, personas or {}))
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -109,7 +117,7 @@ def _pinned(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:
+def _part(section: str, text: str | None, *, needed: bool = False, priority: int = 0) -> list[Part]:
     return [Part(section, text, needed=needed, priority=priority)] if text else []
 
 

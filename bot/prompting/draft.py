@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message, Prompt
+from bot.prompting.lore_entries import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
+    verdicts: tuple[Verdict, ...] = ()  # of the lorebook: what fired and what did not, and why
 
     @property
     def prompt(self) -> Prompt:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from bot.prompting.budget import Count
+from bot.prompting.budget import Estimate
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Timed, Verdict
 from bot.prompting.lore_groups import losers
 from bot.prompting.lore_keys import Keys, joined
@@ -27,7 +27,7 @@ def consult(
     messages: Sequence[str],
     *,
     budget: int,
-    count: Count,
+    count: Estimate,
     dice: Callable[[], float],
     timed: Timed = Timed(),  # noqa: B008 -- a frozen value
     expand: Callable[[str], str] = str,
@@ -55,7 +55,7 @@ class _Search:
         book: Lorebook,
         messages: Sequence[str],
         budget: int,
-        count: Count,
+        count: Estimate,
         dice: Callable[[], float],
         timed: Timed,
     ) -> None:

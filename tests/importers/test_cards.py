@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bot.errors import PresetError
 from bot.importers.cards import Container, Spec, read_card, write_card
-from bot.importers.cards_json import MAX_FILE_BYTES, dump
+from bot.importers.cards_json import MAX_FILE_BYTES, Json, dump
 from bot.importers.cards_png import plain_image
 from bot.importers.cards_png import write as png
 from tests.importers.card_samples import (
@@ -103,7 +103,7 @@ json_values = st.recursive(
 
 @given(json_values, st.sampled_from(list(Container)))
 def test_whatever_stands_in_extensions_comes_back(value: object, container: Container) -> None:
-    content = {
+    content: Json = {
         "spec": "chara_card_v3",
         "spec_version": "3.0",
         "data": {"name": "N", "extensions": {"x": value}},
