@@ -1,5 +1,6 @@
 """Carry out what somebody commanded, and say so."""
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -8,8 +9,10 @@ from bot.chat.incoming import Incoming
 from bot.errors import UserError
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
+from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
+from bot.sessions.people import People
 
 _MAX_LISTED_CHARS = 100
 
@@ -31,10 +34,14 @@ class CommandDesk:
         casting: Casting,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
+        people: People,
+        dice: random.Random | None = None,
     ) -> None:
         self._casting = casting
         self._may_change = may_change
         self._known = commands
+        self._people = people
+        self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
@@ -50,8 +57,9 @@ class CommandDesk:
             case "preset", action:
                 raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
             case "new", _:
-                cast = await self._casting.cast(incoming.scopes)
-                return _begin("A new conversation begins.", cast.preset)
+                return await self._new(command.argument, incoming)
+            case "me", _:
+                return Reply(await self._people.me(command.argument, incoming))
             case (("help" | "start"), _):
                 return await self._help(incoming)
             case "ask", _:
@@ -65,13 +73,27 @@ class CommandDesk:
         preset = self._casting.find(name)
         await self._require_admin(incoming)
         await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
-        return _begin(f"{preset.name} answers here from now on.", preset)
+        return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
         await self._casting.reset(incoming.scopes[0], incoming.author.id)
         cast = await self._casting.cast(incoming.scopes)
-        return _begin(f"Back to {cast.preset.name} ({_origin(cast, incoming)}).", cast.preset)
+        said = f"Back to {cast.preset.name} ({_origin(cast, incoming)})."
+        return self._begin(said, cast.preset, incoming)
+
+    async def _new(self, argument: str, incoming: Incoming) -> Reply:
+        number = int(argument) if argument.isascii() and argument.isdecimal() else None
+        if argument and (number is None or len(argument) > 3):
+            raise UserError("Which greeting? Give its number, for example: /new 2")
+        cast = await self._casting.cast(incoming.scopes)
+        return self._begin("A new conversation begins.", cast.preset, incoming, number)
+
+    def _begin(
+        self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
+    ) -> Reply:
+        greeting = greet(preset, incoming, dice=self._dice, number=number)
+        return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
@@ -110,11 +132,6 @@ class CommandDesk:
     async def _require_admin(self, incoming: Incoming) -> None:
         if not await self._may_change(incoming):
             raise UserError("Only an admin can change who answers here.")
-
-
-def _begin(said: str, preset: Preset) -> Reply:
-    greeting = preset.greeting
-    return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
 
 
 def _origin(cast: Cast, incoming: Incoming) -> str:
