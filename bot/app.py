@@ -30,6 +30,7 @@ from bot.prompting.presets import edition, find_preset, load_presets
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.people import People
 from bot.settings import Settings
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
@@ -72,6 +73,7 @@ class App:
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         self.casting = casting
+        self.people = People(SqlChoices(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
@@ -96,7 +98,8 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
+            people=self.people,
+            commands=CommandDesk(self.casting, self._may_change, COMMANDS, self.people),
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -201,7 +204,7 @@ class App:
         while True:
             await self.clock.sleep(_FORGET_EVERY_SECONDS)
             try:
-                forgotten = await forget_old(self.database, self.clock)
+                forgotten = await forget_old(self.database, self.clock, self.settings.receipt_days)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:

@@ -14,8 +14,10 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
+from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import (
     BackendError,
@@ -29,10 +31,11 @@ from bot.ports import Backend, Clock, Conversations, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
 from bot.replying.stream import LiveReply, final, keep_typing
-from bot.replying.writing import Written, write
+from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.people import People
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +57,7 @@ class Walk:
         *,
         conversations: Conversations,
         casting: Casting,
+        people: People,
         commands: CommandDesk,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
@@ -64,6 +68,7 @@ class Walk:
     ) -> None:
         self._conversations = conversations
         self._casting = casting
+        self._people = people
         self._commands = commands
         self._backends = backends
         self._surfaces = surfaces
@@ -157,17 +162,19 @@ class Walk:
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
+        receipts: list[Receipt] = []
         for cast in speakers:
             try:
-                written = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+                receipt = await self._answer_as(cast, claim, heard, session, turns, len(parts))
             except BackendError as error:
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
                 continue  # what others have said is said
-            parts += final(written.text, limits, len(parts))
-            turns.append(self._spoken(written.text, cast))
-        await self._finish(claim, heard, [_said(heard), *turns], parts)
+            parts += final(receipt.answer, limits, len(parts))
+            turns.append(self._spoken(receipt.answer, cast))
+            receipts.append(receipt)
+        await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
 
     async def _answer_as(
         self,
@@ -177,19 +184,31 @@ class Walk:
         session: Session,
         answers: Sequence[Turn],
         first_part: int,
-    ) -> Written:
+    ) -> Receipt:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
-            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                answers=answers,
+                personas=await self._personas(session, heard.incoming),
+            )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
+            queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
             written = await write(backend, fitted.prompt, show, self._clock)
         if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
-        return written
+        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
+
+    async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:
+        speakers = (turn.speaker.id for turn in session.turns if turn.speaker)
+        return await self._people.personas([incoming.author.id, *speakers], incoming.scopes)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
@@ -231,11 +250,17 @@ class Walk:
         heard: Heard,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         *,
         new_session: bool = False,
     ) -> None:
         await self._conversations.finish(
-            claim, heard, turns=turns, outgoing=outgoing, new_session=new_session
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
         )
         await self._wake(heard.incoming.address.lane)
 

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 
 # --- platforms -------------------------------------------------------------------------------
@@ -206,6 +207,7 @@ class Conversations(Protocol):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         """One transaction: the message is answered, the history grows, the answer is queued.
@@ -271,6 +273,14 @@ class Choices(Protocol):
     async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """The values of all of these scopes that have one, by scope."""
         ...
+
+
+class Receipts(Protocol):
+    """What was sent for the answers of late, each by its number."""
+
+    async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
+
+    async def find(self, number: int) -> Receipt | None: ...
 
 
 class PresetVersions(Protocol):

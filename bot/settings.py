@@ -108,6 +108,7 @@ class Settings(BaseSettings):
     providers: dict[str, ProviderSettings] = {}
     delivery: DeliverySettings = DeliverySettings()
     console: ConsoleSettings = ConsoleSettings()
+    receipt_days: float = Field(14, ge=0)  # how long it can be told what was sent for an answer
     admins: Annotated[frozenset[str], NoDecode] = frozenset()
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

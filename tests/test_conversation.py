@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
@@ -19,6 +20,7 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -47,11 +49,19 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
 
 
 class Stage:
@@ -82,7 +92,8 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            people=People(choices),
+            commands=CommandDesk(casting, self._may_change, COMMANDS, People(choices)),
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,

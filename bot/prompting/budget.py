@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from bot.chat.prompt import Message, Prompt
+from bot.chat.receipt import Dropped
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, Unit
 from bot.prompting.images import image_tokens
@@ -19,20 +20,11 @@ from bot.prompting.tokens import count_tokens
 TOKENS_AROUND_A_MESSAGE = 8
 _MOST_OVERESTIMATED = 3  # an estimate is never more than so many times what it really is
 _UNITS_AT_ONCE = 32
+_TOO_LARGE, _FULL = "larger than the room that was left", "the budget was full"
 _GUESSES = 4  # after so many the search halves what is left to search
 
 Count = Callable[[Prompt], Awaitable[int]]
 Estimate = Callable[[Sequence[str]], Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Something that did not fit in."""
-
-    section: str
-    name: str
-    count: int = 1
-    tokens: int | None = None  # by the estimate; None: not worth estimating
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +34,7 @@ class Fitted:
     draft: Draft
     prompt: Prompt
     tokens: int
+    limit: int | None
     dropped: tuple[Dropped, ...]
 
     def after(self, earlier: "Fitted") -> "Fitted":
@@ -84,6 +77,7 @@ class _Choices:
 
     def __init__(self, draft: Draft, limit: int | None, estimate: Estimate) -> None:
         self._draft = draft
+        self._limit = limit
         self._needed = sum(costs(_without_options(draft).prompt.messages, estimate))
         parts = _optional_parts(draft)
         prices = [price + 2 for price in estimate([part.text for part in parts])]  # a blank line
@@ -109,6 +103,7 @@ class _Choices:
             context=tuple(part for part in whole.context if part.needed or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
             history=whole.history[oldest:],
+            left_out=(),
         )
 
     def near(self, kept: int, spare: float) -> int:
@@ -123,11 +118,17 @@ class _Choices:
 
     def fitted(self, kept: int, tokens: int) -> Fitted:
         chosen = self.draft(kept)
-        parts = [*self._too_large, *self._parts[kept:]]
-        dropped = [Dropped(part.section, part.name, 1, price) for part, price in parts]
+        dropped = [*self._draft.left_out]
+        dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
+        dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
         if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
-            dropped.append(Dropped("history", "", sum(len(unit.messages) for unit in gone)))
-        return Fitted(chosen, chosen.prompt, tokens, tuple(dropped))
+            dropped.append(Dropped("history", "", _FULL, sum(len(one.messages) for one in gone)))
+        return Fitted(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
+
+
+def _dropped(priced: tuple[Part, int], why: str) -> Dropped:
+    part, price = priced
+    return Dropped(part.section, part.name, why, tokens=price, score=part.score)
 
 
 async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[int, int]:

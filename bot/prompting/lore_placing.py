@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.chat.prompt import Message
+from bot.chat.receipt import Dropped
 from bot.chat.session import Turn
 from bot.prompting.budget import Estimate
 from bot.prompting.draft import Part, Unit
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
-from bot.prompting.lorebook import consult
+from bot.prompting.lorebook import UNMENTIONED, consult
 from bot.prompting.macros import Macros
 from bot.prompting.scene import seeded, turn_seed
 
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
 _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_REPLAYED = 40  # prompts that are searched again
+_MAX_TOLD = 100  # entries in a receipt that did not fire
 _LORE_PRIORITY = 2  # the book's own budget was kept already; others give way first
 
 
@@ -73,12 +75,12 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
 
 
 def parts_at(lore: Lore, *positions: Position) -> list[Part]:
-    return [_part(entry) for entry in lore.entries if entry.position in positions]
+    return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
 
 
 def beside_newest(lore: Lore) -> list[Part]:
     """What stands with the newest message: notes, and what is to be at its very depth."""
-    deep = [_part(entry) for entry in lore.entries if _is_beside(entry)]
+    deep = [_part(lore, entry) for entry in lore.entries if _is_beside(entry)]
     notes = parts_at(lore, Position.NOTE_TOP, Position.NOTE_BOTTOM)
     return [*notes, *deep]
 
@@ -110,12 +112,23 @@ def homeless(lore: Lore, history: Sequence[Unit]) -> list[Part]:
     if history:
         return []
     deep = (entry for entry in lore.entries if entry.position is Position.AT_DEPTH)
-    return [_part(entry) for entry in deep if not _is_beside(entry)]
+    return [_part(lore, entry) for entry in deep if not _is_beside(entry)]
+
+
+def asleep(lore: Lore) -> list[Dropped]:
+    """Why the other entries do not stand in the prompt; those that nobody mentioned are counted."""
+    missed = [verdict for verdict in lore.verdicts if not verdict.fired]
+    unmentioned = [verdict for verdict in missed if verdict.why == UNMENTIONED]
+    told = [Dropped("lore", one.entry.label, one.why) for one in missed if one.why != UNMENTIONED]
+    if unmentioned:
+        told.append(Dropped("lore", "", UNMENTIONED, len(unmentioned)))
+    return told[:_MAX_TOLD]
 
 
 def _is_beside(entry: Entry) -> bool:
     return entry.position is Position.AT_DEPTH and entry.depth <= 0
 
 
-def _part(entry: Entry) -> Part:
-    return Part("lore", entry.content, name=entry.label, priority=_LORE_PRIORITY)
+def _part(lore: Lore, entry: Entry) -> Part:
+    why = next(verdict.why for verdict in lore.verdicts if verdict.entry.uid == entry.uid)
+    return Part("lore", entry.content, name=f"{entry.label}: {why}", priority=_LORE_PRIORITY)

@@ -13,7 +13,9 @@ from bot.prompting.lore_entries import Entry, Lore, Lorebook, Timed, Verdict
 from bot.prompting.lore_groups import losers
 from bot.prompting.lore_keys import Keys, joined
 
-__all__ = ["consult"]
+__all__ = ["UNMENTIONED", "consult"]
+
+UNMENTIONED = "its keys were not found"
 
 
 class _Round(Enum):
@@ -150,7 +152,7 @@ class _Search:
     def _missing(self, entry: Entry) -> str:
         if any(key in self._keys.slow for key in (*entry.keys, *entry.secondary_keys)):
             return "its regular expression took too long and was skipped"
-        return "its keys were not found" if entry.keys else "it has no keys"
+        return UNMENTIONED if entry.keys else "it has no keys"
 
     def _take(self, woken: Sequence[Entry]) -> list[Entry]:
         """Take of the woken what its group, the dice and the budget let in."""

@@ -10,7 +10,15 @@ from dataclasses import replace
 from bot.chat.prompt import Message
 from bot.prompting.draft import Draft, Part
 from bot.prompting.lore_entries import Lore, Position
-from bot.prompting.lore_placing import Line, at_depth, beside_newest, homeless, lore_of, parts_at
+from bot.prompting.lore_placing import (
+    Line,
+    asleep,
+    at_depth,
+    beside_newest,
+    homeless,
+    lore_of,
+    parts_at,
+)
 from bot.prompting.macros import Macros
 from bot.prompting.people import about
 from bot.prompting.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
@@ -81,7 +89,7 @@ def _with_lore(draft: Draft, lore: Lore) -> Draft:
         pinned=(*draft.pinned, *([Message("system", behind)] if behind else [])),
         history=at_depth(lore, draft.history),
         context=(*homeless(lore, draft.history), *beside_newest(lore), *draft.context),
-        verdicts=lore.verdicts,
+        left_out=(*draft.left_out, *asleep(lore)),
     )
 
 

@@ -45,27 +45,32 @@ class CommandDesk:
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
-        match command.name, command.action:
-            case "preset", "use":
-                return await self._use(command.argument, incoming)
-            case "preset", "reset":
-                return await self._reset(incoming)
-            case "preset", "show":
-                return await self._show(command.argument, incoming)
-            case "preset", "list" | None:
-                return await self._list(incoming)
-            case "preset", action:
-                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
-            case "new", _:
+        match command.name:
+            case "preset":
+                return await self._preset(command, incoming)
+            case "new":
                 return await self._new(command.argument, incoming)
-            case "me", _:
+            case "me":
                 return Reply(await self._people.me(command.argument, incoming))
-            case (("help" | "start"), _):
+            case "help" | "start":
                 return await self._help(incoming)
-            case "ask", _:
+            case "ask":
                 raise UserError("There is nothing to fill in here; just write your message.")
-            case name, _:
+            case name:
                 raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+
+    async def _preset(self, command: Command, incoming: Incoming) -> Reply:
+        match command.action:
+            case "use":
+                return await self._use(command.argument, incoming)
+            case "reset":
+                return await self._reset(incoming)
+            case "show":
+                return await self._show(command.argument, incoming)
+            case "list" | None:
+                return await self._list(incoming)
+            case action:
+                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
 
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:

@@ -1,5 +1,6 @@
 """What people command is carried out for those who may, and said in words."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
+from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from tests.samples import incoming
@@ -30,10 +32,11 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        self.casting = Casting(
-            PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
+        choices = SqlChoices(database, SystemClock())
+        self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
+        self.desk = CommandDesk(
+            self.casting, self.may_change, COMMANDS, People(choices), random.Random(1)
         )
-        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
         self.admin = True
         self.asked: list[Incoming] = []
 
