@@ -10,8 +10,10 @@ import uvloop
 
 from bot.app import presets_folder, running
 from bot.backends.models import import_file, installed, pull_default
+from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
 from bot.errors import TroupeError, UserError
+from bot.importers.cards import Container
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
@@ -39,10 +41,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
+character_app = typer.Typer(no_args_is_help=True, help="Character cards (V1, V2, V3).")
 model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
+app.add_typer(character_app, name="character")
 app.add_typer(model_app, name="model")
 app.add_typer(db_app, name="db")
 app.add_typer(bench_app, name="bench")
@@ -157,6 +161,40 @@ def export_to_file(
     write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
     _write(file, write(preset))
     _tell(f"{preset.name} is now in {file}")
+
+
+@character_app.command("import")
+def import_card(
+    file: Annotated[Path, typer.Argument(help="a character card: PNG, JSON or CHARX")],
+    name: Annotated[str | None, typer.Option(help="what to call its preset")] = None,
+) -> None:
+    """Take a character card in: it becomes a preset, and the card itself is kept."""
+    settings = read_settings()
+    folder = presets_folder(settings)
+    like = find_preset(load_presets(folder), settings.default_preset)
+    preset = import_character(file, folder, like, name)
+    _tell(f"{preset.name} is now in {folder / f'{preset.id}.json'}")
+    _tell(f"talk to it: troupe chat, then /preset use {preset.name}")
+
+
+@character_app.command("export")
+def export_card(
+    name: str,
+    file: Annotated[Path, typer.Argument(help="where to")],
+    form: Annotated[
+        Container | None, typer.Option("--as", help="without: by the file's ending")
+    ] = None,
+) -> None:
+    """Write a character as a card that other programs read, with all that its own card said."""
+    preset = export_character(name, _presets(), presets_folder(read_settings()), file, form)
+    _tell(f"{preset.name} is now in {file}")
+
+
+@character_app.command("show")
+def show_character(name: str) -> None:
+    """Tell what a character brings along: greetings, lorebook, notes."""
+    preset = find_preset(_presets(), name)
+    _tell(described(preset, card_of(preset, presets_folder(read_settings()))))
 
 
 @model_app.command("pull")
