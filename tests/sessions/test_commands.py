@@ -25,6 +25,12 @@ PRESETS: dict[str, Preset] = {
         {"name": "assistant", "description": "A helper."},
         {"name": "translator", "prompter": {"kind": "chat", "instruction": "{from} to {to}:"}},
         {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
+        {
+            "name": "fox",
+            "greeting": "Hi, {{user}}.",
+            "alternate_greetings": ["Ho, {{user}}."],
+            "macros": True,
+        },
     )
 }
 HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
@@ -113,7 +119,13 @@ async def test_a_view_says_where_the_preset_comes_from(
 
 async def test_the_list_marks_who_answers(office: Office) -> None:
     assert (await office.does("/preset")).text == snapshot(
-        "→ assistant: A helper.\n· nova\n· translator\n(the default)"
+        """\
+→ assistant: A helper.
+· fox
+· nova
+· translator
+(the default)\
+"""
     )
 
 
@@ -162,3 +174,19 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_new_begins_with_the_greeting_that_was_asked_for(office: Office) -> None:
+    await office.does("/preset use fox")
+
+    assert (await office.does("/new 2")).greeting == "Ho, Alice."
+    assert (await office.does("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
+    with pytest.raises(UserError, match="Give its number"):
+        await office.does("/new two")
+
+
+async def test_me_is_carried_out_without_being_an_admin(office: Office) -> None:
+    office.admin = False
+
+    assert (await office.does("/me a knight")).text == "You are, here: a knight"
+    assert (await office.does("/me")).text == "You are: a knight"
