@@ -128,10 +128,12 @@ def validate_presets(files: list[Path]) -> None:
 
 @preset_app.command("import")
 def import_preset(
-    file: Annotated[Path, typer.Argument(help="a preset in JSON, or a Modelfile of ollama's")],
+    file: Annotated[
+        Path, typer.Argument(help="a preset, a Modelfile, or a template of SillyTavern's")
+    ],
     name: Annotated[str | None, typer.Option(help="what to call it")] = None,
 ) -> None:
-    """Take a preset or a Modelfile into the presets folder, written anew as strict JSON."""
+    """Take a file of another program into the presets folder, written as strict JSON."""
     imported = preset_from_text(_read(file), file, name)
     preset = imported.preset
     target = presets_folder(read_settings()) / f"{preset.id}.json"

@@ -169,6 +169,14 @@ async def test_a_message_is_answered_once_and_remembered(database: Database) -> 
     assert len(stage.backend.prompts) == 1
 
 
+async def test_who_somebody_says_to_be_reaches_the_model(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["My lord."]))
+    await stage.talk("/me a tall knight", "hello")
+    said = stage.backend.prompts[-1].messages[-1].content
+    assert said == "(Alice says of themselves: a tall knight)\n\nhello"
+    assert await stage.history() == [("user", "hello"), ("assistant", "My lord.")]
+
+
 async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["Hi."]))
     await stage.talk("hello")

@@ -25,6 +25,7 @@ from bot.errors import PresetError, TemplateError
 from bot.prompting.lore_entries import Lorebook
 from bot.prompting.lore_files import read_lorebook
 from bot.prompting.preset_names import name_problem, preset_id
+from bot.prompting.story_string import parse_story
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 
@@ -195,6 +196,7 @@ class Preset(_Strict):
     post_history_instructions: str | None = None  # said last, beside the newest message
     # SillyTavern's World Info or a card's `character_book`, or a file with one near the preset's.
     lorebook: str | dict[str, object] | None = None
+    story_string: str | None = None  # SillyTavern's layout of the system message
     macros: StrictBool = False  # the texts come from a card: fill {{char}}, {{user}}, {{random}}
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
@@ -253,6 +255,15 @@ class Preset(_Strict):
         if name is not None and name not in ENCODINGS:
             raise ValueError(f"counts in no encoding {name!r}; there are {', '.join(ENCODINGS)}")
         return name
+
+    @field_validator("story_string")
+    @classmethod
+    def _story_string(cls, text: str | None) -> str | None:
+        try:
+            parse_story(text or "")
+        except TemplateError as error:
+            raise ValueError(str(error)) from None
+        return text
 
     @field_validator("lorebook")
     @classmethod

@@ -58,7 +58,7 @@ def test_every_place_of_a_card_is_kept_in_order() -> None:
         entry("dragon", content="DEPTH 1", extensions={"position": 4, "depth": 1}),
         entry("dragon", content="DEPTH 2", extensions={"position": 4, "depth": 2, "role": 2}),
         entry("dragon", content="DEPTH 99", extensions={"position": 4, "depth": 99}),
-        system="{{original}} SYSTEM for {{user}}",
+        system="SYSTEM for {{user}}",
         persona="PERSONA of {{char}}",
         messages=[{"role": "user", "content": "{{user}}?"}, {"role": "assistant", "content": "!"}],
         post_history_instructions="LAST WORD to {{user}}",
@@ -71,7 +71,7 @@ def test_every_place_of_a_card_is_kept_in_order() -> None:
             (
                 "system",
                 """\
-Write Nora's next reply in a conversation between Nora and Alice. Stay in character, and never speak or act for anybody else. SYSTEM for Alice
+SYSTEM for Alice
 
 LORE BEFORE Nora
 
@@ -201,3 +201,26 @@ def test_greetings_are_chosen_by_number_or_by_dice() -> None:
     assert greet(one, incoming(), dice=seeded(""), number=2) == "Ho Alice."
     assert greet(one, incoming(), dice=seeded(""), number=9) == "Hu"
     assert greet(preset(), incoming(), dice=seeded("")) is None
+
+
+def test_the_original_instructions_stand_where_a_card_asks_for_them() -> None:
+    made = draft(preset(system="{{original}} Be brief."), "hi")
+
+    assert shown(made)[0][1] == (
+        "Write Nora's next reply in a conversation between Nora and Alice. Stay in character, and"
+        " never speak or act for anybody else. Be brief."
+    )
+
+
+def test_a_story_string_lays_the_system_message_out() -> None:
+    story = (
+        "{{#if wiBefore}}[{{wiBefore}}]\n{{/if}}{{description}}\n\n{{trim}}\n"
+        "{{#if scenario}}never{{else}}. {{/if}}{{system}}"
+        "{{#unless wiAfter}} (no {{char}}){{/unless}}"
+    )
+    one = preset(
+        entry("dragon", content="LORE {{user}}"), story_string=story, system="S", persona="P"
+    )
+
+    assert shown(draft(one, "a dragon"))[0] == ("system", "[LORE Alice]\nP. S (no Nora)")
+    assert shown(draft(one, "{{system}}"))[0] == ("system", "P. S (no Nora)")
