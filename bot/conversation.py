@@ -36,6 +36,7 @@ from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -59,6 +60,7 @@ class Walk:
         casting: Casting,
         people: People,
         commands: CommandDesk,
+        summarizer: Summarizer,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -70,6 +72,7 @@ class Walk:
         self._casting = casting
         self._people = people
         self._commands = commands
+        self._summarizer = summarizer
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -195,6 +198,7 @@ class Walk:
                 bot_name=preset.name,
                 answers=answers,
                 personas=await self._personas(session, heard.incoming),
+                summary=await self._summarizer.part(preset, claim.conversation),
             )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
@@ -204,6 +208,9 @@ class Walk:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
+        if any(one.section == "history" for one in fitted.dropped):
+            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            self._summarizer.want(preset, claim.conversation, kept)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:

@@ -21,11 +21,14 @@ from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
+from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -89,11 +92,15 @@ class Stage:
         choices = SqlChoices(database, self.clock)
         casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
+        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
             people=People(choices),
-            commands=CommandDesk(casting, self._may_change, COMMANDS, People(choices)),
+            commands=CommandDesk(
+                casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
+            ),
+            summarizer=self.summarizer,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -285,6 +292,44 @@ async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database
     await stage.talk("hello", "are you there?")
     assert [text[:24] for text in stage.texts] == ["⚠ Something went wrong o", "Hi."]
     assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
+
+
+async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+    database: Database,
+) -> None:
+    small = {"max_input_tokens": 60, "system": "Be brief."}
+    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    found = await SqlReceipts(database).newest(CHAT)
+    assert found is not None
+    number, receipt = found
+    assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
+    assert receipt.prompt == stage.backend.prompts[-1]
+    assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
+    assert (receipt.limit, receipt.tokens <= 60) == (60, True)
+    assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("/context", "hello", "/context")
+    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
+    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
+async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:
+    wants = {"max_input_tokens": 60, "summary": {}}
+    stage = Stage(database, backend=FakeBackend(["Hi."]), preset=wants)
+    summing = asyncio.create_task(stage.summarizer.run())
+    for n in range(12):
+        await stage.talk(f"tell me of {n}")
+    summing.cancel()
+    await asyncio.wait([summing])
+    prompts = stage.backend.prompts
+    told = [one.messages[-1].content for one in prompts if one.conversation != CHAT]
+    assert told[0].startswith("Conversation:\nAlice: tell me of 0\n")
+    first = [one.messages[0] for one in prompts if one.conversation == CHAT][-1]
+    assert (first.role, first.content) == ("system", "What was said before, in short:\nHi.")
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -159,6 +159,14 @@ class Fallback(_Strict):
     model: Word = DEFAULT_MODEL
 
 
+class SummaryChoice(_Strict):
+    """Who sums up what is too old for the history; {} is the preset's own model."""
+
+    provider: Word | None = None
+    model: Word | None = None
+    max_output_tokens: StrictInt = Field(200, ge=16)
+
+
 def _kind_alone(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
@@ -211,6 +219,7 @@ class Preset(_Strict):
     wake: Wake = Field(default_factory=Wake)
     busy: Literal["collect", "interrupt", "queue"] = "collect"
     fallbacks: tuple[Fallback, ...] = ()
+    summary: SummaryChoice | None = None
 
     @property
     def id(self) -> str:

@@ -31,6 +31,7 @@ COMMANDS = (
         "who you are here; begin with `everywhere` to mean all places, or say `clear`",
         (Option("text", "I am a tall knight", required=False),),
     ),
+    CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}

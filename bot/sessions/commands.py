@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
+from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
+from bot.sessions.context import show_context
 from bot.sessions.people import People
 
 _MAX_LISTED_CHARS = 100
@@ -34,6 +36,7 @@ class CommandDesk:
         casting: Casting,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
+        receipts: Receipts,
         people: People,
         dice: random.Random | None = None,
     ) -> None:
@@ -42,6 +45,7 @@ class CommandDesk:
         self._known = commands
         self._people = people
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
+        self._receipts = receipts
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
@@ -52,6 +56,8 @@ class CommandDesk:
                 return await self._new(command.argument, incoming)
             case "me":
                 return Reply(await self._people.me(command.argument, incoming))
+            case "context":
+                return await self._context(incoming)
             case "help" | "start":
                 return await self._help(incoming)
             case "ask":
@@ -122,6 +128,14 @@ class CommandDesk:
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
         return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
+
+    async def _context(self, incoming: Incoming) -> Reply:
+        found = await self._receipts.newest(incoming.address.conversation)
+        if found is None:
+            raise UserError("I have not answered here of late, so there is nothing to show.")
+        number, receipt = found
+        for_admin = await self._may_change(incoming)
+        return Reply(show_context(number, receipt, for_admin=for_admin))
 
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)

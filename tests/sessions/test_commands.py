@@ -17,6 +17,7 @@ from bot.sessions.commands import CommandDesk, Reply
 from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.samples import incoming
 
 PRESETS: dict[str, Preset] = {
@@ -41,7 +42,12 @@ class Office:
         choices = SqlChoices(database, SystemClock())
         self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
         self.desk = CommandDesk(
-            self.casting, self.may_change, COMMANDS, People(choices), random.Random(1)
+            self.casting,
+            self.may_change,
+            COMMANDS,
+            SqlReceipts(database),
+            People(choices),
+            random.Random(1),
         )
         self.admin = True
         self.asked: list[Incoming] = []
