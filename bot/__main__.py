@@ -14,6 +14,7 @@ from bot.characters import card_of, described, export_character, import_characte
 from bot.check import check as check_everything
 from bot.errors import TroupeError, UserError
 from bot.importers.cards import Container
+from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
@@ -96,7 +97,7 @@ def render(
     else:
         settings = read_settings()
         chosen = find_preset(
-            load_presets(presets_folder(settings)), preset or settings.default_preset
+            load_playable(presets_folder(settings)), preset or settings.default_preset
         )
         shown = _run(preset_prompt(chosen, said, view, settings))
     if view is View.TOKENS:

@@ -13,7 +13,9 @@ from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
+from bot.prompting.instructions import instructions
 from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
@@ -39,11 +41,13 @@ def compose(
     found: Sequence[Part] = (),
     summary: Part | None = None,
     personas: Mapping[str, str] | None = None,
+    stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
     `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, `found` beside the newest message, and `personas` says who people are, by id.
+    instructions, and `found` beside the newest message. `personas` says who people are, by id;
+    `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
@@ -58,10 +62,16 @@ def compose(
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    system = [*_part("system", preset.system, needed=True)]
-    system += _part("persona", preset.persona, needed=True)
+    opening = instructions(
+        preset,
+        stories,
+        bot_name=name,
+        user_name=known[incoming.author.id],
+        newest=incoming.text,
+    ).text
+    system = _cards_own(preset) if preset.macros else _part("system", opening, needed=True)
     pinned = [_pinned(one) for one in preset.messages]
-    if prompter := prompter_of(preset):
+    if prompter := prompter_of(preset, opening):
         instruction, newest = _filled(prompter, newest.content)
         system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
@@ -77,6 +87,8 @@ def compose(
             filtered=preset.filter_chars,
             answers_as=name if tagged else None,
             template=template_of(preset),
+            character=name,
+            asked_by=incoming.author.id,
         ),
         system=(*system, *lore),
         pinned=tuple(pinned),
@@ -106,6 +118,12 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(named=word, trim_inputs=trim)
         case source:
             return TemplateChoice(source=source, trim_inputs=trim)
+
+
+def _cards_own(preset: Preset) -> list[Part]:
+    """A card says by itself how it is to be played; its macros are filled later (staging.py)."""
+    persona = _part("persona", preset.persona, needed=True)
+    return [*_part("system", preset.system, needed=True), *persona]
 
 
 def _pinned(one: PresetMessage) -> Message:

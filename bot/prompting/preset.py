@@ -24,6 +24,7 @@ from bot.chat.prompt import Role
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lore_entries import Lorebook
 from bot.prompting.lore_files import read_lorebook
+from bot.prompting.persona import parse_persona
 from bot.prompting.preset_names import name_problem, preset_id
 from bot.prompting.story_string import parse_story
 from bot.prompting.tokens import ENCODINGS
@@ -199,6 +200,8 @@ class Preset(_Strict):
     avatar: str | None = None  # a link
     role_name: str | None = None
     persona: str | None = None
+    # A file with persona and stories, as seen from the presets' folder, or a known role's name.
+    character: Word | None = None
     greeting: str | None = None
     alternate_greetings: Words = ()  # one of all is chosen by dice, or by its number: `/new 2`
     post_history_instructions: str | None = None  # said last, beside the newest message
@@ -226,11 +229,6 @@ class Preset(_Strict):
         """The name as commands and files look it up: case and width do not matter."""
         return preset_id(self.name)
 
-    @property
-    def system_text(self) -> str:
-        """What every conversation begins with; empty if there is nothing to say."""
-        return "\n\n".join(part for part in (self.system, self.persona) if part)
-
     @cached_property
     def book(self) -> Lorebook | None:
         """The lorebook as a value; None also for a file that nobody has read in."""
@@ -257,6 +255,13 @@ class Preset(_Strict):
             except TemplateError as error:
                 raise ValueError(str(error)) from None
         return template
+
+    @field_validator("persona")
+    @classmethod
+    def _persona(cls, persona: str | None) -> str | None:
+        if problems := parse_persona(persona or "").problems:
+            raise ValueError("; ".join(problems))
+        return persona
 
     @field_validator("token_counter")
     @classmethod

@@ -31,6 +31,7 @@ COMMANDS = (
         "who you are here; begin with `everywhere` to mean all places, or say `clear`",
         (Option("text", "I am a tall knight", required=False),),
     ),
+    CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
     CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),
 )

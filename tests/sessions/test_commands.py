@@ -78,7 +78,7 @@ async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
     assert await office.answering() == "nova"
 
 
-@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset"])
+@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset", "/forget"])
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -196,3 +196,9 @@ async def test_me_is_carried_out_without_being_an_admin(office: Office) -> None:
 
     assert (await office.does("/me a knight")).text == "You are, here: a knight"
     assert (await office.does("/me")).text == "You are: a knight"
+
+
+async def test_forgetting_begins_anew(office: Office) -> None:
+    assert await office.does("/forget") == Reply(
+        "A new conversation begins.", new_session=True, forgets=True
+    )
