@@ -2,7 +2,9 @@
 
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import regex
@@ -15,18 +17,31 @@ _SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow 
 _LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 # Scripts without blanks between words: there every place is the border of a word.
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_LETTER = rf"[\w--[{_UNSPACED}]]"
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+
+@dataclass
+class Patience:
+    """What all regular expressions of a prompt may take; `slow` are those that took too long."""
+
+    seconds: float = _SECONDS_ALTOGETHER
+    slow: set[str] = field(default_factory=set)
 
 
 class Keys:
-    """The keys of one book, searched for one prompt. `slow` collects those that took too long."""
+    """The keys of one book, searched for one prompt."""
 
-    def __init__(self, book: Lorebook, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        book: Lorebook,
+        patience: Patience,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._book = book
+        self._patience = patience
         self._monotonic = monotonic
-        self._left_seconds = _SECONDS_ALTOGETHER
-        self.slow: set[str] = set()
+        self._lower: dict[str, str] = {}  # most keys are looked for in the same text
 
     def found(self, entry: Entry, text: str) -> str | None:
         """Tell which keys wake this entry, in words for the receipt; None if they do not."""
@@ -70,28 +85,34 @@ class Keys:
             return False
         sensitive = _first(entry.case_sensitive, self._book.case_sensitive)
         if not sensitive:
-            key, text = key.lower(), text.lower()
+            key, text = key.lower(), self._lowered(text)
         whole = _first(entry.match_whole_words, self._book.match_whole_words)
         if not whole or " " in key.strip():  # SillyTavern looks for phrases as they are
             return key in text
-        return key in text and _word(key.strip()).search(text) is not None
+        return _stands_alone(key.strip(), text)
+
+    def _lowered(self, text: str) -> str:
+        if text not in self._lower:
+            self._lower[text] = text.lower()
+        return self._lower[text]
 
     def _matches(self, text: str, key: str) -> bool:
-        if key in self.slow or self._left_seconds <= 0:
-            self.slow.add(key)
+        patience = self._patience
+        if key in patience.slow or patience.seconds <= 0:
+            patience.slow.add(key)
             return False
         pattern = compiled(key)
         if isinstance(pattern, str):
             return False
         begun = self._monotonic()
         try:
-            timeout = min(_SECONDS_A_KEY, self._left_seconds)
+            timeout = min(_SECONDS_A_KEY, patience.seconds)
             return pattern.search(text, timeout=timeout) is not None
         except TimeoutError:
-            self.slow.add(key)
+            patience.slow.add(key)
             return False
         finally:
-            self._left_seconds -= self._monotonic() - begun
+            patience.seconds -= self._monotonic() - begun
 
 
 def is_regex(key: str) -> bool:
@@ -118,13 +139,25 @@ def compiled(key: str) -> regex.Pattern[str] | str:
         return f"it is no regular expression: {error}"
 
 
-@lru_cache(maxsize=4096)
-def _word(key: str) -> regex.Pattern[str]:
-    """Match a key that no letter of a spaced script continues on either side."""
-    unspaced = regex.compile(rf"[{_UNSPACED}]")
-    before = "" if unspaced.match(key[0]) else rf"(?<!{_LETTER})"
-    after = "" if unspaced.match(key[-1]) else rf"(?!{_LETTER})"
-    return regex.compile(before + regex.escape(key, special_only=True) + after, regex.VERSION1)
+def _stands_alone(key: str, text: str) -> bool:
+    """Find a key that no letter of a spaced script continues on either side."""
+    place = text.find(key)
+    while place >= 0:
+        before, after = text[place - 1 : place], text[place + len(key) : place + len(key) + 1]
+        if not (_continues(before, key[0]) or _continues(key[-1], after)):
+            return True
+        place = text.find(key, place + 1)
+    return False
+
+
+def _continues(first: str, second: str) -> bool:
+    return _is_letter(first) and _is_letter(second)
+
+
+def _is_letter(sign: str) -> bool:
+    return bool(sign) and (
+        sign == "_" or (unicodedata.category(sign)[0] in "LMN" and not _UNSPACED.match(sign))
+    )
 
 
 def _first(own: bool | None, books: bool) -> bool:

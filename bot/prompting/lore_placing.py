@@ -14,6 +14,7 @@ from bot.chat.session import Turn
 from bot.prompting.budget import Estimate
 from bot.prompting.draft import Part, Unit
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
+from bot.prompting.lore_keys import Patience
 from bot.prompting.lorebook import UNMENTIONED, consult
 from bot.prompting.macros import Macros
 from bot.prompting.scene import seeded, turn_seed
@@ -21,6 +22,7 @@ from bot.prompting.scene import seeded, turn_seed
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
 _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_REPLAYED = 40  # prompts that are searched again
+_MAX_ENTRIES_REPLAYED = 20_000  # in all of them together: a tenth of a second
 _MAX_TOLD = 100  # entries in a receipt that did not fire
 _LORE_PRIORITY = 2  # the book's own budget was kept already; others give way first
 
@@ -45,6 +47,7 @@ def lore_of(
     """Search for what the newest of `lines` and those before it wake."""
     budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _SHARE_OF_PROMPT
     texts = [line.text for line in lines]
+    patience = Patience()
 
     def search(so_far: int, timed: Timed) -> Lore:
         return consult(
@@ -55,6 +58,7 @@ def lore_of(
             dice=seeded("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
             timed=timed,
             expand=macros.expand,
+            patience=patience,
         )
 
     timed = Timed()
@@ -71,7 +75,8 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
     # An effect may have held off another one just before, so look twice as far.
     oldest = max(1, len(lines) - 2 * reach)
     answered = [at for at in range(oldest, len(lines)) if lines[at].turn.role == "assistant"]
-    return answered[-_MAX_REPLAYED:]
+    most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
+    return answered[len(answered) - most :] if most < len(answered) else answered
 
 
 def parts_at(lore: Lore, *positions: Position) -> list[Part]:

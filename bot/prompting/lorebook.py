@@ -11,7 +11,7 @@ from enum import Enum, auto
 from bot.prompting.budget import Estimate
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Timed, Verdict
 from bot.prompting.lore_groups import losers
-from bot.prompting.lore_keys import Keys, joined
+from bot.prompting.lore_keys import Keys, Patience, joined
 
 __all__ = ["UNMENTIONED", "consult"]
 
@@ -33,6 +33,7 @@ def consult(
     dice: Callable[[], float],
     timed: Timed = Timed(),  # noqa: B008 -- a frozen value
     expand: Callable[[str], str] = str,
+    patience: Patience | None = None,
 ) -> Lore:
     """Search `messages` (oldest first, the newest among them) for what the book knows about them.
 
@@ -45,10 +46,13 @@ def consult(
         dice: gives a number from 0 up to 1.
         timed: what the lore of the last prompt handed out.
         expand: fills macros into keys and contents.
+        patience: with slow regular expressions, where several searches share it.
     """
     limit = budget if book.token_budget is None else min(budget, book.token_budget)
     filled = tuple(_filled(entry, expand) for entry in book.entries)
-    return _Search(replace(book, entries=filled), messages, limit, count, dice, timed).run()
+    return _Search(
+        replace(book, entries=filled), messages, limit, count, dice, timed, patience
+    ).run()
 
 
 class _Search:
@@ -60,6 +64,7 @@ class _Search:
         count: Estimate,
         dice: Callable[[], float],
         timed: Timed,
+        patience: Patience | None,
     ) -> None:
         self._book = book
         self._messages = messages
@@ -76,11 +81,13 @@ class _Search:
         levels = {entry.delay_until_recursion for entry in book.entries} - {0}
         self._levels = sorted(levels)  # of recursion that are still to come
         self._level = self._levels.pop(0) if self._levels else 0
-        self._keys = Keys(book)
+        self._patience = patience or Patience()
+        self._keys = Keys(book, self._patience)
         self._taken: dict[str, Entry] = {}
         self._why: dict[str, str] = {}  # of entries that fired, and of those that never will
         self._refused: set[str] = set()
         self._woken_by: list[str] = []  # contents that recursion searches
+        self._texts: dict[tuple[int, int], str] = {}  # by depth, and how many woke others
         self._further = 0
         self._full = False
         self._tokens = 0
@@ -144,13 +151,14 @@ class _Search:
         """What an entry's keys are looked for in."""
         own = entry.scan_depth
         depth = own if own is not None else self._book.scan_depth + self._further
-        said = joined(self._messages, depth)
-        if turn is _Round.FURTHER_BACK:
-            return said
-        return said + "".join(f"\x01{content}\n" for content in self._woken_by)
+        others = 0 if turn is _Round.FURTHER_BACK else len(self._woken_by)
+        if (depth, others) not in self._texts:  # most entries share one
+            woken = "".join(f"\x01{content}\n" for content in self._woken_by[:others])
+            self._texts[depth, others] = joined(self._messages, depth) + woken
+        return self._texts[depth, others]
 
     def _missing(self, entry: Entry) -> str:
-        if any(key in self._keys.slow for key in (*entry.keys, *entry.secondary_keys)):
+        if any(key in self._patience.slow for key in (*entry.keys, *entry.secondary_keys)):
             return "its regular expression took too long and was skipped"
         return UNMENTIONED if entry.keys else "it has no keys"
 

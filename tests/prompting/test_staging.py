@@ -1,5 +1,6 @@
 """What a card brings along stands in the prompt where it belongs, and people's words stay words."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -224,3 +225,14 @@ def test_a_story_string_lays_the_system_message_out() -> None:
 
     assert shown(draft(one, "a dragon"))[0] == ("system", "[LORE Alice]\nP. S (no Nora)")
     assert shown(draft(one, "{{system}}"))[0] == ("system", "P. S (no Nora)")
+
+
+def test_a_hostile_book_costs_a_prompt_less_than_a_second() -> None:
+    slow = {"sticky": 100, "cooldown": 100}
+    one = preset(*(entry(f"/(a|a|{n})+$/", content="x", extensions=slow) for n in range(500)))
+    long = "a" * 40 + "!"
+    begun = time.monotonic()
+
+    draft(one, long, history(*[long] * 100))
+
+    assert time.monotonic() - begun < 5  # on a busy machine; it is a quarter of a second
