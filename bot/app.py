@@ -35,6 +35,7 @@ from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
+from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
 from bot.storage.choices import SqlChoices
@@ -82,6 +83,7 @@ class App:
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         self.casting = casting
+        self.people = People(SqlChoices(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
@@ -107,8 +109,13 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
+            people=self.people,
             commands=CommandDesk(
-                self.casting, self._may_change, COMMANDS, SqlReceipts(self.database)
+                self.casting,
+                self._may_change,
+                COMMANDS,
+                SqlReceipts(self.database),
+                self.people,
             ),
             find_stories=self._find_stories,
             summarizer=self.summarizer,

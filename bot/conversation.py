@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
+from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
@@ -35,6 +36,7 @@ from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories
+from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
@@ -58,6 +60,7 @@ class Walk:
         *,
         conversations: Conversations,
         casting: Casting,
+        people: People,
         commands: CommandDesk,
         find_stories: FindStories,
         summarizer: Summarizer,
@@ -71,6 +74,7 @@ class Walk:
     ) -> None:
         self._conversations = conversations
         self._casting = casting
+        self._people = people
         self._commands = commands
         self._find_stories = find_stories
         self._summarizer = summarizer
@@ -210,6 +214,7 @@ class Walk:
                 heard.incoming,
                 bot_name=preset.name,
                 answers=answers,
+                personas=await self._personas(session, heard.incoming),
                 stories=await self._find_stories(preset, heard.incoming.text),
                 summary=await self._summarizer.part(preset, claim.conversation),
             )
@@ -226,6 +231,10 @@ class Walk:
             kept = sum(len(unit.messages) for unit in fitted.draft.history)
             self._summarizer.want(preset, claim.conversation, kept)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
+
+    async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:
+        speakers = (turn.speaker.id for turn in session.turns if turn.speaker)
+        return await self._people.personas([incoming.author.id, *speakers], incoming.scopes)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:

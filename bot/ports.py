@@ -325,6 +325,10 @@ class Choices(Protocol):
         """The value of the first of these scopes that has one."""
         ...
 
+    async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+        """The values of all of these scopes that have one, by scope."""
+        ...
+
 
 class Receipts(Protocol):
     """What was sent for the answers of late, each by its number."""

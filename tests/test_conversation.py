@@ -24,6 +24,7 @@ from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
+from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
@@ -116,7 +117,10 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            people=People(choices),
+            commands=CommandDesk(
+                casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
+            ),
             find_stories=find_stories,
             summarizer=self.summarizer,
             backends={"p": backend},
@@ -193,6 +197,14 @@ async def test_a_message_is_answered_once_and_remembered(database: Database) -> 
     assert stage.texts == ["Hi there."]
     assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(stage.backend.prompts) == 1
+
+
+async def test_who_somebody_says_to_be_reaches_the_model(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["My lord."]))
+    await stage.talk("/me a tall knight", "hello")
+    said = stage.backend.prompts[-1].messages[-1].content
+    assert said == "(Alice says of themselves: a tall knight)\n\nhello"
+    assert await stage.history() == [("user", "hello"), ("assistant", "My lord.")]
 
 
 async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:

@@ -103,6 +103,7 @@ class _Choices:
             context=tuple(part for part in whole.context if part.needed or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
             history=whole.history[oldest:],
+            left_out=(),
         )
 
     def near(self, kept: int, spare: float) -> int:
@@ -117,7 +118,8 @@ class _Choices:
 
     def fitted(self, kept: int, tokens: int) -> Fitted:
         chosen = self.draft(kept)
-        dropped = [_dropped(one, _TOO_LARGE) for one in self._too_large]
+        dropped = [*self._draft.left_out]
+        dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
         dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
         if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
             dropped.append(Dropped("history", "", _FULL, sum(len(one.messages) for one in gone)))
