@@ -367,8 +367,8 @@ async def test_each_speaker_hears_those_before_and_all_are_one_turn(database: Da
     await reply_as(stage, "nora", "nils")
     assert stage.texts == ["I am Nora.", "And I am Nils."]
     assert [message.content for message in stage.backend.prompts[1].messages] == [
-        "hello",
-        "I am Nora.",
+        "Alice:hello",
+        "nora:I am Nora.",
     ]
     assert await stage.history() == [
         ("user", "hello"),

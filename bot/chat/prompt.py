@@ -14,6 +14,7 @@ class Message:
 
     role: Role
     content: str
+    name: str | None = None  # who says so in a crowd; it stands in the content as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Prompt:
     max_output_tokens: int | None = None
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
+    speakers: tuple[str, ...] = ()  # everybody else's tags: what the model must not say
     template: TemplateChoice = field(default_factory=TemplateChoice)
 
 

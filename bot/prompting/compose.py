@@ -5,14 +5,14 @@ what it quotes, and the message. A backend keeps the beginning of a prompt warm,
 with every message comes last. What of it fits in is chosen afterwards (budget.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
-from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
@@ -31,6 +31,7 @@ def compose(
     incoming: Incoming,
     *,
     bot_name: str,
+    company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
@@ -38,22 +39,18 @@ def compose(
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
-    `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message.
+    `company` names the characters of the room by their presets, `answers` is what others of them
+    have said to it already, `lore` stands behind the instructions, and `found` beside the newest
+    message. What another character said is a user's line for this one.
 
     Raises:
         UserError: the preset's prompter misses a value.
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
-    name = preset.role_name or bot_name
     turns = (*session.turns, said, *answers)
-    known = labels((turn.speaker for turn in turns if turn.speaker), name)
-    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
-    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns)
-    *earlier, newest = [
-        Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
-        for turn in rounds(turns, preset.max_rounds)
-    ]
+    names = {**(company or {}), preset.name: preset.role_name or bot_name}
+    room = _room(preset, turns, names)
+    *earlier, newest = [_line(turn, preset, room) for turn in rounds(turns, preset.max_rounds)]
     system, pinned = preset.system_text, [Message(one.role, one.text) for one in preset.messages]
     if prompter := prompter_of(preset):
         system, newest = _filled(prompter, newest.content)
@@ -64,11 +61,12 @@ def compose(
             messages=(),
             model=preset.model,
             conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences,
+            stop=_stops(preset, turns, room),
             parameters=_sampling(preset),
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
-            answers_as=name if tagged else None,
+            answers_as=room.characters[preset.name] if room else None,
+            speakers=room.others(preset.name) if room else (),
             template=template_of(preset),
         ),
         system=(*_part("system", system, needed=True), *lore),
@@ -125,11 +123,30 @@ def _quote(incoming: Incoming, session: Session) -> str:
     return "\n".join(f"> {part}" for part in short.splitlines())
 
 
-def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tuple[str, ...]:
+def _room(preset: Preset, turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers | None:
+    """Everybody's label, if lines carry their speakers here; else None."""
+    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
+    if preset.prompter or not tagging(preset.user_name_in_message, turns, preset.name):
+        return None
+    gone = {turn.preset: turn.preset for turn in turns if turn.preset}
+    return speakers((turn.speaker for turn in turns if turn.speaker), {**gone, **names})
+
+
+def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
+    role = turn.role if turn.preset in {None, preset.name} else "user"
+    if room is None:
+        return Message(role, asked(turn.text))
+    return Message(role, room.tagged(turn, preset.name), room.label(turn, preset.name))
+
+
+def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers | None) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
-    speakers = dict.fromkeys(turn.speaker.id for turn in reversed(turns) if turn.speaker)
-    lines = [f"\n{known[one]}:" for one in speakers]
-    return (*preset.stop_sequences, *lines)
+    if room is None:
+        return preset.stop_sequences
+    last_heard = [room.label(turn, preset.name) for turn in reversed(turns)]
+    others = room.others(preset.name)
+    labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]
+    return (*preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
 def _sampling(preset: Preset) -> dict[str, object]:

@@ -33,7 +33,7 @@ async def write(
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
     """
-    echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
+    echo, cleaned = EchoRemover(prompt.answers_as, prompt.speakers), OutputFilter(prompt.filtered)
     said: list[str] = []
     end = Finish(FinishReason.STOP)
     asked = clock.monotonic()
@@ -53,6 +53,8 @@ async def write(
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
+                        if echo.cut:  # closing the stream stops the model
+                            break
                     case Finish():
                         end = event
     except BackendInterrupted:
