@@ -82,7 +82,8 @@ async def template_prompt(word: str, messages: Sequence[Message], view: View) ->
 
 
 def as_messages(messages: Sequence[Message]) -> str:
-    return json.dumps(msgspec.to_builtins(messages), ensure_ascii=False, indent=2) + "\n"
+    shown = [{"role": each.role, "content": each.content} for each in messages]
+    return json.dumps(shown, ensure_ascii=False, indent=2) + "\n"
 
 
 def as_tokens(tokens: Sequence[Token]) -> str:
@@ -117,14 +118,14 @@ async def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
     turns = tuple(
-        Turn(each.role, each.content, _SOMEBODY if each.role == "user" else None, _NO_TIME)
+        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _NO_TIME)
         for each in earlier
     )
     incoming = Incoming(
         address=_HERE,
         external_key="1",
         message_id=None,
-        author=_SOMEBODY,
+        author=_speaker(newest),
         text=newest.content,
         at=_NO_TIME,
         wake=Wake.DM,
@@ -133,6 +134,11 @@ async def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
     session = Session(1, turns)
     draft = compose(preset, session, incoming, bot_name=preset.name)
     return (await fit(draft, preset.max_input_tokens, estimated, count_tokens)).prompt
+
+
+def _speaker(message: Message) -> Person:
+    """Whoever the file says it is; without a `name` all messages are one person's."""
+    return Person(f"render:{message.name}", message.name) if message.name else _SOMEBODY
 
 
 def _own_template(

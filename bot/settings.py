@@ -68,6 +68,7 @@ class ProviderSettings(Part):
     context_tokens: int = Field(4096, ge=256)  # of each conversation
     parallel: int = Field(2, ge=1, le=64)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
+    message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
     idle_seconds: float = Field(15, gt=0)
@@ -166,7 +167,10 @@ def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
         raise ValueError(f"provider {name!r} has no address; set {setting}BASE_URL")
     if provider.api_key is None and provider.base_url is None and name not in KEYLESS:
         raise ValueError(f"provider {name!r} has no key; set {setting}API_KEY")
-    return provider.model_copy(update={"base_url": base_url})
+    names = provider.message_names
+    if names is None:  # many services refuse what they do not know
+        names = base_url == WELL_KNOWN["openai"]
+    return provider.model_copy(update={"base_url": base_url, "message_names": names})
 
 
 def read_settings(**given: object) -> Settings:

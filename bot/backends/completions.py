@@ -1,5 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,13 +18,14 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model wr
 # RodelAgent keeps its string templates among the sampling parameters; no provider knows them.
 _NOT_SENT = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
 _MAX_STOPS = 4  # OpenAI refuses more
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # all that OpenAI takes; other names go unsaid
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
 _NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
 
 
-def to_wire(prompt: Prompt, model: str) -> bytes:
-    """Write the request's body.
+def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
+    """Write the request's body; with `names` it tells who said each message as far as it can.
 
     Parameters go in as the preset gives them; one that is null is left out, also of what we add.
 
@@ -38,7 +40,10 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
         body[name] = min(asked, prompt.max_output_tokens)
     if prompt.stop:
         body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
-    messages = [{"role": each.role, "content": each.content} for each in prompt.messages]
+    messages = [
+        {"role": each.role, "content": each.content, **(_named(each.name) if names else {})}
+        for each in prompt.messages
+    ]
     return _encoded(body, {"model": model, "messages": messages})
 
 
@@ -67,6 +72,11 @@ def _parameters(prompt: Prompt) -> dict[str, object]:
         )
     sent = {name: each for name, each in prompt.parameters.items() if name not in _NOT_SENT}
     return {"stream_options": {"include_usage": True}, **sent}
+
+
+def _named(label: str | None) -> dict[str, str]:
+    written = (label or "").replace(" ", "_").replace("#", "-")
+    return {"name": written} if _NAME.fullmatch(written) else {}
 
 
 def _schema(response_format: object) -> dict[str, object]:
