@@ -6,12 +6,15 @@ with every message comes last. What of it fits in is chosen afterwards (budget.p
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
+from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
@@ -47,7 +50,7 @@ def compose(
         UserError: the preset's prompter misses a value.
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
-    turns = (*session.turns, said, *answers)
+    turns = tuple(map(_read, (*session.turns, said, *answers)))
     names = {**(company or {}), preset.name: preset.role_name or bot_name}
     room = _room(preset, turns, names)
     *earlier, newest = [_line(turn, preset, room) for turn in rounds(turns, preset.max_rounds)]
@@ -69,11 +72,11 @@ def compose(
             speakers=room.others(preset.name) if room else (),
             template=template_of(preset),
         ),
-        system=(*_part("system", system, needed=True), *lore),
+        system=(*_part("system", system, needed=True), *map(_read, lore)),
         pinned=tuple(pinned),
         summary=summary,
         history=units(earlier),
-        context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
+        context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
     )
 
@@ -120,7 +123,16 @@ def _quote(incoming: Incoming, session: Session) -> str:
     if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    return "\n".join(f"> {part}" for part in short.splitlines())
+    return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
+
+
+_Text = TypeVar("_Text", Turn, Part)
+
+
+def _read(one: _Text) -> _Text:
+    """Give something that people wrote as people see it."""
+    seen = without_hidden_words(one.text)
+    return one if seen is one.text else replace(one, text=seen)
 
 
 def _room(preset: Preset, turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers | None:

@@ -1,5 +1,6 @@
 """Tell when two names look the same to a reader, whatever signs they are written with."""
 
+import re
 import unicodedata
 
 # Unicode's confusables (UTS #39) as far as names of people go: letters of Cyrillic and Greek that
@@ -10,6 +11,7 @@ _LATIN_TWINS = str.maketrans(
 )
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
 _SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+_TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
 # What takes no ink although it is a letter, a sign or a mark: fillers and variation selectors.
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
@@ -36,6 +38,11 @@ def mixes_scripts(text: str) -> bool:
 def invisible(sign: str) -> bool:
     """Tell whether nobody sees it: controls, marks of direction, joiners, fillers."""
     return sign in _BLANK or unicodedata.category(sign)[0] == "C"
+
+
+def without_hidden_words(text: str) -> str:
+    """Take out Unicode's tag characters: letters that models read and people do not see."""
+    return _TAG_CHARACTERS.sub("", text)
 
 
 def script(sign: str) -> str:
