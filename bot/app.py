@@ -21,12 +21,12 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import SettingsError, StoreError
+from bot.errors import BackendUnavailable, SettingsError, StoreError
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform
+from bot.ports import Backend, Clock, Coordinator, Platform, Warms
 from bot.prompting.preset import Preset
-from bot.prompting.presets import edition, find_preset, load_presets
+from bot.prompting.presets import edition, load_presets
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -260,11 +260,13 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.keep([edition(preset) for preset in presets.values()])
         casting = Casting(presets, settings.default_preset, choices, numbers)
-        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
+        await _provide_model(settings, casting.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
+        warming = asyncio.create_task(_warm(backends, casting.default))
+        stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
             url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
         else:
@@ -291,6 +293,16 @@ async def _provide_model(
         await models.pull_default(settings.data_dir, progress)
     else:
         models.find(default.model, provider, settings.data_dir)
+
+
+async def _warm(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load what the first question will most likely need, while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, Warms):
+        try:
+            await backend.warm(default.model)
+        except BackendUnavailable as error:  # whoever asks is told then
+            _log.warning("model_not_warm", preset=default.name, reason=str(error))
 
 
 def presets_folder(settings: Settings) -> Path:

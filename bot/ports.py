@@ -138,6 +138,15 @@ class Tokenizes(Protocol):
         ...
 
 
+@runtime_checkable
+class Warms(Protocol):
+    """What a backend can besides, if its models take time to load."""
+
+    async def warm(self, model: str) -> None:
+        """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
+        ...
+
+
 # --- what is kept ----------------------------------------------------------------------------
 
 

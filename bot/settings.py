@@ -64,7 +64,7 @@ class ProviderSettings(Part):
     api_key: SecretStr | None = None
     model: str | None = None  # what a preset's model "default" stands for
     model_path: Path | None = None
-    engine: Literal["auto", "xllamacpp"] = "auto"
+    engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = "auto"
     context_tokens: int = Field(4096, ge=256)  # of each conversation
     parallel: int = Field(2, ge=1, le=64)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one

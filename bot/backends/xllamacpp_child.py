@@ -31,6 +31,7 @@ def main() -> None:
     params.fit_params = False  # it loads everything twice to find settings that we give anyway
     params.n_batch = _BATCH_TOKENS
     params.cache_prompt = True
+    params.slot_save_path = f"{given.states}/"
     params.cache_ram_mib = _MAX_HOST_CACHE_MIB
     params.ui = False
     # It would try out the model's own template, which may be anybody's; we render elsewhere.
@@ -48,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--key-file", required=True, help="holds the key that requests must carry")
+    parser.add_argument("--states", required=True, help="the folder of saved places")
     parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
