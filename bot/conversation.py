@@ -17,6 +17,7 @@ from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
 from bot.chat.session import Claim, Heard, Session, Turn
+from bot.ensemble import Ensemble, announcing
 from bot.errors import (
     BackendError,
     CoordinatorDown,
@@ -31,7 +32,8 @@ from bot.prompting.compose import compose
 from bot.prompting.tokens import count_tokens, estimated
 from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import Written, write
-from bot.routing.decide import Answer, Ignore, Overhear, decide
+from bot.routing.decide import Answer, Ignore, Overhear
+from bot.routing.scheduling import LONGEST_CHAIN
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
@@ -41,6 +43,7 @@ _MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
+_TURNS_TO_SCHEDULE = 40  # who spoke before these is out of the talk
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
@@ -61,6 +64,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
+        dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations
         self._casting = casting
@@ -71,6 +75,7 @@ class Walk:
         self._wake_lanes = wake_lanes
         self._owner = owner
         self._clock = clock
+        self._dice = dice
         self.stopping = False
 
     async def work(self, conversation: str) -> None:
@@ -129,8 +134,10 @@ class Walk:
     async def _answer(self, claim: Claim, heard: Heard) -> str:
         """Do what the message asks for; gives what became of it, for the metrics."""
         incoming = heard.incoming
-        cast = await self._casting.cast(incoming.scopes)
-        match decide(incoming, cast.preset, random.random):
+        ensemble = Ensemble(await self._casting.ensemble(incoming.scopes))
+        recent = await self._recent(claim, ensemble)
+        decision, chosen = ensemble.decide(incoming, recent, dice=self._dice, now=self._now())
+        match decision:
             case Ignore():
                 await self._conversations.finish(claim, heard, turns=(), outgoing=())
                 return "ignored"
@@ -138,33 +145,62 @@ class Walk:
                 await self._conversations.finish(claim, heard, turns=[_said(heard)], outgoing=())
                 return "overheard"
             case Command() as command:
-                await self._carry_out(claim, heard, command)
+                if (command.name, command.action) == ("preset", "who"):
+                    await self._rehearse(claim, heard, ensemble, command.argument)
+                else:
+                    await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                await self._reply(claim, heard, [cast])
+                await self._reply(claim, heard, ensemble, chosen)
                 return "answered"
+
+    async def _recent(self, claim: Claim, ensemble: Ensemble) -> Sequence[Turn]:
+        """What was said lately, if it matters to who speaks next."""
+        if len(ensemble.casts) == 1:
+            return ()
+        return (await self._conversations.recall(claim.conversation, _TURNS_TO_SCHEDULE)).turns
+
+    async def _rehearse(self, claim: Claim, heard: Heard, ensemble: Ensemble, text: str) -> None:
+        if not text:
+            raise UserError("Who would answer what? For example: /preset who good morning")
+        recent = await self._recent(claim, ensemble)
+        told = ensemble.rehearse(text, heard.incoming, recent, dice=self._dice, now=self._now())
+        await self._say(claim, heard, told)
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
-        greeting = [self._spoken(reply.greeting)] if reply.greeting else []
+        greeting = [self._turn(reply.greeting, reply.greeter)] if reply.greeting else []
         await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
 
-    async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
-        """Let the speakers answer, one after the other: each hears those before."""
+    async def _reply(
+        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+    ) -> None:
+        """Let the chosen answer, one after the other, each hearing those before; others react."""
         session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
-        for cast in speakers:
+        names = self._casting.names(
+            {cast.preset.name for cast in ensemble.casts}
+            | {turn.preset for turn in session.turns if turn.preset}
+        )
+        queue = list(chosen)
+        while queue and len(turns) < LONGEST_CHAIN:
+            cast = queue.pop(0)
+            line = ensemble.line(cast, names, limits.speaker_line)
             try:
-                written = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+                written = await self._answer_as(
+                    cast, claim, heard, session, turns, len(parts), names, line
+                )
             except BackendError as error:
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
                 continue  # what others have said is said
-            parts += final(written.text, limits, len(parts))
-            turns.append(self._spoken(written.text, cast))
+            parts += final(line + written.text, limits, len(parts))
+            turns.append(self._turn(written.text, cast.preset.name, cast.version))
+            if not queue:
+                queue += ensemble.reaction(turns, session.turns, dice=self._dice, now=self._now())
         await self._finish(claim, heard, [_said(heard), *turns], parts)
 
     async def _answer_as(
@@ -175,15 +211,24 @@ class Walk:
         session: Session,
         answers: Sequence[Turn],
         first_part: int,
+        names: Mapping[str, str],
+        line: str,
     ) -> Written:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset = cast.preset
-        draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+        draft = compose(
+            preset,
+            session,
+            heard.incoming,
+            bot_name=preset.name,
+            company=names,
+            answers=answers,
+        )
         fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
         backend = self._backends[preset.provider]
         async with self._live(claim, heard, first_part) as live:
             show = live.feed if preset.stream else _show_nothing
-            written = await write(backend, fitted.prompt, show, self._clock)
+            written = await write(backend, fitted.prompt, announcing(line, show), self._clock)
         if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
@@ -242,11 +287,11 @@ class Walk:
         with contextlib.suppress(CoordinatorDown):  # the senders' janitor finds it in SQL
             await self._wake_lanes([lane])
 
-    def _spoken(self, text: str, cast: Cast | None = None) -> Turn:
-        at = datetime.fromtimestamp(self._clock.now(), UTC)
-        if cast is None:
-            return Turn("assistant", text, None, at)
-        return Turn("assistant", text, None, at, cast.preset.name, cast.version)
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now(), UTC)
+
+    def _turn(self, text: str, preset: str | None, version: int | None = None) -> Turn:
+        return Turn("assistant", text, None, self._now(), preset, version)
 
 
 def _said(heard: Heard) -> Turn:

@@ -109,11 +109,12 @@ def _called(room: Sequence[Preset], text: str, recent: Sequence[Turn]) -> list[C
         place = min(
             (at for name in _names(preset) if (at := _find(name, text)) is not None), default=None
         )
-        points, reasons = _in_the_talk(preset, recent)
-        one = Candidate(preset.name, points, reasons)
-        if place is not None:
-            one = _with(one, _CALLED - place / max(1, len(text)), "was called by name")
-        candidates.append(one)
+        if place is None:
+            points, reasons = _in_the_talk(preset, recent)
+            candidates.append(Candidate(preset.name, points, reasons))
+        else:  # and whoever spoke last does not come before who was called first
+            points = _CALLED - place / len(text)
+            candidates.append(Candidate(preset.name, points, ("was called by name",), chosen=True))
     return candidates
 
 

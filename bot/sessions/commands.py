@@ -21,6 +21,7 @@ class Reply:
     text: str
     new_session: bool = False
     greeting: str | None = None
+    greeter: str | None = None  # the preset whose greeting it is
 
 
 class CommandDesk:
@@ -38,26 +39,37 @@ class CommandDesk:
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
-        match command.name, command.action:
-            case "preset", "use":
-                return await self._use(command.argument, incoming)
-            case "preset", "reset":
-                return await self._reset(incoming)
-            case "preset", "show":
-                return await self._show(command.argument, incoming)
-            case "preset", "list" | None:
-                return await self._list(incoming)
-            case "preset", action:
-                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
-            case "new", _:
+        match command.name:
+            case "preset":
+                return await self._preset(command, incoming)
+            case "new":
                 cast = await self._casting.cast(incoming.scopes)
                 return _begin("A new conversation begins.", cast.preset)
-            case (("help" | "start"), _):
+            case "help" | "start":
                 return await self._help(incoming)
-            case "ask", _:
+            case "ask":
                 raise UserError("There is nothing to fill in here; just write your message.")
-            case name, _:
+            case name:
                 raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+
+    async def _preset(self, command: Command, incoming: Incoming) -> Reply:
+        match command.action:
+            case "use":
+                return await self._use(command.argument, incoming)
+            case "add":
+                return await self._add(command.argument, incoming)
+            case "remove":
+                return await self._remove(command.argument, incoming)
+            case "reset":
+                return await self._reset(incoming)
+            case "show":
+                return await self._show(command.argument, incoming)
+            case "list" | None:
+                return await self._list(incoming)
+            case action:
+                raise UserError(
+                    f"There is no /preset {action}; try use, add, remove, list, show, who or reset."
+                )
 
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:
@@ -66,6 +78,26 @@ class CommandDesk:
         await self._require_admin(incoming)
         await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
         return _begin(f"{preset.name} answers here from now on.", preset)
+
+    async def _add(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? For example: /preset add assistant")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.add(incoming.scopes, preset, incoming.author.id)
+        said = f"{preset.name} joins. Here are now: {_listed(here)}."
+        greeting = preset.greeting
+        return Reply(
+            f"{said}\n\n{greeting}" if greeting else said, False, greeting, greeting and preset.name
+        )
+
+    async def _remove(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? /preset list says who is here.")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.remove(incoming.scopes, preset, incoming.author.id)
+        return Reply(f"{preset.name} leaves. Here are now: {_listed(here)}.")
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
@@ -77,8 +109,10 @@ class CommandDesk:
         if name:
             preset, origin = self._casting.find(name), None
         else:
-            cast = await self._casting.cast(incoming.scopes)
-            preset, origin = cast.preset, _origin(cast, incoming)
+            first, *others = await self._casting.ensemble(incoming.scopes)
+            preset, origin = first.preset, _origin(first, incoming)
+            if others:
+                return _many([first, *others], origin)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
         if version := self._casting.versions.get(preset.name):
             lines.append(f"version: {version}")
@@ -88,13 +122,14 @@ class CommandDesk:
         return Reply("\n".join(line for line in lines if line))
 
     async def _list(self, incoming: Incoming) -> Reply:
-        cast = await self._casting.cast(incoming.scopes)
+        here = await self._casting.ensemble(incoming.scopes)
+        names = {cast.preset.name for cast in here}
         lines = [
-            f"{'→' if preset.name == cast.preset.name else '·'} {preset.name}"
+            f"{'→' if preset.name in names else '·'} {preset.name}"
             + (f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else "")
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
-        return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
+        return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)
@@ -114,7 +149,22 @@ class CommandDesk:
 
 def _begin(said: str, preset: Preset) -> Reply:
     greeting = preset.greeting
-    return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
+    return Reply(
+        f"{said}\n\n{greeting}" if greeting else said, True, greeting, greeting and preset.name
+    )
+
+
+def _many(casts: Sequence[Cast], origin: str) -> Reply:
+    lines = [
+        f"→ {cast.preset.name}"
+        + (f": {cast.preset.description[:_MAX_LISTED_CHARS]}" if cast.preset.description else "")
+        for cast in casts
+    ]
+    return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
+
+
+def _listed(here: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in here)
 
 
 def _origin(cast: Cast, incoming: Incoming) -> str:
