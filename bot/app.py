@@ -22,11 +22,12 @@ from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
 from bot.errors import BackendUnavailable, SettingsError, StoreError
+from bot.importers.character_files import load_playable
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform, Warms
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
 from bot.prompting.preset import Preset
-from bot.prompting.presets import edition, load_presets
+from bot.prompting.presets import edition
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -106,6 +107,7 @@ class App:
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
+            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
@@ -252,7 +254,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    presets = load_presets(presets_folder(settings))
+    presets = load_playable(presets_folder(settings))
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))

@@ -30,6 +30,7 @@ _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0  # the engine answers between two batches
 _NOTICES_DEATH_SECONDS = 0.2
 _BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
+_LEAST_MOVED_TOKENS = 32  # in one piece
 _SOCKET = "engine.sock"
 
 
@@ -201,6 +202,9 @@ def to_wire(question: Question, model: str) -> bytes:
         body["max_tokens"] = question.max_output_tokens
     if question.place is not None:
         body["id_slot"] = question.place
+        # Where the oldest turns were dropped, the rest moves up instead of being read again. It
+        # stays as it was read, after those turns, so it may serve their own conversation only.
+        body["n_cache_reuse"] = _LEAST_MOVED_TOKENS if question.own else 0
     return streamed(body)
 
 

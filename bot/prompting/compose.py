@@ -14,8 +14,10 @@ from bot.chat.prompt import Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
+from bot.prompting.instructions import instructions
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import Speakers, speakers, tagging
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
@@ -39,23 +41,36 @@ def compose(
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
     summary: Part | None = None,
+    stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
     `company` names the characters of the room by their presets, `answers` is what others of them
     have said to it already, `lore` stands behind the instructions, and `found` beside the newest
-    message. What another character said is a user's line for this one.
+    message. What another character said is a user's line for this one. `stories` go where the
+    persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
+    name = preset.role_name or bot_name
     turns = tuple(map(_read, (*session.turns, said, *answers)))
-    names = {**(company or {}), preset.name: preset.role_name or bot_name}
-    room = _room(preset, turns, names)
-    *earlier, newest = [_line(turn, preset, room) for turn in rounds(turns, preset.max_rounds)]
-    system, pinned = preset.system_text, [Message(one.role, one.text) for one in preset.messages]
-    if prompter := prompter_of(preset):
+    room = _room(turns, {**(company or {}), preset.name: name})
+    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
+    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns, preset.name)
+    *earlier, newest = [
+        _line(turn, preset, room if tagged else None) for turn in rounds(turns, preset.max_rounds)
+    ]
+    system = instructions(
+        preset,
+        stories,
+        bot_name=name,
+        user_name=room.people[incoming.author.id],
+        newest=incoming.text,
+    ).text
+    pinned = [Message(one.role, one.text) for one in preset.messages]
+    if prompter := prompter_of(preset, system):
         system, newest = _filled(prompter, newest.content)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, earlier = [], []
@@ -64,13 +79,15 @@ def compose(
             messages=(),
             model=preset.model,
             conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, room),
+            stop=_stops(preset, turns, room) if tagged else preset.stop_sequences,
             parameters=_sampling(preset),
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
-            answers_as=room.characters[preset.name] if room else None,
-            speakers=room.others(preset.name) if room else (),
+            answers_as=room.characters[preset.name] if tagged else None,
+            speakers=room.others(preset.name) if tagged else (),
             template=template_of(preset),
+            character=name,
+            asked_by=incoming.author.id,
         ),
         system=(*_part("system", system, needed=True), *map(_read, lore)),
         pinned=tuple(pinned),
@@ -135,11 +152,7 @@ def _read(one: _Text) -> _Text:
     return one if seen is one.text else replace(one, text=seen)
 
 
-def _room(preset: Preset, turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers | None:
-    """Everybody's label, if lines carry their speakers here; else None."""
-    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
-    if preset.prompter or not tagging(preset.user_name_in_message, turns, preset.name):
-        return None
+def _room(turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers:
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
     return speakers((turn.speaker for turn in turns if turn.speaker), {**gone, **names})
 
@@ -151,10 +164,8 @@ def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
     return Message(role, room.tagged(turn, preset.name), room.label(turn, preset.name))
 
 
-def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers | None) -> tuple[str, ...]:
+def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
-    if room is None:
-        return preset.stop_sequences
     last_heard = [room.label(turn, preset.name) for turn in reversed(turns)]
     others = room.others(preset.name)
     labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]

@@ -2,11 +2,13 @@
 
 import hashlib
 import unicodedata
+from functools import lru_cache
 from itertools import groupby
 
 from bot.prompting.lookalikes import invisible, mixes_scripts, script
 
 MAX_LABEL_CHARS = 32
+_MOST_REMEMBERED = 4096  # names; the same few come with every message
 
 _MOST_MARKS = 2  # on one letter; more of them flood the lines above and below
 _JOINERS = "\u200c\u200d"
@@ -22,6 +24,7 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _LETTER_OF_A_FLAG = "regional indicator symbol letter "
 
 
+@lru_cache(_MOST_REMEMBERED)
 def clean(name: str) -> str:
     """Keep the letters, digits, marks and pictures of every script; nothing that frames a line.
 
@@ -38,6 +41,7 @@ def clean(name: str) -> str:
     return _cut(" ".join(kept.split())).strip(f" .-{_JOINERS}")
 
 
+@lru_cache(_MOST_REMEMBERED)
 def is_plain(name: str) -> bool:
     """Tell whether `clean` leaves a name just as people see it, and in one script."""
     return clean(name) == _plain(name) and not mixes_scripts(name)

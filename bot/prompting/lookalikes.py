@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 # Unicode's confusables (UTS #39) as far as names of people go: letters of Cyrillic and Greek that
 # look Latin, and what a screen font shows alike. Read after case folding.
@@ -11,6 +12,7 @@ _LATIN_TWINS = str.maketrans(
 )
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
 _SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+_MOST_REMEMBERED = 4096
 _TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
 # What takes no ink although it is a letter, a sign or a mark: fillers and variation selectors.
 _BLANK = frozenset(
@@ -20,6 +22,7 @@ _BLANK = frozenset(
 _ABOVE_OR_BELOW = 200  # combining classes from here on decorate a letter; lower ones are spelling
 
 
+@lru_cache(_MOST_REMEMBERED)
 def skeleton(text: str) -> str:
     """What is left when look-alikes are made one: same skeletons, easily mistaken names.
 

@@ -41,15 +41,19 @@ class Speakers:
         return self.characters.get(turn.preset or own, self.characters[own])
 
     def tagged(self, turn: Turn, own: str) -> str:
-        """Write a turn with its speaker in front, `U1:MSG` (ChatHaruhi 3.0).
+        """Write a turn with its speaker in front, `U1:MSG` (ChatHaruhi 3.0)."""
+        return self.line(self.label(turn, own), turn.text)
+
+    def line(self, label: str, text: str) -> str:
+        """Write what the owner of this label said.
 
         A further line of it that looks like the tag of anybody here becomes a quotation, `> bob:
         yes`, as mail programs write `>From ` where a line of a text could be taken for the
         beginning of the next mail (RFC 4155). So each tag at the beginning of a line is ours.
         """
-        first, *rest = turn.text.splitlines(keepends=True) or [""]
+        first, *rest = text.splitlines(keepends=True) or [""]
         quoted = [f"> {line}" if self._looks_like_a_tag(line) else line for line in rest]
-        return "".join([f"{self.label(turn, own)}:{first}", *quoted])
+        return "".join([f"{label}:{first}", *quoted])
 
     def others(self, own: str) -> tuple[str, ...]:
         """Everybody's label but that of the preset `own`."""

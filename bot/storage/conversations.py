@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Executable, bindparam, exists, insert, select, update
+from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person
@@ -68,6 +68,16 @@ _NEWEST = (
     .limit(bindparam("most"))
 )
 _REMEMBER = insert(turn)
+_FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
+_TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
+    inbox.c.conversation == bindparam("held")
+)
+# What was sent has no text any more; what never could be sent would keep it for days.
+_FORGET_UNSENT = (
+    update(outbox)
+    .where(outbox.c.state == Sending.DEAD, outbox.c.turn.in_(_TURN_NAMES))
+    .values(text="")
+)
 _QUEUE = insert(outbox)
 # A part that is queued already is left as it is, but its id is wanted.
 _QUEUE_ONCE = upsert(
@@ -165,6 +175,15 @@ class SqlConversations(Conversations):
             return Session(current, turns)
 
         return await self._database.read(unit)
+
+    @override
+    async def forget(self, claim: Claim) -> int:
+        def unit(connection: Connection) -> int:
+            _hold(connection, claim)
+            connection.execute(_FORGET_UNSENT, {"held": claim.conversation})
+            return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
+
+        return await self._database.write(unit)
 
     @override
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:

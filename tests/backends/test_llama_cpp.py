@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -128,7 +128,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[Delta | Finish] = []
+    heard: list[Delta | Finish | Waiting] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):

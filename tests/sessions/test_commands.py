@@ -114,7 +114,14 @@ async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, 
 
 
 @pytest.mark.parametrize(
-    "line", ["/preset use nova", "/preset add nova", "/preset remove assistant", "/preset reset"]
+    "line",
+    [
+        "/preset use nova",
+        "/preset add nova",
+        "/preset remove assistant",
+        "/preset reset",
+        "/forget",
+    ],
 )
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
@@ -214,3 +221,9 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_forgetting_begins_anew(office: Office) -> None:
+    assert await office.does("/forget") == Reply(
+        "A new conversation begins.", new_session=True, forgets=True
+    )
