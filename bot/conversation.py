@@ -16,8 +16,9 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
-from bot.ensemble import Ensemble, announcing
+from bot.ensemble import Cue, Ensemble, announcing
 from bot.errors import (
     BackendError,
     CoordinatorDown,
@@ -27,19 +28,20 @@ from bot.errors import (
 )
 from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
-from bot.prompting.budget import fit
 from bot.prompting.compose import compose
-from bot.prompting.tokens import count_tokens, estimated
+from bot.prompting.fitting import fit_for
 from bot.replying.stream import LiveReply, final, keep_typing, standing
-from bot.replying.writing import Written, write
+from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
-_MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
+_MOST_TURNS = 400  # read for one prompt
+_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
@@ -58,6 +60,7 @@ class Walk:
         conversations: Conversations,
         casting: Casting,
         commands: CommandDesk,
+        find_stories: FindStories,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -70,6 +73,7 @@ class Walk:
         self._conversations = conversations
         self._casting = casting
         self._commands = commands
+        self._find_stories = find_stories
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -189,62 +193,54 @@ class Walk:
         self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
     ) -> None:
         """Let the chosen answer, one after the other, each hearing those before; others react."""
-        session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
+        session = await self._conversations.recall(claim.conversation, _turns_worth_reading(chosen))
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
+        spoke = {turn.preset for turn in session.turns if turn.preset}
+        company = self._casting.names(ensemble.presets | spoke)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
-        names = self._casting.names(
-            {cast.preset.name for cast in ensemble.casts}
-            | {turn.preset for turn in session.turns if turn.preset}
-        )
+        receipts: list[Receipt] = []
         queue = list(chosen)
         while queue and len(turns) < LONGEST_CHAIN:
             cast = queue.pop(0)
-            line = ensemble.line(cast, names, limits.speaker_line)
+            line = ensemble.line(cast, company, limits.speaker_line)
+            cue = Cue(tuple(turns), len(parts), company, line)
             try:
-                written = await self._answer_as(
-                    cast, claim, heard, session, turns, len(parts), names, line
-                )
+                receipt = await self._answer_as(cast, claim, heard, session, cue)
             except BackendError as error:
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
                 continue  # what others have said is said
-            parts += final(line + written.text, limits, len(parts))
-            turns.append(self._turn(written.text, cast.preset.name, cast.version))
+            parts += final(line + receipt.answer, limits, len(parts))
+            turns.append(self._turn(receipt.answer, cast.preset.name, cast.version))
+            receipts.append(receipt)
             if not queue:
                 queue += ensemble.reaction(turns, session.turns, dice=self._dice, now=self._now())
-        await self._finish(claim, heard, [_said(heard), *turns], parts)
+        await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
 
     async def _answer_as(
-        self,
-        cast: Cast,
-        claim: Claim,
-        heard: Heard,
-        session: Session,
-        answers: Sequence[Turn],
-        first_part: int,
-        names: Mapping[str, str],
-        line: str,
-    ) -> Written:
-        """One character's answer, shown while it grows; `answers` are those of others."""
-        preset = cast.preset
-        draft = compose(
-            preset,
-            session,
-            heard.incoming,
-            bot_name=preset.name,
-            company=names,
-            answers=answers,
-        )
-        fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
-        backend = self._backends[preset.provider]
-        async with self._live(claim, heard, first_part) as live:
+        self, cast: Cast, claim: Claim, heard: Heard, session: Session, cue: Cue
+    ) -> Receipt:
+        """One character's answer, shown while it grows."""
+        preset, backend = cast.preset, self._backends[cast.preset.provider]
+        async with self._live(claim, heard, cue.first_part) as live:
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                company=cue.company,
+                answers=cue.answers,
+                stories=await self._find_stories(preset, heard.incoming.text),
+            )
+            fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
+            queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
             written = await write(
                 backend,
                 fitted.prompt,
-                announcing(line, show),
+                announcing(cue.line, show),
                 lambda waiting: live.announce(standing(waiting)),
                 self._clock,
             )
@@ -252,7 +248,7 @@ class Walk:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
-        return written
+        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
@@ -294,11 +290,17 @@ class Walk:
         heard: Heard,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         *,
         new_session: bool = False,
     ) -> None:
         await self._conversations.finish(
-            claim, heard, turns=turns, outgoing=outgoing, new_session=new_session
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
         )
         await self._wake(heard.incoming.address.lane)
 
@@ -316,6 +318,12 @@ class Walk:
 def _said(heard: Heard) -> Turn:
     incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+    budgets = [cast.preset.max_input_tokens for cast in speakers]
+    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
+    return min(_MOST_TURNS, max(tokens))
 
 
 def _show_nothing(_text: str) -> None:

@@ -56,12 +56,27 @@ class Ensemble:
         return form.format(speakers((), names).characters[cast.preset.name]) + "\n"
 
     @property
+    def presets(self) -> set[str]:
+        """The names of the presets that answer here."""
+        return {cast.preset.name for cast in self.casts}
+
+    @property
     def _presets(self) -> list[Preset]:
         return [cast.preset for cast in self.casts]
 
     def _chosen(self, found: Sequence[Candidate]) -> tuple[Cast, ...]:
         by_name = {cast.preset.name: cast for cast in self.casts}
         return tuple(by_name[one.preset] for one in found if one.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """What a speaker has to know of the others."""
+
+    answers: tuple[Turn, ...]  # of those who spoke before, since a person did
+    first_part: int  # how many messages these took
+    company: Mapping[str, str]  # what characters are called, by preset
+    line: str  # says who speaks, where that is not plain
 
 
 def announcing(line: str, show: Callable[[str], None]) -> Callable[[str], None]:

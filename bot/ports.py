@@ -9,7 +9,9 @@ from typing import Protocol, runtime_checkable
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
+from bot.chat.story import Found, StoryVector, Vector
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -161,6 +163,49 @@ class Remembers(Protocol):
         ...
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """What a backend can besides, if it knows what a prompt costs before it is sent."""
+
+    async def count(self, prompt: Prompt) -> int:
+        """Tokens of the prompt as the model reads it, rather too many than too few.
+
+        Raises as `generate` does.
+        """
+        ...
+
+    async def room(self, prompt: Prompt) -> int | None:
+        """The tokens that the model can read and still answer; None: it is not ours to know."""
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors that lie close together where the texts mean alike.
+
+    Of a long text only the first 400 tokens or so count: a model was trained on no more, and what
+    a story is about shows early. All raise `EmbeddingFailed`.
+    """
+
+    @property
+    def model_id(self) -> str:
+        """What the vectors are stored with; those of another id cannot be compared with ours."""
+        ...
+
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """Vectors to be found, in the order of the texts."""
+        ...
+
+    async def query(self, text: str) -> Vector:
+        """A vector to look with."""
+        ...
+
+    async def check(self) -> str:
+        """Say in a few words what makes the vectors."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 # --- what is kept ----------------------------------------------------------------------------
 
 
@@ -217,6 +262,7 @@ class Conversations(Protocol):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         """One transaction: the message is answered, the history grows, the answer is queued.
@@ -280,6 +326,14 @@ class Choices(Protocol):
         ...
 
 
+class Receipts(Protocol):
+    """What was sent for the answers of late, each by its number."""
+
+    async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
+
+    async def find(self, number: int) -> Receipt | None: ...
+
+
 class PresetVersions(Protocol):
     """Every form that the presets had."""
 
@@ -291,6 +345,30 @@ class PresetVersions(Protocol):
         ...
 
     async def newest(self, name: str) -> Edition | None: ...
+
+
+class Stories(Protocol):
+    """The stories of characters, and the vectors that they are found by."""
+
+    async def lacking(self, character: str, texts: Sequence[str], model_id: str) -> Sequence[str]:
+        """Make these a character's stories, in this order; gives those without such a vector.
+
+        A text that stands there twice is one story, where it stands first.
+        """
+        ...
+
+    async def keep(self, character: str, model_id: str, vectors: Sequence[StoryVector]) -> None:
+        """Note vectors of stories; one that is not the character's any more is passed over."""
+        ...
+
+    async def nearest(
+        self, character: str, query: Vector, model_id: str, limit: int
+    ) -> Sequence[Found]:
+        """The stories nearest to a vector of the same model, best first; of equals the earlier.
+
+        Stories that have no vector of that model yet are not found.
+        """
+        ...
 
 
 # --- who works on what -----------------------------------------------------------------------

@@ -12,20 +12,24 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
 from bot.chat.prompt import Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -49,11 +53,19 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
 
 
 class Memory(Remembers):
@@ -86,6 +98,7 @@ class Stage:
         clock: FakeClock | None = None,
         others: Sequence[dict[str, object]] = (),
         dice: Callable[[], float] = lambda: 0.99,
+        find_stories: FindStories = no_stories,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -103,7 +116,8 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            find_stories=find_stories,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -289,6 +303,29 @@ async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database
     await stage.talk("hello", "are you there?")
     assert [text[:24] for text in stage.texts] == ["⚠ Something went wrong o", "Hi."]
     assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
+
+
+async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+    database: Database,
+) -> None:
+    small = {"max_input_tokens": 60, "system": "Be brief."}
+    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    found = await SqlReceipts(database).newest(CHAT)
+    assert found is not None
+    number, receipt = found
+    assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
+    assert receipt.prompt == stage.backend.prompts[-1]
+    assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
+    assert (receipt.limit, receipt.tokens <= 60) == (60, True)
+    assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("/context", "hello", "/context")
+    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
+    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
 
 
 # --- commands ----------------------------------------------------------------------------------
@@ -535,3 +572,21 @@ async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
     await stage.talk("hello")
     await settle()
     assert asyncio.all_tasks() == before
+
+
+async def test_stories_are_found_by_what_was_said_and_stand_in_the_prompt(
+    database: Database,
+) -> None:
+    async def find(preset: Preset, newest: str) -> FoundStories:
+        assert (preset.name, newest) == ("nora", "Was there a storm?")
+        return {newest: [Story(0, "A storm took the roof.", 0.9)]}
+
+    backend = FakeBackend(["Yes."])
+    persona: dict[str, object] = {"persona": "You keep a light.\n{{RAG-dialogue}}"}
+    stage = Stage(database, backend=backend, preset=persona, find_stories=find)
+
+    await stage.talk("Was there a storm?")
+
+    assert backend.prompts[0].messages[0].content == (
+        "You keep a light.\n###\nA storm took the roof."
+    )

@@ -66,6 +66,10 @@ class Engine(Protocol):
 
     async def text_of(self, token: int) -> str: ...
 
+    async def context_tokens(self) -> int:
+        """How much one place may hold: what was asked for, or the model's own limit."""
+        ...
+
     async def save(self, place: int, file: str) -> int:
         """Write a place's state to a file in the engine's folder; gives its tokens."""
         ...

@@ -1,4 +1,4 @@
-"""Read what a GGUF file says of its tokens and its chat template; its weights are not touched."""
+"""Read what a GGUF file says of its tokens, template and pooling; its weights are not touched."""
 
 import mmap
 import struct
@@ -19,6 +19,7 @@ _NUMBERS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?"))) | {
 _TEXT: Final = 8
 _ARRAY: Final = 9
 _PREFIX: Final = "tokenizer."
+_POOLING: Final = ".pooling_type"  # behind the name of the architecture
 _UNREAD: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long, and no use
 _CONTROL: Final = 3  # as in llama.cpp's llama_token_type
 _ADDED: Final = 4
@@ -37,9 +38,23 @@ class Tokens:
 
 def read_tokens(path: Path) -> Tokens:
     """Raise SettingsError when the file cannot be read as GGUF."""
+    return _tokens(_metadata(path))
+
+
+def read_pooling(path: Path) -> int | None:
+    """How the model makes one vector of many, by llama.cpp's number; None if it does not say.
+
+    Raises:
+        SettingsError: the file cannot be read as GGUF.
+    """
+    found = next((value for key, value in _metadata(path).items() if key.endswith(_POOLING)), None)
+    return found if isinstance(found, int) else None
+
+
+def _metadata(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _tokens(_Reader(data).metadata())
+            return _Reader(data).metadata()
     except (OSError, ValueError, LookupError, OverflowError, RecursionError, struct.error) as error:
         raise SettingsError(f"{path} cannot be read as a GGUF file: {error}") from None
 
@@ -74,7 +89,7 @@ class _Reader:
         self._at = 0
 
     def metadata(self) -> dict[str, Any]:
-        """Return what concerns the tokenizer."""
+        """Return what concerns the tokenizer, and the pooling."""
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._at = len(_MAGIC)
@@ -85,8 +100,9 @@ class _Reader:
         found = {}
         for _ in range(count):
             key = self._text()
-            value = self._value(self._number("I"), keep=key.startswith(_PREFIX))
-            if key.startswith(_PREFIX) and key not in _UNREAD:
+            wanted = key.startswith(_PREFIX) or key.endswith(_POOLING)
+            value = self._value(self._number("I"), keep=wanted)
+            if wanted and key not in _UNREAD:
                 found[key] = value
         return found
 

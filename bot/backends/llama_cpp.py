@@ -23,15 +23,17 @@ from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
 from bot.children import ChildFailed
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Remembers, Tokenizes, Warms
+from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
+_MOST_COUNTED = 256
+_ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
 
 
-class LlamaCpp(Backend, Tokenizes, Warms, Remembers):
+class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -47,6 +49,8 @@ class LlamaCpp(Backend, Tokenizes, Warms, Remembers):
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, _Model] = {}
+        # What was counted last is most likely what is asked next: it is not written twice.
+        self._counted: dict[str, tuple[Prompt, Rendered]] = {}
         self._open = AsyncExitStack()
         self._one_start_at_a_time = asyncio.Lock()
 
@@ -103,6 +107,27 @@ class LlamaCpp(Backend, Tokenizes, Warms, Remembers):
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
 
     @override
+    async def count(self, prompt: Prompt) -> int:
+        model = await self._model(prompt.model)
+        rendered = await self._rendered(prompt, model)
+        if len(self._counted) >= _MOST_COUNTED:
+            self._counted.clear()
+        self._counted[prompt.conversation] = prompt, rendered
+        try:
+            return len(await model.tokenizer.ids(rendered.pieces))
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        model = await self._model(prompt.model)
+        try:
+            context = await model.engine.context_tokens()
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
+        return context - (output_limit(prompt) or context // _ANSWER_SHARE)
+
+    @override
     async def leave(self, conversation: str) -> None:
         for model in self._models.values():
             await model.places.leave(conversation)
@@ -115,6 +140,9 @@ class LlamaCpp(Backend, Tokenizes, Warms, Remembers):
         forget_saved(self._states, conversation)
 
     async def _rendered(self, prompt: Prompt, model: "_Model") -> Rendered:
+        counted, rendered = self._counted.pop(prompt.conversation, (None, None))
+        if counted is prompt and rendered is not None:
+            return rendered
         try:
             return await self._renderer.render(prompt.messages, prompt.template, model.template)
         except TemplateError as error:

@@ -9,12 +9,24 @@ Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    url: str  # a link or a `data:` URI
+    detail: Literal["auto", "high", "low"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message in the form that every chat API shares."""
 
     role: Role
     content: str
+    # Where it has images: these between its texts, in order; the texts joined are the content.
+    parts: tuple[str | Image, ...] = ()
     name: str | None = None  # who says so in a crowd; it stands in the content as well
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return tuple(part for part in self.parts if isinstance(part, Image))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bot.chat.incoming import Incoming
-from bot.chat.prompt import Message, Prompt, TemplateChoice
+from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
@@ -18,7 +18,7 @@ from bot.prompting.instructions import instructions
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
 from bot.prompting.slots import asked, how_to_ask, read_slots
@@ -62,14 +62,15 @@ def compose(
     *earlier, newest = [
         _line(turn, preset, room if tagged else None) for turn in rounds(turns, preset.max_rounds)
     ]
-    system = instructions(
+    filled = instructions(
         preset,
         stories,
         bot_name=name,
         user_name=room.people[incoming.author.id],
         newest=incoming.text,
-    ).text
-    pinned = [Message(one.role, one.text) for one in preset.messages]
+    )
+    system = filled.text
+    pinned = [_pinned(one) for one in preset.messages]
     if prompter := prompter_of(preset, system):
         system, newest = _filled(prompter, newest.content)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
@@ -95,6 +96,7 @@ def compose(
         history=units(earlier),
         context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
+        stories=filled.stories,
     )
 
 
@@ -116,6 +118,15 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(named=word, trim_inputs=trim)
         case source:
             return TemplateChoice(source=source, trim_inputs=trim)
+
+
+def _pinned(one: PresetMessage) -> Message:
+    parts: list[str | Image] = [
+        part.text if part.type == "text" else Image(part.image_url, part.detail)
+        for part in one.content
+    ]
+    has_images = any(isinstance(part, Image) for part in parts)
+    return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
 def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:
@@ -161,7 +172,7 @@ def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
     role = turn.role if turn.preset in {None, preset.name} else "user"
     if room is None:
         return Message(role, asked(turn.text))
-    return Message(role, room.tagged(turn, preset.name), room.label(turn, preset.name))
+    return Message(role, room.tagged(turn, preset.name), name=room.label(turn, preset.name))
 
 
 def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers) -> tuple[str, ...]:

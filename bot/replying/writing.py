@@ -5,10 +5,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage, Waiting
+from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
+from bot.prompting.budget import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
+from bot.prompting.preset import Preset
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
@@ -23,6 +26,26 @@ class Written:
     usage: Usage
     first_word_seconds: float | None  # since the model was asked
     seconds: float
+
+
+def receipt_of(
+    written: Written, fitted: Fitted, preset: Preset, version: int | None, queued_seconds: float
+) -> Receipt:
+    """Put down what was sent, what was left out, and what it took."""
+    return Receipt(
+        preset=preset.name,
+        preset_version=version,
+        provider=preset.provider,
+        prompt=fitted.prompt,
+        layout=fitted.draft.layout,
+        dropped=fitted.dropped,
+        tokens=fitted.tokens,
+        limit=fitted.limit,
+        answer=written.text,
+        reason=written.reason,
+        usage=written.usage,
+        timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
+    )
 
 
 async def write(

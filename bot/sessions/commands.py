@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
+from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
+from bot.sessions.context import show_context
 
 _MAX_LISTED_CHARS = 100
 
@@ -36,10 +38,12 @@ class CommandDesk:
         casting: Casting,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
+        receipts: Receipts,
     ) -> None:
         self._casting = casting
         self._may_change = may_change
         self._known = commands
+        self._receipts = receipts
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
@@ -49,6 +53,8 @@ class CommandDesk:
             case "new":
                 cast = await self._casting.cast(incoming.scopes)
                 return _begin("A new conversation begins.", cast.preset)
+            case "context":
+                return await self._context(incoming)
             case "forget":
                 await self._require_admin(incoming, "make me forget what was said here")
                 cast = await self._casting.cast(incoming.scopes)
@@ -136,6 +142,14 @@ class CommandDesk:
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
         return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
+
+    async def _context(self, incoming: Incoming) -> Reply:
+        found = await self._receipts.newest(incoming.address.conversation)
+        if found is None:
+            raise UserError("I have not answered here of late, so there is nothing to show.")
+        number, receipt = found
+        for_admin = await self._may_change(incoming)
+        return Reply(show_context(number, receipt, for_admin=for_admin))
 
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-NEWEST = "0002"  # the revision in migrations/ that makes exactly these tables
+NEWEST = "0004"  # the revision in migrations/ that makes exactly these tables
 
 metadata = MetaData(
     naming_convention={
@@ -144,4 +144,38 @@ preset_version = Table(
     Column("sha256", Text, nullable=False),
     Column("content", Text, nullable=False),  # as `troupe preset export` writes it
     Column("first_seen_at", Float, nullable=False),
+)
+
+# What was sent for each answer; kept for a while only (retention.py).
+receipt = Table(
+    "receipt",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("turn", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # packed; receipts.py
+    Index("ix_receipt_conversation", "conversation", "id"),
+    Index("ix_receipt_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+# The stories of characters. A vector is of use beside others of the same model only.
+story = Table(
+    "story",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("model", Text),
+    Column("vector", LargeBinary),  # float32, little-endian; NULL until it was made
+)
+
+# Grows with every change of a character's stories, so that whoever has them in memory notices.
+story_revision = Table(
+    "story_revision",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
 )

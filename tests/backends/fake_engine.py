@@ -69,6 +69,10 @@ class FakeEngine(Engine):
         return chr(token)
 
     @override
+    async def context_tokens(self) -> int:
+        return 4096
+
+    @override
     async def save(self, place: int, file: str) -> int:
         if self.broken_saves:
             raise EngineFailed("the disk is full")

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 from inline_snapshot import snapshot
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
@@ -67,7 +67,7 @@ async def test_names_go_out_where_they_are_wanted_and_fit(
         (None, "x"),
     ]
     question = Prompt(
-        messages=tuple(Message("user", content, name) for name, content in said),
+        messages=tuple(Message("user", content, name=name) for name, content in said),
         model="gpt-x",
         conversation="room",
     )
@@ -79,6 +79,26 @@ async def test_names_go_out_where_they_are_wanted_and_fit(
     assert [one.get("name") for one in plain] == [None] * 4
     assert [one.get("name") for one in named] == ["Ann", "Bob_Lee-a3f1", None, None]
     assert [one["content"] for one in named] == [content for _, content in said]
+
+
+async def test_images_go_out_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
+    link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
+    seen = Message("user", "What is it?", (link, "What is it?", picture))
+
+    await ask(connect(), Prompt((seen,), "m", "room"))
+
+    assert service.log[0]["body"]["messages"] == snapshot(
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
+                    {"type": "text", "text": "What is it?"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                ],
+            }
+        ]
+    )
 
 
 async def test_key_goes_into_the_header(connect: Connect, service: FakeOpenAI) -> None:

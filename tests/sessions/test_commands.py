@@ -15,6 +15,7 @@ from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.samples import incoming
 
 PRESETS: dict[str, Preset] = {
@@ -33,7 +34,7 @@ class Office:
         self.casting = Casting(
             PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
         )
-        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
+        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS, SqlReceipts(database))
         self.admin = True
         self.asked: list[Incoming] = []
 
