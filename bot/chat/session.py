@@ -17,7 +17,7 @@ class Turn:
     text: str
     speaker: Person | None  # None: the bot
     at: datetime
-    preset: str | None = None  # who answered, where it is being written down
+    preset: str | None = None  # who answered; None: a person, or nobody in particular
     preset_version: int | None = None
 
 

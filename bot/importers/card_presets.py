@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from bot.importers.cards import Card
 from bot.importers.cards_json import Json
+from bot.prompting.label import clean
 from bot.prompting.lore_files import read_lorebook
-from bot.prompting.naming import clean
 from bot.prompting.preset import DEFAULT_MODEL, Preset
 from bot.prompting.preset_names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets import preset_from

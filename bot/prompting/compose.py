@@ -7,6 +7,8 @@ what of it all fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -14,7 +16,8 @@ from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
 from bot.prompting.instructions import instructions
-from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.lookalikes import without_hidden_words
+from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
@@ -36,6 +39,7 @@ def compose(
     incoming: Incoming,
     *,
     bot_name: str,
+    company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
@@ -45,28 +49,28 @@ def compose(
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
-    `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message. `personas` says who people are, by id;
-    `stories` go where the persona wants them (instructions.py).
+    `company` names the characters of the room by their presets, `answers` is what others of them
+    have said to it already, `lore` stands behind the instructions, and `found` beside the newest
+    message. What another character said is a user's line for this one. `personas` says who people
+    are, by id; `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     name = preset.role_name or bot_name
-    turns = (*session.turns, said, *answers)
-    known = labels((turn.speaker for turn in turns if turn.speaker), name)
+    turns = tuple(map(_read, (*session.turns, said, *answers)))
+    room = _room(turns, {**(company or {}), preset.name: name})
     # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
-    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns)
+    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns, preset.name)
     *earlier, newest = [
-        Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
-        for turn in rounds(turns, preset.max_rounds)
+        _line(turn, preset, room if tagged else None) for turn in rounds(turns, preset.max_rounds)
     ]
     filled = instructions(
         preset,
         stories,
         bot_name=name,
-        user_name=known[incoming.author.id],
+        user_name=room.people[incoming.author.id],
         newest=incoming.text,
     )
     opening = filled.text
@@ -82,24 +86,25 @@ def compose(
             messages=(),
             model=preset.model,
             conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences,
+            stop=_stops(preset, turns, room) if tagged else preset.stop_sequences,
             parameters=_sampling(preset),
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
-            answers_as=name if tagged else None,
+            answers_as=room.characters[preset.name] if tagged else None,
+            speakers=room.others(preset.name) if tagged else (),
             template=template_of(preset),
             character=name,
             asked_by=incoming.author.id,
         ),
-        system=(*system, *lore),
+        system=(*system, *map(_read, lore)),
         pinned=tuple(pinned),
         summary=summary,
         history=units(earlier),
-        context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
+        context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
         stories=filled.stories,
     )
-    return stage(draft, Room(preset, session, incoming, turns, known, name, personas or {}))
+    return stage(draft, Room(preset, session, incoming, turns, room.people, name, personas or {}))
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -159,14 +164,36 @@ def _quote(incoming: Incoming, session: Session) -> str:
     if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    return "\n".join(f"> {part}" for part in short.splitlines())
+    return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
 
 
-def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tuple[str, ...]:
+_Text = TypeVar("_Text", Turn, Part)
+
+
+def _read(one: _Text) -> _Text:
+    """Give something that people wrote as people see it."""
+    seen = without_hidden_words(one.text)
+    return one if seen is one.text else replace(one, text=seen)
+
+
+def _room(turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers:
+    gone = {turn.preset: turn.preset for turn in turns if turn.preset}
+    return speakers((turn.speaker for turn in turns if turn.speaker), {**gone, **names})
+
+
+def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
+    role = turn.role if turn.preset in {None, preset.name} else "user"
+    if room is None:
+        return Message(role, asked(turn.text))
+    return Message(role, room.tagged(turn, preset.name), name=room.label(turn, preset.name))
+
+
+def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
-    speakers = dict.fromkeys(turn.speaker.id for turn in reversed(turns) if turn.speaker)
-    lines = [f"\n{known[one]}:" for one in speakers]
-    return (*preset.stop_sequences, *lines)
+    last_heard = [room.label(turn, preset.name) for turn in reversed(turns)]
+    others = room.others(preset.name)
+    labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]
+    return (*preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
 def _sampling(preset: Preset) -> dict[str, object]:

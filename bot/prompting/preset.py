@@ -220,6 +220,11 @@ class Preset(_Strict):
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
     wake: Wake = Field(default_factory=Wake)
+    aliases: Words = ()  # what people call it besides, where several characters are
+    talkativeness: Annotated[float, Field(ge=0, le=1)] = (
+        0.5  # of answering what it was not called to
+    )
+    cooldown_seconds: Annotated[float, Field(ge=0)] = 0  # of silence after it spoke, unless called
     busy: Literal["collect", "interrupt", "queue"] = "collect"
     fallbacks: tuple[Fallback, ...] = ()
     summary: SummaryChoice | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from bot.chat.session import Source
-from bot.prompting.naming import clean
+from bot.prompting.label import clean
 from bot.prompting.tokens import count_tokens
 
 _MOST_TOKENS = 4000  # read at once, where a preset sets no limit

@@ -29,6 +29,7 @@ class Reply:
     text: str
     new_session: bool = False
     greeting: str | None = None
+    greeter: str | None = None  # the preset whose greeting it is
     forgets: bool = False
 
 
@@ -74,6 +75,10 @@ class CommandDesk:
         match command.action:
             case "use":
                 return await self._use(command.argument, incoming)
+            case "add":
+                return await self._add(command.argument, incoming)
+            case "remove":
+                return await self._remove(command.argument, incoming)
             case "reset":
                 return await self._reset(incoming)
             case "show":
@@ -81,7 +86,9 @@ class CommandDesk:
             case "list" | None:
                 return await self._list(incoming)
             case action:
-                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
+                raise UserError(
+                    f"There is no /preset {action}; try use, add, remove, list, show, who or reset."
+                )
 
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:
@@ -90,6 +97,23 @@ class CommandDesk:
         await self._require_admin(incoming)
         await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
         return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
+
+    async def _add(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? For example: /preset add assistant")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.add(incoming.scopes, preset, incoming.author.id)
+        said = f"{preset.name} joins. Here are now: {_listed(here)}."
+        return replace(self._begin(said, preset, incoming), new_session=False)
+
+    async def _remove(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? /preset list says who is here.")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.remove(incoming.scopes, preset, incoming.author.id)
+        return Reply(f"{preset.name} leaves. Here are now: {_listed(here)}.")
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
@@ -109,14 +133,17 @@ class CommandDesk:
         self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
     ) -> Reply:
         greeting = greet(preset, incoming, dice=self._dice, number=number)
-        return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
+        text = f"{said}\n\n{greeting}" if greeting else said
+        return Reply(text, True, greeting, greeting and preset.name)
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
             preset, origin = self._casting.find(name), None
         else:
-            cast = await self._casting.cast(incoming.scopes)
-            preset, origin = cast.preset, _origin(cast, incoming)
+            first, *others = await self._casting.ensemble(incoming.scopes)
+            preset, origin = first.preset, _origin(first, incoming)
+            if others:
+                return _many([first, *others], origin)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
         if version := self._casting.versions.get(preset.name):
             lines.append(f"version: {version}")
@@ -126,13 +153,14 @@ class CommandDesk:
         return Reply("\n".join(line for line in lines if line))
 
     async def _list(self, incoming: Incoming) -> Reply:
-        cast = await self._casting.cast(incoming.scopes)
+        here = await self._casting.ensemble(incoming.scopes)
+        names = {cast.preset.name for cast in here}
         lines = [
-            f"{'→' if preset.name == cast.preset.name else '·'} {preset.name}"
+            f"{'→' if preset.name in names else '·'} {preset.name}"
             + (f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else "")
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
-        return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
+        return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
     async def _context(self, incoming: Incoming) -> Reply:
         found = await self._receipts.newest(incoming.address.conversation)
@@ -164,6 +192,19 @@ def _cannot(name: str) -> UserError:
     if name == "ask":
         return UserError("There is nothing to fill in here; just write your message.")
     return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+
+
+def _many(casts: Sequence[Cast], origin: str) -> Reply:
+    lines = [
+        f"→ {cast.preset.name}"
+        + (f": {cast.preset.description[:_MAX_LISTED_CHARS]}" if cast.preset.description else "")
+        for cast in casts
+    ]
+    return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
+
+
+def _listed(here: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in here)
 
 
 def _origin(cast: Cast, incoming: Incoming) -> str:

@@ -63,7 +63,7 @@ _DONE = _THIS.values(state="done", payload=None)
 _SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
 _NEWEST = (
     select(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at)
-    .add_columns(turn.c.session)
+    .add_columns(turn.c.preset, turn.c.preset_version, turn.c.session)
     .where(turn.c.conversation == bindparam("held"))
     .where(turn.c.session == _SESSION.scalar_subquery())
     .order_by(turn.c.id.desc())
@@ -168,9 +168,14 @@ class SqlConversations(Conversations):
             current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
             turns = tuple(
                 Turn(
-                    role, words, Person(who, name) if who else None, datetime.fromtimestamp(at, UTC)
+                    role,
+                    words,
+                    Person(who, name) if who else None,
+                    datetime.fromtimestamp(at, UTC),
+                    preset,
+                    version,
                 )
-                for role, who, name, words, at, _ in reversed(rows)
+                for role, who, name, words, at, preset, version, _ in reversed(rows)
             )
             return Session(current, turns)
 

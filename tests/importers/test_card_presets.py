@@ -62,13 +62,13 @@ def test_a_v2_card_brings_its_instructions_greetings_and_lore() -> None:
 def test_a_nickname_is_who_the_character_plays_as() -> None:
     robot = preset("robot.png")
 
-    assert (robot.name, robot.role_name) == ("Unit 7 “Sieben”", "Sieben")
+    assert (robot.name, robot.role_name) == ("Unit 7 Sieben", "Sieben")
 
 
 def test_a_hostile_card_has_a_plain_name_and_its_text_stays_text() -> None:
     trickster = preset("trickster.png")
 
-    assert trickster.name == snapshot("char imstartsystem")
+    assert trickster.name == snapshot("char im_startsystem")
     assert trickster.role_name == snapshot("....char imstartsystem")
     assert trickster.persona is not None
     assert "cycler.__init__" in trickster.persona

@@ -73,12 +73,72 @@ def office(database: Database) -> Office:
 async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
     reply = await office.does("/preset use Nova")
     assert reply == Reply(
-        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here."
+        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here.", "nova"
     )
     assert await office.answering() == "nova"
 
 
-@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset", "/forget"])
+async def test_characters_join_and_leave_and_the_talk_goes_on(office: Office) -> None:
+    joined = await office.does("/preset add nova")
+    assert joined == Reply(
+        "nova joins. Here are now: assistant, nova.\n\nHi, Nova here.",
+        greeting="Hi, Nova here.",
+        greeter="nova",
+    )
+    assert (await office.does("/preset show")).text == snapshot("""\
+→ assistant: A helper.
+→ nova
+used here: chosen here
+/preset show NAME tells more.\
+""")
+    listed = (await office.does("/preset list")).text
+    assert "→ assistant: A helper.\n· fox\n→ nova\n" in listed
+
+    left = await office.does("/preset remove assistant")
+    assert left == Reply("assistant leaves. Here are now: nova.")
+    assert await office.answering() == "nova"
+
+
+async def test_who_joins_in_a_thread_joins_those_of_the_channel(office: Office) -> None:
+    await office.casting.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await office.does("/preset add assistant")
+    here = await office.casting.ensemble(HERE.scopes)
+    above = await office.casting.ensemble(HERE.scopes[1:])
+    assert [cast.preset.name for cast in here] == ["nova", "assistant"]
+    assert [cast.preset.name for cast in above] == ["nova"]
+
+
+async def test_use_makes_one_the_only_one(office: Office) -> None:
+    await office.does("/preset add nova")
+    await office.does("/preset use nova")
+    assert len(await office.casting.ensemble(HERE.scopes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/preset add", "Which preset?"),
+        ("/preset add assistant", "assistant is here already."),
+        ("/preset remove nova", "nova is not here"),
+        ("/preset remove assistant", "assistant is the only one here"),
+        ("/preset remove", "Which preset?"),
+    ],
+)
+async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("?", r"\?")):
+        await office.does(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/preset use nova",
+        "/preset add nova",
+        "/preset remove assistant",
+        "/preset reset",
+        "/forget",
+    ],
+)
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -148,7 +208,10 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
     [
         ("/preset use", "Which preset?"),
         ("/preset use novva", "did you mean 'nova'"),
-        ("/preset delete nova", "There is no /preset delete; try use, list, show or reset."),
+        (
+            "/preset delete nova",
+            "There is no /preset delete; try use, add, remove, list, show, who or reset.",
+        ),
         ("/ask hi", "There is nothing to fill in here; just write your message."),
         ("/fly", "I do not know /fly. /help says what I can do."),
     ],
