@@ -9,14 +9,15 @@ import typer
 import uvloop
 
 from bot.app import presets_folder, running
-from bot.backends.models import import_file, installed, pull_default
+from bot.backends.registry import parameter_problems
 from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
-from bot.errors import TroupeError, UserError
+from bot.errors import PresetError, TroupeError, UserError
 from bot.importers.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
+from bot.model_commands import model_app
 from bot.prompting.preset import Preset
 from bot.prompting.presets import (
     export_preset,
@@ -45,7 +46,6 @@ app = typer.Typer(
 )
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
 character_app = typer.Typer(no_args_is_help=True, help="Character cards (V1, V2, V3).")
-model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
@@ -140,8 +140,13 @@ def show_preset(name: str) -> None:
 @preset_app.command("validate")
 def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
+    providers = read_settings().providers
     for file in files:
         preset = with_lorebook(parse_preset(_read(file), str(file)), file)
+        provider = providers.get(preset.provider)
+        wrong = parameter_problems(provider, preset.parameters) if provider else []
+        if wrong:
+            raise PresetError("\n".join(f"{file}: {problem}" for problem in wrong))
         _tell(f"{file}: {preset.name} is fine")
 
 
@@ -216,24 +221,6 @@ def show_character(name: str) -> None:
     """Tell what a character brings along: greetings, lorebook, notes."""
     preset = find_preset(_presets(), name)
     _tell(described(preset, card_of(preset, presets_folder(read_settings()))))
-
-
-@model_app.command("pull")
-def pull_model(
-    file: Annotated[Path | None, typer.Argument(help="a GGUF of yours; without: SmolLM2")] = None,
-    sha256: Annotated[str | None, typer.Option(help="what the file must hash to")] = None,
-) -> None:
-    """Bring a model into the data directory, checked by its hash."""
-    folder = read_settings().data_dir
-    model = import_file(file, folder, sha256) if file else _run(pull_default(folder, _progress))
-    _tell(f"the model is in {model}")
-
-
-@model_app.command("list")
-def list_models() -> None:
-    """Name the models in the data directory."""
-    for model in installed(read_settings().data_dir):
-        _tell(f"{model.name}  {model.size_bytes / 1e6:.0f} MB")
 
 
 @db_app.command("upgrade")

@@ -13,7 +13,8 @@ from typing import Any, cast
 import structlog
 
 from bot.backends import models
-from bot.backends.registry import make_backend
+from bot.backends.embedders import make_embedder
+from bot.backends.registry import make_backend, parameter_problems
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
 from bot.console.health import serving
@@ -21,16 +22,19 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import BackendUnavailable, SettingsError, StoreError
-from bot.importers.character_files import load_playable
+from bot.errors import BackendUnavailable, PresetError, SettingsError, StoreError
+from bot.importers.character_files import Role, load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
 from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
+from bot.prompting.instructions import searches_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories, StoryFinder, no_stories
+from bot.sessions.learning import learn
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
@@ -67,9 +71,11 @@ class App:
         coordinator: Coordinator,
         casting: Casting,
         backends: Mapping[str, Backend],
+        find_stories: FindStories,
         progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self._find_stories = find_stories
         self._progress = progress
         self.clock = SystemClock()
         self.owner = _owner(settings)
@@ -111,6 +117,7 @@ class App:
                 SqlReceipts(self.database),
                 self.people,
             ),
+            find_stories=self._find_stories,
             summarizer=self.summarizer,
             backends=self.backends,
             surfaces={
@@ -269,7 +276,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    presets = load_playable(presets_folder(settings))
+    roles = load_roles(presets_folder(settings))
+    presets = {name: role.preset for name, role in roles.items()}
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
@@ -289,7 +297,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        app = App(settings, database, coordinator, casting, backends, progress)
+        find_stories = await stack.enter_async_context(_learning(settings, roles, database))
+        app = App(settings, database, coordinator, casting, backends, find_stories, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app
@@ -322,6 +331,38 @@ async def _warm(backends: Mapping[str, Backend], default: Preset) -> None:
             _log.warning("model_not_warm", preset=default.name, reason=str(error))
 
 
+@contextlib.asynccontextmanager
+async def _learning(
+    settings: Settings, roles: Mapping[str, Role], database: Database
+) -> AsyncIterator[FindStories]:
+    """Learn the roles' stories while the block runs; without any nothing is loaded for them.
+
+    Raises:
+        SettingsError: what the embedding's settings name is not there.
+    """
+    libraries = stories_of(roles)
+    if not libraries:
+        yield no_stories
+        return
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    stories = await _plug("bot.storage.stories", "stories_in")(database)
+    learning = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
+    try:
+        yield StoryFinder(embedder, stories, libraries).find
+    finally:
+        await cancelled([learning])
+        await embedder.close()
+
+
+def stories_of(roles: Mapping[str, Role]) -> dict[str, Sequence[str]]:
+    """The stories of each preset that has some, and a place in its persona for them."""
+    return {
+        name: role.stories
+        for name, role in roles.items()
+        if role.stories and searches_of(role.preset, "")
+    }
+
+
 def presets_folder(settings: Settings) -> Path:
     """The folder that was set, or ./presets, or what came with the package."""
     if settings.presets_dir is not None:
@@ -336,9 +377,11 @@ def make_backends(
     """One backend for each provider that a preset names.
 
     Raises:
-        SettingsError: a preset's provider is not set up; the text names both.
+        SettingsError: a preset's provider is not set up, or would not understand its parameters;
+            the text names all of it.
     """
     backends: dict[str, Backend] = {}
+    problems: list[str] = []
     for preset in presets.values():
         for name in _providers_of(preset):
             provider = settings.providers.get(name)
@@ -349,6 +392,10 @@ def make_backends(
                 )
             if name not in backends:
                 backends[name] = make_backend(name, provider, settings.data_dir, renderer)
+        wrong = parameter_problems(settings.providers[preset.provider], preset.parameters)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
+    if problems:
+        raise PresetError("\n".join(problems))
     return backends
 
 

@@ -30,11 +30,12 @@ from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
-from bot.replying.stream import LiveReply, final, keep_typing, standing
+from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
@@ -47,6 +48,7 @@ _LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not 
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 
 
@@ -60,6 +62,7 @@ class Walk:
         casting: Casting,
         people: People,
         commands: CommandDesk,
+        find_stories: FindStories,
         summarizer: Summarizer,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
@@ -73,6 +76,7 @@ class Walk:
         self._casting = casting
         self._people = people
         self._commands = commands
+        self._find_stories = find_stories
         self._summarizer = summarizer
         self._backends = backends
         self._surfaces = surfaces
@@ -211,20 +215,16 @@ class Walk:
                 bot_name=preset.name,
                 answers=answers,
                 personas=await self._personas(session, heard.incoming),
+                stories=await self._find_stories(preset, heard.incoming.text),
                 summary=await self._summarizer.part(preset, claim.conversation),
             )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
-            written = await write(
-                backend,
-                fitted.prompt,
-                show,
-                lambda waiting: live.announce(standing(waiting)),
-                self._clock,
-            )
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+            notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+            raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
         if any(one.section == "history" for one in fitted.dropped):

@@ -9,6 +9,7 @@ TroupeError                 everything we raise on purpose; its text names the t
 ├── UserError               the person in the chat must mend something; the text is shown to them
 ├── Fenced                  another worker holds this conversation now: drop what was made
 ├── StoreError              the database did not take or give something
+├── EmbeddingFailed         a text got no vector: answer without stories, and try again later
 ├── CoordinatorDown         Redis is away: fall back to polling SQL
 ├── PlatformError           a chat platform said no
 │   ├── PlatformFatal       ... to us as a whole: wrong token, missing intent; no retry helps
@@ -52,6 +53,10 @@ class Fenced(TroupeError):
 
 
 class StoreError(TroupeError):
+    pass
+
+
+class EmbeddingFailed(TroupeError):
     pass
 
 

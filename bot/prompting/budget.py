@@ -141,7 +141,7 @@ async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[
             good, tokens_of_good = probe, tokens
         else:
             bad = probe
-        stretch = max(1.0, tokens / max(1, choices.estimated(probe)))
+        stretch = max(1, tokens) / max(1, choices.estimated(probe))
         guess = choices.near(probe, (limit - tokens) / stretch)
         if bad - good == 1 or guess == good:
             break

@@ -62,13 +62,14 @@ def compose(
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    opening = instructions(
+    filled = instructions(
         preset,
         stories,
         bot_name=name,
         user_name=known[incoming.author.id],
         newest=incoming.text,
-    ).text
+    )
+    opening = filled.text
     system = _cards_own(preset) if preset.macros else _part("system", opening, needed=True)
     pinned = [_pinned(one) for one in preset.messages]
     if prompter := prompter_of(preset, opening):
@@ -96,6 +97,7 @@ def compose(
         history=units(earlier),
         context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
+        stories=filled.stories,
     )
     return stage(draft, Room(preset, session, incoming, turns, known, name, personas or {}))
 

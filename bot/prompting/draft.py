@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Dropped, Span
+from bot.prompting.persona import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
 
@@ -63,6 +64,7 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
+    stories: tuple[Story, ...] = ()  # those that stand in the system text, with their scores
     left_out: tuple[Dropped, ...] = ()  # before it came to the budget
 
     @property

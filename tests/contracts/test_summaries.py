@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from bot.chat.session import Summary, Turn, fingerprint
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import turn
+from bot.storage.tables import summary, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
@@ -56,6 +56,15 @@ async def test_an_edit_of_what_it_covers_ends_it_and_of_what_follows_does_not(st
     await store.database.write(lambda c: c.execute(covered).rowcount)
     assert await summaries.current(ROOM) is None
     assert (await summaries.sources(ROOM)).summary is None
+
+
+async def test_a_summary_is_forgotten_with_its_conversation(store: Store) -> None:
+    await summed_up(store)
+    claim = await store.conversations.claim(ROOM, "me", 60)
+    assert claim is not None
+    await store.conversations.forget(claim)
+    rows = select(func.count()).select_from(summary)
+    assert await store.database.write(lambda c: c.execute(rows).scalar_one()) == 0
 
 
 async def test_a_room_that_nobody_knows_has_no_summary(store: Store) -> None:
