@@ -21,12 +21,13 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import SettingsError, StoreError
+from bot.errors import BackendUnavailable, SettingsError, StoreError
+from bot.importers.character_files import load_playable
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
 from bot.prompting.preset import Preset
-from bot.prompting.presets import edition, find_preset, load_presets
+from bot.prompting.presets import edition
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -113,6 +114,7 @@ class App:
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
+            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
@@ -260,7 +262,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    presets = load_presets(presets_folder(settings))
+    presets = load_playable(presets_folder(settings))
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
@@ -268,11 +270,13 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.keep([edition(preset) for preset in presets.values()])
         casting = Casting(presets, settings.default_preset, choices, numbers)
-        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
+        await _provide_model(settings, casting.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
+        warming = asyncio.create_task(_warm(backends, casting.default))
+        stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
             url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
         else:
@@ -299,6 +303,16 @@ async def _provide_model(
         await models.pull_default(settings.data_dir, progress)
     else:
         models.find(default.model, provider, settings.data_dir)
+
+
+async def _warm(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load what the first question will most likely need, while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, Warms):
+        try:
+            await backend.warm(default.model)
+        except BackendUnavailable as error:  # whoever asks is told then
+            _log.warning("model_not_warm", preset=default.name, reason=str(error))
 
 
 def presets_folder(settings: Settings) -> Path:

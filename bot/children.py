@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 _LONGEST_PAUSE_SECONDS = 10.0
+_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
@@ -152,6 +155,15 @@ async def supervised(
                 await keeper
     finally:
         await child.stop()
+
+
+def private_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
+    """A folder that only we can enter, with a path short enough for a socket in it."""
+    folder = tempfile.TemporaryDirectory(prefix="troupe-")
+    if len(os.fsencode(folder.name)) > _LONGEST_SOCKET_PATH - len(socket_name) - 1:
+        folder.cleanup()
+        return tempfile.TemporaryDirectory(prefix="troupe-", dir="/tmp")
+    return folder
 
 
 def _die_with_parent() -> None:

@@ -26,10 +26,10 @@ from bot.errors import (
     UserError,
 )
 from bot.lease import LEASE_SECONDS, held
-from bot.ports import Backend, Clock, Conversations, Surface
+from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
-from bot.replying.stream import LiveReply, final, keep_typing
+from bot.replying.stream import LiveReply, final, keep_typing, standing
 from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
@@ -64,6 +64,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
+        memories: Sequence[Remembers] = (),
     ) -> None:
         self._conversations = conversations
         self._casting = casting
@@ -75,6 +76,7 @@ class Walk:
         self._wake_lanes = wake_lanes
         self._owner = owner
         self._clock = clock
+        self._memories = memories
         self.stopping = False
 
     async def work(self, conversation: str) -> None:
@@ -151,7 +153,18 @@ class Walk:
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
         greeting = [self._spoken(reply.greeting)] if reply.greeting else []
-        await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
+        text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
+        await self._say(claim, heard, text, greeting, new_session=reply.new_session)
+        if reply.new_session:
+            for memory in self._memories:
+                await memory.leave(claim.conversation)
+
+    async def _forget(self, claim: Claim) -> str:
+        """Delete all that is kept of a conversation; says what that was."""
+        for memory in self._memories:
+            await memory.forget(claim.conversation)
+        turns = await self._conversations.forget(claim)
+        return f"Forgotten for good: {turns} messages and all that was kept of them."
 
     async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
         """Let the speakers answer, one after the other: each hears those before."""
@@ -198,7 +211,13 @@ class Walk:
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
-            written = await write(backend, fitted.prompt, show, self._clock)
+            written = await write(
+                backend,
+                fitted.prompt,
+                show,
+                lambda waiting: live.announce(standing(waiting)),
+                self._clock,
+            )
         if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:

@@ -3,6 +3,8 @@
 TroupeError                 everything we raise on purpose; its text names the thing and the remedy
 ├── SettingsError           the operator must mend something before the service can start
 │   └── PresetError         ... in a preset: file, key and line are named
+├── CharacterError          a character cannot be made or loaded; a ValueError, too, for callers
+│                           who use the library without the rest of the house
 ├── TemplateError           a chat template cannot be read or rendered
 ├── UserError               the person in the chat must mend something; the text is shown to them
 ├── Fenced                  another worker holds this conversation now: drop what was made
@@ -30,6 +32,10 @@ class SettingsError(TroupeError):
 
 
 class PresetError(SettingsError):
+    pass
+
+
+class CharacterError(TroupeError, ValueError):
     pass
 
 

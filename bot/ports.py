@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Sources, Summary, Turn
 
@@ -115,9 +115,10 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
+        Where a line forms in front of the model, `Waiting` may come before all of them.
         Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing
         the generator stops the model.
         """
@@ -136,6 +137,28 @@ class Tokenizes(Protocol):
 
     async def explain(self, prompt: Prompt) -> Sequence[Token]:
         """The tokens that the model would be sent; raises as `generate` does."""
+        ...
+
+
+@runtime_checkable
+class Warms(Protocol):
+    """What a backend can besides, if its models take time to load."""
+
+    async def warm(self, model: str) -> None:
+        """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What a part must be able to do if it keeps anything of what was said."""
+
+    async def leave(self, conversation: str) -> None:
+        """A new session begins: what belongs to the last one need not be kept at hand."""
+        ...
+
+    async def forget(self, conversation: str) -> None:
+        """Delete all that is kept of a conversation, for good."""
         ...
 
 
@@ -192,6 +215,10 @@ class Conversations(Protocol):
         ...
 
     async def recall(self, conversation: str, max_turns: int) -> Session: ...
+
+    async def forget(self, claim: Claim) -> int:
+        """Delete everything said in a conversation, in all its sessions; gives its turns."""
+        ...
 
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
         """Queue a first message of an answer that is still being written; gives its outbox id.
@@ -290,8 +317,8 @@ class Summaries(Protocol):
         """The whole session, with its summary if that still holds to the letter."""
         ...
 
-    async def keep(self, conversation: str, made: Summary) -> None:
-        """In the place of the one before."""
+    async def keep(self, conversation: str, made: Summary) -> bool:
+        """In the place of the one before; False: what it covers was changed or forgotten since."""
         ...
 
 

@@ -11,11 +11,13 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.prompt import Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
+from bot.ports import Remembers
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
@@ -66,6 +68,21 @@ class Histories(SqlConversations):
         )
 
 
+class Memory(Remembers):
+    """Something that keeps parts of conversations, as a backend may."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @override
+    async def leave(self, conversation: str) -> None:
+        self.calls.append(f"leave {conversation}")
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self.calls.append(f"forget {conversation}")
+
+
 class Stage:
     """One process's share of the walk: what is queued is sent at once, to a chat one can read."""
 
@@ -92,6 +109,7 @@ class Stage:
         casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
+        self.memory = Memory()
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
@@ -103,6 +121,7 @@ class Stage:
             wake_lanes=self.deliver,
             owner=owner,
             clock=self.clock,
+            memories=[self.memory],
         )
 
     @property
@@ -339,6 +358,27 @@ async def test_new_begins_a_session_with_the_greeting_in_it(database: Database) 
     assert (await stage.session()).number == 2
 
 
+async def test_new_lets_those_who_remember_leave_the_old_session(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk("/new")
+
+    assert stage.memory.calls == [f"leave {CHAT}"]
+
+
+async def test_forget_deletes_every_session_and_says_so(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["one"], ["two"]))
+    await stage.talk("CANARY 1", "/new", "CANARY 2")
+    stage.memory.calls.clear()
+    await stage.talk("/forget")
+
+    assert stage.texts[-1] == (
+        "Forgotten for good: 4 messages and all that was kept of them. A new conversation begins."
+    )
+    assert stage.memory.calls == [f"forget {CHAT}", f"leave {CHAT}"]
+    rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert rows == []
+
+
 async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
     await stage.talk(incoming("/abracadabra", wake=Wake.COMMAND))
@@ -366,6 +406,17 @@ async def test_an_answer_is_shown_while_it_grows(database: Database) -> None:
     assert await growing(stage, go_on) == ["Once upon"]
     assert stage.texts == ["Once upon a time."]
     assert [call for call, _ in stage.surface.calls if call != "typing"] == ["send", "edit"]
+
+
+@pytest.mark.parametrize("placeholder", [None, "…"])
+async def test_who_waits_sees_where_they_stand_until_the_answer_comes(
+    database: Database, placeholder: str | None
+) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([Waiting(3, 11.2), go_on, "Hello."])
+    stage = Stage(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
+    assert await growing(stage, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
+    assert stage.texts == ["Hello."]
 
 
 async def test_without_streaming_nothing_is_shown_before_the_end(database: Database) -> None:

@@ -1,6 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,8 +16,8 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model wr
 
 # RodelAgent keeps its string templates among the sampling parameters; no provider knows them.
 _NOT_SENT = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
+_WITH_USAGE = {"include_usage": True}
 _MAX_STOPS = 4  # OpenAI refuses more
-_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
 _NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
 
@@ -30,7 +30,7 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
     Raises:
         BackendUnavailable: the parameters ask for several answers.
     """
-    body = _parameters(prompt)
+    body = {"stream_options": _WITH_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
         given = body.get(name)
@@ -39,13 +39,8 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
     if prompt.stop:
         body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
     messages = [{"role": each.role, "content": _content(each)} for each in prompt.messages]
-    return _encoded(body, {"model": model, "messages": messages})
-
-
-def answer_limit(prompt: Prompt) -> int | None:
-    """The most tokens that the answer may have, by the lowest of the limits that are given."""
-    limits = [prompt.max_output_tokens, *(prompt.parameters.get(name) for name in _LIMITS)]
-    return min((one for one in limits if isinstance(one, int) and one > 0), default=None)
+    given = {name: value for name, value in body.items() if value is not None}
+    return streamed({**given, "model": model, "messages": messages})
 
 
 def _content(message: Message) -> str | list[dict[str, object]]:
@@ -61,45 +56,23 @@ def _part(part: str | Image) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
-def to_token_wire(prompt: Prompt, model: str, ids: Sequence[int], stop: Sequence[str]) -> bytes:
-    """Write the body for `/completions` of llama.cpp: the prompt's messages as token ids.
+def parameters(prompt: Prompt) -> dict[str, object]:
+    """The preset's parameters, without those that are for us.
 
     Raises:
-        BackendUnavailable: the parameters ask for several answers.
+        BackendUnavailable: they ask for several answers.
     """
-    body = {name: each for name, each in _parameters(prompt).items() if name not in _LIMITS}
-    body["max_tokens"] = answer_limit(prompt)
-    body["stop"] = list(stop)
-    # A control token has no text unless it is asked for, and a stop without text is never found.
-    body["preserved_tokens"] = list(stop)
-    body |= _schema(body.pop("response_format", None))
-    return _encoded(body, {"model": model, "prompt": list(ids), "cache_prompt": True})
-
-
-def _parameters(prompt: Prompt) -> dict[str, object]:
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer: take it out",
             "This preset asks for several answers at once; an operator has to mend it.",
         )
-    sent = {name: each for name, each in prompt.parameters.items() if name not in _NOT_SENT}
-    return {"stream_options": {"include_usage": True}, **sent}
+    return {name: each for name, each in prompt.parameters.items() if name not in _NOT_SENT}
 
 
-def _schema(response_format: object) -> dict[str, object]:
-    """What `/chat/completions` makes of `response_format`, which `/completions` does not know."""
-    match response_format:
-        case {"type": "json_schema", "json_schema": {"schema": schema}}:
-            return {"json_schema": schema}
-        case {"type": "json_object", **rest}:
-            return {"json_schema": rest.get("schema", {"type": "object"})}
-        case _:
-            return {}
-
-
-def _encoded(body: dict[str, object], fixed: dict[str, object]) -> bytes:
-    given = {name: value for name, value in body.items() if value is not None}
-    return msgspec.json.encode({**given, **fixed, "stream": True})
+def streamed(body: Mapping[str, object]) -> bytes:
+    """Write a body whose answer is to come as a stream."""
+    return msgspec.json.encode({**body, "stream": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import httpx2
-import msgspec
-
+from bot.backends.engines import Engine
 from bot.backends.gguf import Tokens
 from bot.chat.prompt import Token
 from bot.templates.markers import break_markers
 from bot.templates.pieces import Piece
 
-_BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
 _MOST_KEPT_IDS = 1_000_000  # 4 MB
 _KEPT_IN_TEXTS_UP_TO = 20_000  # characters
 
@@ -31,14 +28,13 @@ class _Reading(NamedTuple):
     joined: bool  # without the space that the tokenizer may put in front
 
 
-class TokenizerFailed(Exception):
-    """The engine did not tokenize; it may have died."""
-
-
 class Tokenizer:
-    """Asks the engine, and remembers: in a conversation only the newest pieces are unknown."""
+    """Asks the engine, and remembers: in a conversation only the newest pieces are unknown.
 
-    def __init__(self, engine: httpx2.AsyncClient, tokens: Tokens) -> None:
+    All raise `EngineFailed`.
+    """
+
+    def __init__(self, engine: Engine, tokens: Tokens) -> None:
         self._engine = engine
         self._tokens = tokens
         self._habits: _Habits | None = None
@@ -122,7 +118,8 @@ class Tokenizer:
         for special in (True, False):
             asked = [each for each in unknown if each.special is special]
             texts = [habits.lead_text + each.text if each.joined else each.text for each in asked]
-            for each, ids in zip(asked, await self._ask(texts, special=special), strict=True):
+            read = await self._engine.tokenize(texts, special=special)
+            for each, ids in zip(asked, read, strict=True):
                 fresh[each] = array("i", ids[len(habits.lead) :] if each.joined else ids)
         self._keep(fresh)
         kept |= fresh
@@ -140,8 +137,8 @@ class Tokenizer:
     async def _learn(self) -> "_Habits":
         """Find out once what the model's tokenizer does by itself."""
         if self._habits is None:
-            plain, newline = await self._ask(["x", "\n"], special=False)
-            (whole,) = await self._ask(["x"], special=False, begun=True)
+            plain, newline = await self._engine.tokenize(["x", "\n"], special=False)
+            (whole,) = await self._engine.tokenize(["x"], special=False, begun=True)
             texts = await self._texts(set(plain))
             adds_space = bool(plain) and texts[plain[0]].startswith(" ")
             begins = len(whole) > len(plain) and whole[1 : 1 + len(plain)] == plain
@@ -152,24 +149,6 @@ class Tokenizer:
             )
         return self._habits
 
-    async def _ask(
-        self, texts: Sequence[str], *, special: bool, begun: bool = False
-    ) -> list[list[int]]:
-        if not texts:
-            return []
-        content: list[str | int] = []
-        for text in texts:
-            content += [text, _BOUNDARY]
-        body = {"content": content, "parse_special": special, "add_special": begun}
-        answer = msgspec.json.decode(await self._post("/tokenize", body), type=_Ids)
-        parts: list[list[int]] = [[]]
-        for token in answer.tokens:
-            if token == _BOUNDARY:
-                parts.append([])
-            else:
-                parts[-1].append(token)
-        return parts[:-1]
-
     async def _texts(self, ids: set[int]) -> dict[int, str]:
         """What each id stands for."""
         known = {**self._tokens.control, **self._tokens.added}
@@ -178,18 +157,8 @@ class Tokenizer:
             if token in known:
                 texts[token] = known[token]
             else:
-                answer = await self._post("/detokenize", {"tokens": [token]})
-                texts[token] = msgspec.json.decode(answer, type=_Text).content
+                texts[token] = await self._engine.text_of(token)
         return texts
-
-    async def _post(self, path: str, body: object) -> bytes:
-        try:
-            answer = await self._engine.post(path, content=msgspec.json.encode(body))
-        except httpx2.TransportError as error:
-            raise TokenizerFailed(f"{path}: {type(error).__name__}") from error
-        if not answer.is_success:
-            raise TokenizerFailed(f"{path}: {answer.status_code}")
-        return answer.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +172,3 @@ class _Habits:
     lead_text: str
     lead: list[int]
     beginning: list[int]  # the token that every prompt begins with
-
-
-class _Ids(msgspec.Struct):
-    tokens: list[int]
-
-
-class _Text(msgspec.Struct):
-    content: str

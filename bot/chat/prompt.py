@@ -53,6 +53,8 @@ class Prompt:
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
     template: TemplateChoice = field(default_factory=TemplateChoice)
+    character: str = ""  # who answers: each keeps a prefix of its own
+    asked_by: str | None = None  # a person's id: where a line forms, people take turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,14 @@ class Delta:
     """A piece of the answer."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Others are served first; said before the first delta, and again from time to time."""
+
+    position: int  # 1: the next
+    seconds: float | None  # until the turn comes, if anything is known of it
 
 
 @dataclass(frozen=True, slots=True)

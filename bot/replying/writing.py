@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage, Waiting
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
@@ -49,9 +49,13 @@ def receipt_of(
 
 
 async def write(
-    backend: Backend, prompt: Prompt, show: Callable[[str], None], clock: Clock
+    backend: Backend,
+    prompt: Prompt,
+    show: Callable[[str], None],
+    wait: Callable[[Waiting], None],
+    clock: Clock,
 ) -> Written:
-    """Ask for an answer, and `show` it piece by piece as it comes.
+    """Ask for an answer, and `show` it piece by piece as it comes; `wait` hears of a line.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
@@ -71,6 +75,8 @@ async def write(
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
                 match event:
+                    case Waiting():
+                        wait(event)
                     case Delta(text):
                         if first_word is None:
                             first_word = clock.monotonic() - asked

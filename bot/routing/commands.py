@@ -22,6 +22,7 @@ COMMANDS = (
         ),
     ),
     CommandSpec("new", "begin a new conversation; the old one is kept"),
+    CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
     CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),
 )

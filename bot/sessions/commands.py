@@ -1,7 +1,7 @@
 """Carry out what somebody commanded, and say so."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
@@ -18,11 +18,15 @@ _MAX_LISTED_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is said back. With `new_session` a conversation begins, `greeting` is its first line."""
+    """What is said back. With `new_session` a conversation begins, `greeting` is its first line.
+
+    With `forgets` everything said so far is deleted first; what came of it is said in front.
+    """
 
     text: str
     new_session: bool = False
     greeting: str | None = None
+    forgets: bool = False
 
 
 class CommandDesk:
@@ -50,12 +54,14 @@ class CommandDesk:
                 return _begin("A new conversation begins.", cast.preset)
             case "context":
                 return await self._context(incoming)
+            case "forget":
+                await self._require_admin(incoming, "make me forget what was said here")
+                cast = await self._casting.cast(incoming.scopes)
+                return replace(_begin("A new conversation begins.", cast.preset), forgets=True)
             case "help" | "start":
                 return await self._help(incoming)
-            case "ask":
-                raise UserError("There is nothing to fill in here; just write your message.")
             case name:
-                raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+                raise _cannot(name)
 
     async def _preset(self, command: Command, incoming: Incoming) -> Reply:
         match command.action:
@@ -126,9 +132,17 @@ class CommandDesk:
             lines.append(f"Here I answer what is filled in:\n{how_to_ask(prompter.slots)}")
         return Reply("\n".join(lines))
 
-    async def _require_admin(self, incoming: Incoming) -> None:
+    async def _require_admin(
+        self, incoming: Incoming, what: str = "change who answers here"
+    ) -> None:
         if not await self._may_change(incoming):
-            raise UserError("Only an admin can change who answers here.")
+            raise UserError(f"Only an admin can {what}.")
+
+
+def _cannot(name: str) -> UserError:
+    if name == "ask":
+        return UserError("There is nothing to fill in here; just write your message.")
+    return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
 
 def _begin(said: str, preset: Preset) -> Reply:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Executable, bindparam, exists, insert, select, update
+from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person
@@ -15,7 +15,7 @@ from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database
-from bot.storage.tables import conversation, inbox, outbox, receipt, turn
+from bot.storage.tables import conversation, inbox, outbox, receipt, summary, turn
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -70,6 +70,18 @@ _NEWEST = (
     .limit(bindparam("most"))
 )
 _REMEMBER = insert(turn)
+_FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
+_FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("held"))
+_FORGET_SUMMARIES = delete(summary).where(summary.c.conversation == bindparam("held"))
+_TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
+    inbox.c.conversation == bindparam("held")
+)
+# What was sent has no text any more; what never could be sent would keep it for days.
+_FORGET_UNSENT = (
+    update(outbox)
+    .where(outbox.c.state == Sending.DEAD, outbox.c.turn.in_(_TURN_NAMES))
+    .values(text="")
+)
 _QUEUE = insert(outbox)
 _NOTE = insert(receipt)
 # A part that is queued already is left as it is, but its id is wanted.
@@ -163,6 +175,17 @@ class SqlConversations(Conversations):
             return Session(current, turns)
 
         return await self._database.read(unit)
+
+    @override
+    async def forget(self, claim: Claim) -> int:
+        def unit(connection: Connection) -> int:
+            _hold(connection, claim)
+            connection.execute(_FORGET_UNSENT, {"held": claim.conversation})
+            connection.execute(_FORGET_RECEIPTS, {"held": claim.conversation})
+            connection.execute(_FORGET_SUMMARIES, {"held": claim.conversation})
+            return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
+
+        return await self._database.write(unit)
 
     @override
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.budget import fit
 from bot.prompting.draft import Draft, units
@@ -41,7 +41,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 async def local(tmp_path: Path, renderer: Renderer) -> AsyncIterator[LlamaCpp]:
     await lend_model(tmp_path)
     backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
-    await backend.start()
+    await backend.warm("default")
     yield backend
     await backend.close()
 
@@ -160,7 +160,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[Delta | Finish] = []
+    heard: list[Delta | Finish | Waiting] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):
@@ -192,11 +192,11 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 async def test_stuck_engine_is_killed_and_replaced(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.xllamacpp_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
     local = LlamaCpp(quick, tmp_path, renderer)
-    await local.start()
+    await local.warm("default")
     stuck = engine()
     stuck.suspend()
 

@@ -98,8 +98,8 @@ async def loaded(path: Path, folder: Path, choice: TemplateChoice) -> AsyncItera
     async with Renderer() as renderer:
         backend = LlamaCpp(settings, folder, renderer)
         try:
-            engine = await backend._engine(str(path))
-            yield Model(engine.tokenizer, read_tokens(path), choice)
+            known = await backend._model(str(path))
+            yield Model(known.tokenizer, read_tokens(path), choice)
         finally:
             await backend.close()
 

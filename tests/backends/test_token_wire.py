@@ -5,14 +5,17 @@ import json
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.completions import to_token_wire
+from bot.backends.engines import Question
+from bot.backends.sampling import output_limit, to_sampling
+from bot.backends.xllamacpp_engine import to_wire
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
 
 def body(stop: tuple[str, ...] = (), **given: object) -> dict[str, object]:
     asked = prompt("hello", **given)
-    decoded: dict[str, object] = json.loads(to_token_wire(asked, "smol", [1, 2, 3], stop))
+    question = Question([1, 2, 3], stop, to_sampling(asked), output_limit(asked))
+    decoded: dict[str, object] = json.loads(to_wire(question, "smol"))
     return decoded
 
 

@@ -64,7 +64,7 @@ async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
     assert await office.answering() == "nova"
 
 
-@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset"])
+@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset", "/forget"])
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -160,3 +160,9 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_forgetting_begins_anew(office: Office) -> None:
+    assert await office.does("/forget") == Reply(
+        "A new conversation begins.", new_session=True, forgets=True
+    )

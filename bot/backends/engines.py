@@ -1,0 +1,129 @@
+"""What runs a model on this machine: the small protocol between the backend and its engines.
+
+The backend renders and tokenizes, and decides who sits where; an engine turns token ids into text.
+Every engine lives in a process of its own, so that an error in native code ends only that.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from importlib import import_module  # noqa: TID251 # the plug registry of the engines
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from bot.chat.prompt import Delta, Finish
+from bot.errors import SettingsError
+from bot.settings import ProviderSettings
+
+
+class EngineFailed(Exception):
+    """The engine did not do what it was asked; it may have died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One generation."""
+
+    ids: Sequence[int]  # the whole prompt; what the place holds of it already is not read again
+    stop: Sequence[str] = ()  # each ends the answer, also where it is a control token
+    sampling: Mapping[str, object] = field(default_factory=dict)  # by llama.cpp's names
+    max_output_tokens: int | None = None
+    place: int | None = None  # None: any
+    own: bool = False  # the place holds only this conversation: a gap in it may be closed
+
+
+class Engine(Protocol):
+    """A loaded model with room for several conversations, started again whenever it dies.
+
+    A place is one conversation's share of the model's memory, numbered from 0. Its state can be
+    saved to a file and restored, also after a death. All that take a place raise `EngineFailed`,
+    and so do `tokenize` and `text_of`.
+    """
+
+    @property
+    def places(self) -> int: ...
+
+    @property
+    def version(self) -> str:
+        """What wrote a saved state; another version may not be able to read it."""
+        ...
+
+    @property
+    def deaths(self) -> int:
+        """How often it was started again; after that every place is empty."""
+        ...
+
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+        """Answer as `Backend.generate` does; closing the generator stops the model."""
+        ...
+
+    async def tokenize(
+        self, texts: Sequence[str], *, special: bool, begun: bool = False
+    ) -> list[list[int]]:
+        """The ids of each text; `special`: markers become control tokens, `begun`: as a prompt."""
+        ...
+
+    async def text_of(self, token: int) -> str: ...
+
+    async def context_tokens(self) -> int:
+        """How much one place may hold: what was asked for, or the model's own limit."""
+        ...
+
+    async def save(self, place: int, file: str) -> int:
+        """Write a place's state to a file in the engine's folder; gives its tokens."""
+        ...
+
+    async def restore(self, place: int, file: str) -> int:
+        """Read a place's state from such a file; gives its tokens."""
+        ...
+
+    async def erase(self, place: int) -> None: ...
+
+    async def wait_serving(self) -> None:
+        """Wait until it answers; raises `EngineFailed` when it does not in time."""
+        ...
+
+    async def died(self, deaths: int) -> bool:
+        """After a failure: whether it has died since `deaths` was read.
+
+        One that lives but does not react is ended, so that it is started anew.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What an engine is started with."""
+
+    model: Path
+    provider: str  # for what is said when something fails
+    settings: ProviderSettings
+    data_dir: Path  # for its log
+    states: Path  # the folder of saved places
+
+
+# The folder of states exists. Raises `ChildFailed` or `SettingsError` when it does not start.
+Running: TypeAlias = Callable[[Start], AbstractAsyncContextManager[Engine]]
+
+# By the setting's word: the package that it needs, and where its `running` is. Best first.
+_ENGINES = {"xllamacpp": ("xllamacpp", "bot.backends.xllamacpp_engine")}
+
+
+def running(start: Start) -> AbstractAsyncContextManager[Engine]:
+    """Keep the engine that the settings ask for up, for the length of the block.
+
+    Raises:
+        SettingsError: it is not installed; the text says what to do.
+    """
+    wanted = start.settings.engine
+    for name, (package, module) in _ENGINES.items():
+        if wanted in {"auto", name} and find_spec(package) is not None:
+            run: Running = import_module(module).running
+            return run(start)
+    setting = f"TROUPE_PROVIDERS__{start.provider.upper()}__"
+    raise SettingsError(
+        f"no engine for local models is installed that {setting}ENGINE={wanted} allows; "
+        f"install {' or '.join(package for package, _ in _ENGINES.values())}, or set "
+        f"{setting}KIND=openai and {setting}BASE_URL to a server that has a model"
+    )

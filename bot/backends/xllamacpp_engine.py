@@ -1,0 +1,277 @@
+"""The prebuilt engine: llama.cpp's own server in a child process, asked over a unix socket."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx2
+import msgspec
+from pydantic import SecretStr
+from typing_extensions import override
+
+from bot.backends import processor
+from bot.backends.completions import streamed
+from bot.backends.engines import Engine, EngineFailed, Question, Start
+from bot.backends.openai_compatible import OpenAICompatible, Request
+from bot.chat.prompt import Delta, Finish
+from bot.children import Child, ChildFailed, private_folder, supervised
+from bot.settings import ProviderSettings
+
+# Reading a full context takes one core half a minute; a service far away has no such excuse.
+_FIRST_TOKEN_SECONDS = 120.0
+_START_SECONDS = 120.0  # a large file from a slow disk
+_RESTART_SECONDS = 30.0
+_PROBE_SECONDS = 15.0  # the engine answers between two batches
+_NOTICES_DEATH_SECONDS = 0.2
+_BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
+_LEAST_MOVED_TOKENS = 32  # in one piece
+_SOCKET = "engine.sock"
+
+
+class XllamacppEngine(Engine):
+    """One model in its server; `running` makes it."""
+
+    def __init__(
+        self,
+        model: str,
+        settings: ProviderSettings,
+        child: Child,
+        client: OpenAICompatible,
+        server: httpx2.AsyncClient,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._child = child
+        self._client = client
+        self._server = server
+        self._context_tokens: int | None = None  # once asked
+
+    @property
+    @override
+    def places(self) -> int:
+        return self._settings.parallel
+
+    @property
+    @override
+    def version(self) -> str:
+        return f"xllamacpp {version('xllamacpp')}"
+
+    @property
+    @override
+    def deaths(self) -> int:
+        return self._child.restarts
+
+    @override
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+        body = to_wire(question, self._model)
+        return self._client.answer(Request("/completions", body, self._model, question.stop))
+
+    @override
+    async def tokenize(
+        self, texts: Sequence[str], *, special: bool, begun: bool = False
+    ) -> list[list[int]]:
+        if not texts:
+            return []
+        content: list[str | int] = []
+        for text in texts:
+            content += [text, _BOUNDARY]
+        body = {"content": content, "parse_special": special, "add_special": begun}
+        parts: list[list[int]] = [[]]
+        for token in msgspec.json.decode(await self._post("/tokenize", body), type=_Ids).tokens:
+            if token == _BOUNDARY:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return parts[:-1]
+
+    @override
+    async def text_of(self, token: int) -> str:
+        answer = await self._post("/detokenize", {"tokens": [token]})
+        return msgspec.json.decode(answer, type=_Text).content
+
+    @override
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._get("/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
+
+    @override
+    async def save(self, place: int, file: str) -> int:
+        answer = await self._post(f"/slots/{place}?action=save", {"filename": file})
+        return msgspec.json.decode(answer, type=_Saved).n_saved
+
+    @override
+    async def restore(self, place: int, file: str) -> int:
+        answer = await self._post(f"/slots/{place}?action=restore", {"filename": file})
+        return msgspec.json.decode(answer, type=_Restored).n_restored
+
+    @override
+    async def erase(self, place: int) -> None:
+        await self._post(f"/slots/{place}?action=erase", {})
+
+    @override
+    async def wait_serving(self) -> None:
+        try:
+            await self._child.wait_serving(_RESTART_SECONDS)
+        except ChildFailed as error:
+            raise EngineFailed(str(error)) from error
+
+    @override
+    async def died(self, deaths: int) -> bool:
+        await asyncio.sleep(_NOTICES_DEATH_SECONDS)
+        if not self._child.serving or self._child.restarts != deaths:
+            return True
+        await self._end_if_stuck()
+        return False
+
+    async def _end_if_stuck(self) -> None:
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self._server.get("/slots")  # answered by the thread that does the work
+        except (TimeoutError, httpx2.TransportError):
+            if self._child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(self._child.pid, signal.SIGKILL)
+
+    async def _get(self, path: str) -> bytes:
+        return await self._answer("GET", path, None)
+
+    async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
+        return await self._answer("POST", path, msgspec.json.encode(body))
+
+    async def _answer(self, method: str, path: str, body: bytes | None) -> bytes:
+        try:
+            async with asyncio.timeout(self._settings.first_token_seconds):
+                answer = await self._server.request(method, path, content=body)
+        except (TimeoutError, httpx2.TransportError) as error:
+            raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
+        if not answer.is_success:
+            raise EngineFailed(f"{self._model}: {path}: status {answer.status_code}")
+        return answer.content
+
+
+@asynccontextmanager
+async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
+    """Keep an engine up for the length of the block.
+
+    Raises:
+        ChildFailed: it does not start.
+        SettingsError: the processor is too old for it.
+    """
+    processor.check(start.provider)
+    model = start.model.stem
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(private_folder(_SOCKET)))
+        socket, key_file = folder / _SOCKET, folder / "key"
+        key = secrets.token_urlsafe(32)
+        key_file.write_text(key, encoding="ascii")
+        settings = _settings(start, key)
+        server = await stack.enter_async_context(
+            httpx2.AsyncClient(
+                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+                base_url="http://engine",
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=None,  # its callers have their own
+            )
+        )
+        child = await stack.enter_async_context(
+            supervised(
+                f"the engine of {model}",
+                _command(start, socket, key_file),
+                ready=lambda: _answers(server),
+                log_file=start.data_dir / "llama-engine.log",
+                start_seconds=_START_SECONDS,
+            )
+        )
+        client = OpenAICompatible(
+            settings,
+            start.provider,
+            transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+            max_retries=0,
+        )
+        stack.push_async_callback(client.close)
+        yield XllamacppEngine(model, settings, child, client, server)
+
+
+def to_wire(question: Question, model: str) -> bytes:
+    """Write the body for `/completions` of llama.cpp: the prompt as token ids."""
+    body: dict[str, object] = {
+        "stream_options": {"include_usage": True},
+        **question.sampling,
+        "stop": list(question.stop),
+        # A control token has no text unless it is asked for; a stop without text is never found.
+        "preserved_tokens": list(question.stop),
+        "model": model,
+        "prompt": list(question.ids),
+        "cache_prompt": True,
+    }
+    if question.max_output_tokens is not None:
+        body["max_tokens"] = question.max_output_tokens
+    if question.place is not None:
+        body["id_slot"] = question.place
+        # Where the oldest turns were dropped, the rest moves up instead of being read again. It
+        # stays as it was read, after those turns, so it may serve their own conversation only.
+        body["n_cache_reuse"] = _LEAST_MOVED_TOKENS if question.own else 0
+    return streamed(body)
+
+
+def _settings(start: Start, key: str) -> ProviderSettings:
+    given = "first_token_seconds" in start.settings.model_fields_set
+    first_token = start.settings.first_token_seconds if given else _FIRST_TOKEN_SECONDS
+    return start.settings.model_copy(
+        update={
+            "base_url": "http://engine/v1",
+            "api_key": SecretStr(key),
+            "model": start.model.stem,
+            "first_token_seconds": first_token,
+        }
+    )
+
+
+def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
+    options = {
+        "model": start.model,
+        "socket": socket,
+        "key-file": key_file,
+        "states": start.states,
+        "context-tokens": start.settings.context_tokens,
+        "parallel": start.settings.parallel,
+        "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "bot.backends.xllamacpp_child", *words]
+
+
+async def _answers(server: httpx2.AsyncClient) -> bool:
+    try:
+        async with asyncio.timeout(1):
+            return (await server.get("/health")).is_success
+    except (TimeoutError, httpx2.TransportError):
+        return False
+
+
+class _Ids(msgspec.Struct):
+    tokens: list[int]
+
+
+class _Text(msgspec.Struct):
+    content: str
+
+
+class _Saved(msgspec.Struct):
+    n_saved: int
+
+
+class _Restored(msgspec.Struct):
+    n_restored: int
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
