@@ -161,7 +161,11 @@ def _filled(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Me
 def _quote(incoming: Incoming, session: Session) -> str:
     """What the message replies to, unless it is the line just before."""
     quote = incoming.quote
-    if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
+    if not quote:
+        return ""
+    # Where several characters answer, the first line of a message says who speaks.
+    forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
+    if session.turns and session.turns[-1].text.strip() in forms:
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())

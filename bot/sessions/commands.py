@@ -105,7 +105,8 @@ class CommandDesk:
         await self._require_admin(incoming)
         here = await self._casting.add(incoming.scopes, preset, incoming.author.id)
         said = f"{preset.name} joins. Here are now: {_listed(here)}."
-        return replace(self._begin(said, preset, incoming), new_session=False)
+        greeting = greet(preset, incoming, dice=self._dice, number=None)
+        return _greeted(said, preset, greeting, new_session=False)
 
     async def _remove(self, name: str, incoming: Incoming) -> Reply:
         if not name:
@@ -133,8 +134,7 @@ class CommandDesk:
         self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
     ) -> Reply:
         greeting = greet(preset, incoming, dice=self._dice, number=number)
-        text = f"{said}\n\n{greeting}" if greeting else said
-        return Reply(text, True, greeting, greeting and preset.name)
+        return _greeted(said, preset, greeting, new_session=True)
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
@@ -192,6 +192,12 @@ def _cannot(name: str) -> UserError:
     if name == "ask":
         return UserError("There is nothing to fill in here; just write your message.")
     return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+
+
+def _greeted(said: str, preset: Preset, greeting: str | None, *, new_session: bool) -> Reply:
+    if not greeting:
+        return Reply(said, new_session)
+    return Reply(f"{said}\n\n{greeting}", new_session, greeting, preset.name)
 
 
 def _many(casts: Sequence[Cast], origin: str) -> Reply:

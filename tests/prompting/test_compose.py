@@ -172,6 +172,11 @@ def test_a_quote_of_the_line_just_before_is_left_out() -> None:
     assert as_sent(result)[-1] == ("user", "and now?")
 
 
+def test_a_quote_of_it_with_the_line_of_its_speaker_is_left_out_too() -> None:
+    result = composed(preset(), [user("one"), bot("two")], quote="**Nora**\ntwo")
+    assert as_sent(result)[-1] == ("user", "and now?")
+
+
 def test_string_templates_are_no_sampling_parameters() -> None:
     result = composed(preset(parameters={"temperature": 0.5, "user_template": "x"}), [])
     assert result.prompt.parameters == {"temperature": 0.5}
