@@ -18,6 +18,8 @@ from bot.importers.preset_files import preset_from_text
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
 from bot.render import View, preset_prompt, read_messages, template_prompt
+from bot.replay import as_sent, find_receipt
+from bot.replay import replay as replay_receipt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
 from bot.storage.database import opened
@@ -92,6 +94,22 @@ def render(
         typer.echo(shown, nl=False)  # it leaves the colours out where nobody sees them
     else:
         _tell(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
+
+
+@app.command()
+def replay(
+    receipt: Annotated[int, typer.Argument(help="the number that /context tells in a chat")],
+    show: Annotated[
+        bool, typer.Option("--show", help="only show exactly what was sent, secrets removed")
+    ] = False,
+) -> None:
+    """Ask a model again what it was asked for an answer, and show how its new answer differs."""
+    settings = read_settings()
+    found = _run(find_receipt(receipt, settings))
+    if show:
+        _tell(as_sent(found, settings), end="")
+    else:
+        typer.echo(_run(replay_receipt(found, settings)), nl=False)
 
 
 @preset_app.command("list")

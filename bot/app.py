@@ -26,7 +26,7 @@ from bot.errors import BackendUnavailable, SettingsError, StoreError
 from bot.importers.character_files import Role, load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform, Warms
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
 from bot.prompting.instructions import searches_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition
@@ -43,6 +43,7 @@ from bot.storage.database import Database, opened
 from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.redis import connected
 from bot.storage.retention import forget_old
 from bot.storage.versions import SqlPresetVersions
@@ -103,7 +104,9 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            commands=CommandDesk(self.casting, self._may_change, COMMANDS),
+            commands=CommandDesk(
+                self.casting, self._may_change, COMMANDS, SqlReceipts(self.database)
+            ),
             find_stories=self._find_stories,
             backends=self.backends,
             surfaces={
@@ -114,6 +117,7 @@ class App:
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
+            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
@@ -209,7 +213,7 @@ class App:
         while True:
             await self.clock.sleep(_FORGET_EVERY_SECONDS)
             try:
-                forgotten = await forget_old(self.database, self.clock)
+                forgotten = await forget_old(self.database, self.clock, self.settings.receipt_days)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:

@@ -16,6 +16,7 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import (
     BackendError,
@@ -25,12 +26,11 @@ from bot.errors import (
     UserError,
 )
 from bot.lease import LEASE_SECONDS, held
-from bot.ports import Backend, Clock, Conversations, Surface
-from bot.prompting.budget import fit
+from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
-from bot.prompting.tokens import count_tokens, estimated
-from bot.replying.stream import LiveReply, final, keep_typing
-from bot.replying.writing import Written, write
+from bot.prompting.fitting import fit_for
+from bot.replying.stream import LiveReply, final, keep_typing, standing
+from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
@@ -38,7 +38,8 @@ from bot.sessions.finding import FindStories
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
-_MOST_TURNS = 400  # read for one prompt; the budget keeps far fewer
+_MOST_TURNS = 400  # read for one prompt
+_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
@@ -63,6 +64,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
+        memories: Sequence[Remembers] = (),
     ) -> None:
         self._conversations = conversations
         self._casting = casting
@@ -74,6 +76,7 @@ class Walk:
         self._wake_lanes = wake_lanes
         self._owner = owner
         self._clock = clock
+        self._memories = memories
         self.stopping = False
 
     async def work(self, conversation: str) -> None:
@@ -150,25 +153,40 @@ class Walk:
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
         greeting = [self._spoken(reply.greeting)] if reply.greeting else []
-        await self._say(claim, heard, reply.text, greeting, new_session=reply.new_session)
+        text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
+        await self._say(claim, heard, text, greeting, new_session=reply.new_session)
+        if reply.new_session:
+            for memory in self._memories:
+                await memory.leave(claim.conversation)
+
+    async def _forget(self, claim: Claim) -> str:
+        """Delete all that is kept of a conversation; says what that was."""
+        for memory in self._memories:
+            await memory.forget(claim.conversation)
+        turns = await self._conversations.forget(claim)
+        return f"Forgotten for good: {turns} messages and all that was kept of them."
 
     async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
         """Let the speakers answer, one after the other: each hears those before."""
-        session = await self._conversations.recall(claim.conversation, _MOST_TURNS)
+        session = await self._conversations.recall(
+            claim.conversation, _turns_worth_reading(speakers)
+        )
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
+        receipts: list[Receipt] = []
         for cast in speakers:
             try:
-                written = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+                receipt = await self._answer_as(cast, claim, heard, session, turns, len(parts))
             except BackendError as error:
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
                 continue  # what others have said is said
-            parts += final(written.text, limits, len(parts))
-            turns.append(self._spoken(written.text, cast))
-        await self._finish(claim, heard, [_said(heard), *turns], parts)
+            parts += final(receipt.answer, limits, len(parts))
+            turns.append(self._spoken(receipt.answer, cast))
+            receipts.append(receipt)
+        await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
 
     async def _answer_as(
         self,
@@ -178,27 +196,33 @@ class Walk:
         session: Session,
         answers: Sequence[Turn],
         first_part: int,
-    ) -> Written:
+    ) -> Receipt:
         """One character's answer, shown while it grows; `answers` are those of others."""
-        preset = cast.preset
-        draft = compose(
-            preset,
-            session,
-            heard.incoming,
-            bot_name=preset.name,
-            answers=answers,
-            stories=await self._find_stories(preset, heard.incoming.text),
-        )
-        fitted = await fit(draft, preset.max_input_tokens, estimated, count_tokens)
-        backend = self._backends[preset.provider]
+        preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                answers=answers,
+                stories=await self._find_stories(preset, heard.incoming.text),
+            )
+            fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
-            written = await write(backend, fitted.prompt, show, self._clock)
+            queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
+            written = await write(
+                backend,
+                fitted.prompt,
+                show,
+                lambda waiting: live.announce(standing(waiting)),
+                self._clock,
+            )
         if not written.text:
             raise BackendError("an empty answer", notice=_NOTHING_SAID)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
-        return written
+        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
@@ -240,11 +264,17 @@ class Walk:
         heard: Heard,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         *,
         new_session: bool = False,
     ) -> None:
         await self._conversations.finish(
-            claim, heard, turns=turns, outgoing=outgoing, new_session=new_session
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
         )
         await self._wake(heard.incoming.address.lane)
 
@@ -262,6 +292,12 @@ class Walk:
 def _said(heard: Heard) -> Turn:
     incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)
+
+
+def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+    budgets = [cast.preset.max_input_tokens for cast in speakers]
+    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
+    return min(_MOST_TURNS, max(tokens))
 
 
 def _show_nothing(_text: str) -> None:

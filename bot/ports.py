@@ -8,7 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
 from bot.chat.story import Found, StoryVector, Vector
 
@@ -115,9 +116,10 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
+        Where a line forms in front of the model, `Waiting` may come before all of them.
         Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing
         the generator stops the model.
         """
@@ -145,6 +147,35 @@ class Warms(Protocol):
 
     async def warm(self, model: str) -> None:
         """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What a part must be able to do if it keeps anything of what was said."""
+
+    async def leave(self, conversation: str) -> None:
+        """A new session begins: what belongs to the last one need not be kept at hand."""
+        ...
+
+    async def forget(self, conversation: str) -> None:
+        """Delete all that is kept of a conversation, for good."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """What a backend can besides, if it knows what a prompt costs before it is sent."""
+
+    async def count(self, prompt: Prompt) -> int:
+        """Tokens of the prompt as the model reads it, rather too many than too few.
+
+        Raises as `generate` does.
+        """
+        ...
+
+    async def room(self, prompt: Prompt) -> int | None:
+        """The tokens that the model can read and still answer; None: it is not ours to know."""
         ...
 
 
@@ -213,6 +244,10 @@ class Conversations(Protocol):
 
     async def recall(self, conversation: str, max_turns: int) -> Session: ...
 
+    async def forget(self, claim: Claim) -> int:
+        """Delete everything said in a conversation, in all its sessions; gives its turns."""
+        ...
+
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
         """Queue a first message of an answer that is still being written; gives its outbox id.
 
@@ -227,6 +262,7 @@ class Conversations(Protocol):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         """One transaction: the message is answered, the history grows, the answer is queued.
@@ -288,6 +324,14 @@ class Choices(Protocol):
     async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
         """The value of the first of these scopes that has one."""
         ...
+
+
+class Receipts(Protocol):
+    """What was sent for the answers of late, each by its number."""
+
+    async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
+
+    async def find(self, number: int) -> Receipt | None: ...
 
 
 class PresetVersions(Protocol):

@@ -13,14 +13,16 @@ from bot.backends import models
 from bot.backends.gguf import read_tokens
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, Wake
-from bot.chat.prompt import Message, Prompt, TemplateChoice, Token
+from bot.chat.prompt import Message, TemplateChoice, Token
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.ports import Tokenizes
 from bot.prompting.budget import fit
 from bot.prompting.compose import compose
+from bot.prompting.draft import Draft
+from bot.prompting.fitting import estimated, fit_for
 from bot.prompting.preset import Preset
-from bot.prompting.tokens import count_tokens, estimated
+from bot.prompting.tokens import count_tokens
 from bot.settings import ProviderSettings, Settings
 from bot.templates import get, names
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
@@ -54,7 +56,8 @@ async def preset_prompt(
 
     Raises UserError for what cannot be shown, and what rendering raises.
     """
-    prompt = await _prompt(preset, messages)
+    draft = _draft(preset, messages)
+    prompt = (await fit(draft, preset.max_input_tokens, estimated)).prompt
     provider = settings.providers.get(preset.provider)
     if provider is None:
         raise SettingsError(
@@ -66,7 +69,8 @@ async def preset_prompt(
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
             if view is View.TOKENS and isinstance(backend, Tokenizes):
-                return as_tokens(await backend.explain(prompt))
+                fitted = await fit_for(preset, draft, backend)
+                return as_tokens(await backend.explain(fitted.prompt))
         finally:
             await backend.close()
         own = _own_template(preset, prompt.template, provider, settings.data_dir)
@@ -82,7 +86,9 @@ async def template_prompt(word: str, messages: Sequence[Message], view: View) ->
 
 
 def as_messages(messages: Sequence[Message]) -> str:
-    return json.dumps(msgspec.to_builtins(messages), ensure_ascii=False, indent=2) + "\n"
+    shown = [msgspec.to_builtins(each) for each in messages]
+    plain = [{key: each[key] for key in each if key != "parts" or each[key]} for each in shown]
+    return json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
 
 
 def as_tokens(tokens: Sequence[Token]) -> str:
@@ -112,7 +118,7 @@ def _shown(made: Rendered, view: View) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
+def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     *earlier, newest = messages
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
@@ -131,8 +137,7 @@ async def _prompt(preset: Preset, messages: Sequence[Message]) -> Prompt:
         scopes=(_HERE.lane,),
     )
     session = Session(1, turns)
-    draft = compose(preset, session, incoming, bot_name=preset.name)
-    return (await fit(draft, preset.max_input_tokens, estimated, count_tokens)).prompt
+    return compose(preset, session, incoming, bot_name=preset.name)
 
 
 def _own_template(

@@ -74,7 +74,10 @@ class ProviderSettings(Part):
     model_path: Path | None = None
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = "auto"
     context_tokens: int = Field(4096, ge=256)  # of each conversation
-    parallel: int = Field(2, ge=1, le=64)
+    parallel: int = Field(2, ge=1, le=64)  # conversations that are answered at once
+    most_waiting: int = Field(50, ge=0)  # in line for a model on this machine; more are refused
+    saved_mib: int = Field(4096, ge=0)  # conversations' places on disk; 0: none
+    saved_days: float = Field(7, gt=0)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
@@ -136,6 +139,7 @@ class Settings(BaseSettings):
     embedding: EmbeddingSettings = EmbeddingSettings()
     delivery: DeliverySettings = DeliverySettings()
     console: ConsoleSettings = ConsoleSettings()
+    receipt_days: float = Field(14, ge=0)  # how long it can be told what was sent for an answer
     admins: Annotated[frozenset[str], NoDecode] = frozenset()
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,14 +1,10 @@
 """Say which version of a preset the service last started with."""
 
-from pathlib import Path
-
-from sqlalchemy.engine import make_url
-
 from bot.clock import SystemClock
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition
 from bot.settings import Settings
-from bot.storage.database import opened
+from bot.storage.database import exists, opened
 from bot.storage.versions import SqlPresetVersions
 
 _NEW = "no version yet: the service has not started with it"
@@ -16,7 +12,7 @@ _NEW = "no version yet: the service has not started with it"
 
 async def version_of(preset: Preset, settings: Settings) -> str:
     """Read it from the database, which is not made for that if there is none."""
-    if not _exists(settings.sqlalchemy_url):
+    if not exists(settings.sqlalchemy_url):
         return _NEW
     async with opened(settings.sqlalchemy_url) as database:
         newest = await SqlPresetVersions(database, SystemClock()).newest(preset.name)
@@ -25,8 +21,3 @@ async def version_of(preset: Preset, settings: Settings) -> str:
     if newest.content == edition(preset).content:
         return f"version {newest.version}"
     return f"edited since version {newest.version}; the next start makes it a new one"
-
-
-def _exists(database_url: str) -> bool:
-    url = make_url(database_url)
-    return url.get_backend_name() != "sqlite" or Path(url.database or "").is_file()

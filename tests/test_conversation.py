@@ -11,10 +11,13 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.prompt import Waiting
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
+from bot.ports import Remembers
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
@@ -26,6 +29,7 @@ from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -49,11 +53,34 @@ class Histories(SqlConversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, heard, turns=turns, outgoing=outgoing, new_session=new_session)
+        await super().finish(
+            claim,
+            heard,
+            turns=turns,
+            outgoing=outgoing,
+            receipts=receipts,
+            new_session=new_session,
+        )
+
+
+class Memory(Remembers):
+    """Something that keeps parts of conversations, as a backend may."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @override
+    async def leave(self, conversation: str) -> None:
+        self.calls.append(f"leave {conversation}")
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self.calls.append(f"forget {conversation}")
 
 
 class Stage:
@@ -82,10 +109,11 @@ class Stage:
         choices = SqlChoices(database, self.clock)
         casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
+        self.memory = Memory()
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS),
+            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
             find_stories=find_stories,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
@@ -93,6 +121,7 @@ class Stage:
             wake_lanes=self.deliver,
             owner=owner,
             clock=self.clock,
+            memories=[self.memory],
         )
 
     @property
@@ -272,6 +301,29 @@ async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database
     assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
 
 
+async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+    database: Database,
+) -> None:
+    small = {"max_input_tokens": 60, "system": "Be brief."}
+    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    found = await SqlReceipts(database).newest(CHAT)
+    assert found is not None
+    number, receipt = found
+    assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
+    assert receipt.prompt == stage.backend.prompts[-1]
+    assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
+    assert (receipt.limit, receipt.tokens <= 60) == (60, True)
+    assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("/context", "hello", "/context")
+    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
+    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
 # --- commands ----------------------------------------------------------------------------------
 
 
@@ -289,6 +341,27 @@ async def test_new_begins_a_session_with_the_greeting_in_it(database: Database) 
     assert stage.texts[-1] == "A new conversation begins.\n\nCome in!"
     assert await stage.history() == [("assistant", "Come in!")]
     assert (await stage.session()).number == 2
+
+
+async def test_new_lets_those_who_remember_leave_the_old_session(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk("/new")
+
+    assert stage.memory.calls == [f"leave {CHAT}"]
+
+
+async def test_forget_deletes_every_session_and_says_so(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["one"], ["two"]))
+    await stage.talk("CANARY 1", "/new", "CANARY 2")
+    stage.memory.calls.clear()
+    await stage.talk("/forget")
+
+    assert stage.texts[-1] == (
+        "Forgotten for good: 4 messages and all that was kept of them. A new conversation begins."
+    )
+    assert stage.memory.calls == [f"forget {CHAT}", f"leave {CHAT}"]
+    rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert rows == []
 
 
 async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
@@ -318,6 +391,17 @@ async def test_an_answer_is_shown_while_it_grows(database: Database) -> None:
     assert await growing(stage, go_on) == ["Once upon"]
     assert stage.texts == ["Once upon a time."]
     assert [call for call, _ in stage.surface.calls if call != "typing"] == ["send", "edit"]
+
+
+@pytest.mark.parametrize("placeholder", [None, "…"])
+async def test_who_waits_sees_where_they_stand_until_the_answer_comes(
+    database: Database, placeholder: str | None
+) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([Waiting(3, 11.2), go_on, "Hello."])
+    stage = Stage(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
+    assert await growing(stage, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
+    assert stage.texts == ["Hello."]
 
 
 async def test_without_streaming_nothing_is_shown_before_the_end(database: Database) -> None:

@@ -9,7 +9,7 @@ from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.sse import EventStream, EventTooLong
 from bot.backends.stopping import StopStrings
-from bot.chat.prompt import FinishReason, Prompt, Usage
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model writes in one answer
@@ -38,9 +38,22 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
         body[name] = min(asked, prompt.max_output_tokens)
     if prompt.stop:
         body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
-    messages = [{"role": each.role, "content": each.content} for each in prompt.messages]
+    messages = [{"role": each.role, "content": _content(each)} for each in prompt.messages]
     given = {name: value for name, value in body.items() if value is not None}
     return streamed({**given, "model": model, "messages": messages})
+
+
+def _content(message: Message) -> str | list[dict[str, object]]:
+    if not message.parts:
+        return message.content
+    return [_part(part) for part in message.parts]
+
+
+def _part(part: str | Image) -> dict[str, object]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    detail = {"detail": part.detail} if part.detail else {}
+    return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
 def parameters(prompt: Prompt) -> dict[str, object]:

@@ -9,12 +9,13 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock
+from bot.ports import Backend, Clock, Counts
+from bot.prompting.tokens import counter
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 
 
-class Echo(Backend):
+class Echo(Backend, Counts):
     """Repeats the newest message of the user, word by word.
 
     Three parameters of a preset script it: `echo_answer` is said instead, `echo_chunks` is the
@@ -40,6 +41,14 @@ class Echo(Backend):
         prompt_words = sum(len(message.content.split()) for message in prompt.messages)
         usage = Usage(prompt_tokens=prompt_words, output_tokens=len(answer.split()))
         yield Finish(FinishReason.STOP, usage)
+
+    @override
+    async def count(self, prompt: Prompt) -> int:
+        return await counter("cl100k").count(prompt)
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        return None
 
     @override
     async def check(self) -> str:

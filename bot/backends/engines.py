@@ -30,6 +30,7 @@ class Question:
     sampling: Mapping[str, object] = field(default_factory=dict)  # by llama.cpp's names
     max_output_tokens: int | None = None
     place: int | None = None  # None: any
+    own: bool = False  # the place holds only this conversation: a gap in it may be closed
 
 
 class Engine(Protocol):
@@ -65,6 +66,10 @@ class Engine(Protocol):
 
     async def text_of(self, token: int) -> str: ...
 
+    async def context_tokens(self) -> int:
+        """How much one place may hold: what was asked for, or the model's own limit."""
+        ...
+
     async def save(self, place: int, file: str) -> int:
         """Write a place's state to a file in the engine's folder; gives its tokens."""
         ...
@@ -95,11 +100,7 @@ class Start:
     provider: str  # for what is said when something fails
     settings: ProviderSettings
     data_dir: Path  # for its log
-
-    @property
-    def states(self) -> Path:
-        """The folder of saved places."""
-        return self.data_dir / "slots"
+    states: Path  # the folder of saved places
 
 
 # The folder of states exists. Raises `ChildFailed` or `SettingsError` when it does not start.

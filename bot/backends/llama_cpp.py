@@ -1,4 +1,7 @@
-"""Models on this machine: each in an engine process of its own, started when first asked."""
+"""Models on this machine: each in an engine process of its own, started when first asked.
+
+A question stands in a fair line, then sits where its conversation sat before (places.py).
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -10,21 +13,27 @@ from typing_extensions import override
 
 from bot.backends import models
 from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
+from bot.backends.places import Places
 from bot.backends.sampling import output_limit, to_sampling
-from bot.chat.prompt import Delta, Finish, Prompt, Token
+from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
+from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
 from bot.children import ChildFailed
+from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Tokenizes, Warms
+from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
+_MOST_COUNTED = 256
+_ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
 
 
-class LlamaCpp(Backend, Tokenizes, Warms):
+class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -36,21 +45,34 @@ class LlamaCpp(Backend, Tokenizes, Warms):
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
+        self._states = folder(data_dir)
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, _Model] = {}
+        # What was counted last is most likely what is asked next: it is not written twice.
+        self._counted: dict[str, tuple[Prompt, Rendered]] = {}
         self._open = AsyncExitStack()
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
+        with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
+            async for waiting in model.line.until_called(ticket):
+                yield waiting
+            async with aclosing(self._answer(model, prompt, rendered)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _answer(
+        self, model: "_Model", prompt: Prompt, rendered: Rendered
+    ) -> AsyncGenerator[Delta | Finish, None]:
+        """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
             try:
-                question = await model.question(prompt, rendered)
-                async with aclosing(model.engine.generate(question)) as pieces:
+                async with aclosing(model.answer(prompt, rendered)) as pieces:
                     async for piece in pieces:
                         yield piece
             except BackendUnavailable:
@@ -70,6 +92,8 @@ class LlamaCpp(Backend, Tokenizes, Warms):
 
     @override
     async def close(self) -> None:
+        for model in self._models.values():
+            await model.places.save_all()
         self._models.clear()
         await self._open.aclose()
 
@@ -82,7 +106,43 @@ class LlamaCpp(Backend, Tokenizes, Warms):
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
 
+    @override
+    async def count(self, prompt: Prompt) -> int:
+        model = await self._model(prompt.model)
+        rendered = await self._rendered(prompt, model)
+        if len(self._counted) >= _MOST_COUNTED:
+            self._counted.clear()
+        self._counted[prompt.conversation] = prompt, rendered
+        try:
+            return len(await model.tokenizer.ids(rendered.pieces))
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        model = await self._model(prompt.model)
+        try:
+            context = await model.engine.context_tokens()
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
+        return context - (output_limit(prompt) or context // _ANSWER_SHARE)
+
+    @override
+    async def leave(self, conversation: str) -> None:
+        for model in self._models.values():
+            await model.places.leave(conversation)
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        for model in self._models.values():
+            await model.places.forget(conversation)
+        # ... and what models that are not loaded have left
+        forget_saved(self._states, conversation)
+
     async def _rendered(self, prompt: Prompt, model: "_Model") -> Rendered:
+        counted, rendered = self._counted.pop(prompt.conversation, (None, None))
+        if counted is prompt and rendered is not None:
+            return rendered
         try:
             return await self._renderer.render(prompt.messages, prompt.template, model.template)
         except TemplateError as error:
@@ -98,7 +158,7 @@ class LlamaCpp(Backend, Tokenizes, Warms):
             path = models.find(word, self._settings, self._data_dir)
             async with self._one_start_at_a_time:
                 if path not in self._models:
-                    start = Start(path, self._name, self._settings, self._data_dir)
+                    start = Start(path, self._name, self._settings, self._data_dir, self._states)
                     self._models[path] = await self._open.enter_async_context(_loaded(start))
             await self._models[path].engine.wait_serving()
         except (SettingsError, ChildFailed, EngineFailed) as error:
@@ -116,16 +176,26 @@ class _Model:
     engine: Engine
     template: OwnTemplate
     tokenizer: Tokenizer
+    places: Places
+    line: FairQueue
 
-    async def question(self, prompt: Prompt, rendered: Rendered) -> Question:
-        """Turn a rendered prompt into ids; raises `BackendUnavailable` when the engine does not."""
-        try:
-            ids = await self.tokenizer.ids(rendered.pieces)
-        except EngineFailed as error:
-            raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
+    async def answer(
+        self, prompt: Prompt, rendered: Rendered
+    ) -> AsyncGenerator[Delta | Finish, None]:
+        """Ask at the conversation's place; behaves as `Backend.generate`."""
         ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
         stop = tuple(dict.fromkeys(word for word in ends if word))
-        return Question(ids, stop, to_sampling(prompt), output_limit(prompt))
+        sampling, limit = to_sampling(prompt), output_limit(prompt)
+        whose = Whose(prompt.conversation, prompt.character)
+        try:
+            ids = await self.tokenizer.ids(rendered.pieces)
+            async with self.places.seat(whose, ids) as seat:
+                question = Question(ids, stop, sampling, limit, seat.place, seat.own)
+                async with aclosing(self.engine.generate(question)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
 
 @asynccontextmanager
@@ -136,8 +206,23 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
         ChildFailed: it does not start.
         SettingsError: the file is no model, or nothing installed can run it.
     """
+    settings, clock = start.settings, SystemClock()
     start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running(start) as engine:
         tokens = await asyncio.to_thread(read_tokens, start.model)
-        template = OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
-        yield _Model(start.model, engine, template, Tokenizer(engine, tokens))
+        saved = SavedPlaces(
+            start.states,
+            await asyncio.to_thread(fingerprint, start.model, engine.version),
+            clock,
+            limit_bytes=settings.saved_mib * 2**20,
+            limit_seconds=settings.saved_days * 86_400,
+        )
+        await asyncio.to_thread(saved.open)
+        yield _Model(
+            start.model,
+            engine,
+            OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            Tokenizer(engine, tokens),
+            Places(engine, saved),
+            FairQueue(engine.places, settings.most_waiting, clock),
+        )

@@ -22,12 +22,13 @@ from bot.backends import faults, retrying
 from bot.backends.clocks import Clocks
 from bot.backends.completions import Reading, to_wire
 from bot.backends.connection import HttpRefusal, connect, request_options
+from bot.backends.counting import PromptCounter
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import Backend, Clock
+from bot.ports import Backend, Clock, Counts
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 
@@ -49,7 +50,7 @@ class Request:
     stop: Sequence[str]  # searched for here, whatever the service does
 
 
-class OpenAICompatible(Backend):
+class OpenAICompatible(Backend, Counts):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -69,6 +70,7 @@ class OpenAICompatible(Backend):
         self._dice = dice or random.SystemRandom()
         self._budget = RetryBudget()
         self._breaker = CircuitBreaker()
+        self._counter = PromptCounter()
         self._client = connect(settings, transport)
         self._options = request_options(settings)
 
@@ -78,7 +80,17 @@ class OpenAICompatible(Backend):
         request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
         async with aclosing(self.answer(request)) as pieces:
             async for piece in pieces:
+                if isinstance(piece, Finish):
+                    self._counter.learn(prompt, model, piece.usage.prompt_tokens)
                 yield piece
+
+    @override
+    async def count(self, prompt: Prompt) -> int:
+        return await self._counter.count(prompt, self._model(prompt.model))
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        return None  # a service refuses what is too long, and says so
 
     async def answer(self, request: Request) -> AsyncGenerator[Delta | Finish, None]:
         """Send a request that is ready; behaves as `generate` does."""

@@ -30,6 +30,7 @@ _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0  # the engine answers between two batches
 _NOTICES_DEATH_SECONDS = 0.2
 _BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
+_LEAST_MOVED_TOKENS = 32  # in one piece
 _SOCKET = "engine.sock"
 
 
@@ -49,6 +50,7 @@ class XllamacppEngine(Engine):
         self._child = child
         self._client = client
         self._server = server
+        self._context_tokens: int | None = None  # once asked
 
     @property
     @override
@@ -94,6 +96,13 @@ class XllamacppEngine(Engine):
         return msgspec.json.decode(answer, type=_Text).content
 
     @override
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._get("/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
+
+    @override
     async def save(self, place: int, file: str) -> int:
         answer = await self._post(f"/slots/{place}?action=save", {"filename": file})
         return msgspec.json.decode(answer, type=_Saved).n_saved
@@ -131,10 +140,16 @@ class XllamacppEngine(Engine):
                 with suppress(ProcessLookupError):
                     os.kill(self._child.pid, signal.SIGKILL)
 
+    async def _get(self, path: str) -> bytes:
+        return await self._answer("GET", path, None)
+
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
+        return await self._answer("POST", path, msgspec.json.encode(body))
+
+    async def _answer(self, method: str, path: str, body: bytes | None) -> bytes:
         try:
             async with asyncio.timeout(self._settings.first_token_seconds):
-                answer = await self._server.post(path, content=msgspec.json.encode(body))
+                answer = await self._server.request(method, path, content=body)
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
         if not answer.is_success:
@@ -201,6 +216,9 @@ def to_wire(question: Question, model: str) -> bytes:
         body["max_tokens"] = question.max_output_tokens
     if question.place is not None:
         body["id_slot"] = question.place
+        # Where the oldest turns were dropped, the rest moves up instead of being read again. It
+        # stays as it was read, after those turns, so it may serve their own conversation only.
+        body["n_cache_reuse"] = _LEAST_MOVED_TOKENS if question.own else 0
     return streamed(body)
 
 
@@ -253,3 +271,7 @@ class _Saved(msgspec.Struct):
 
 class _Restored(msgspec.Struct):
     n_restored: int
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int

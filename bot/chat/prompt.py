@@ -9,11 +9,23 @@ Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    url: str  # a link or a `data:` URI
+    detail: Literal["auto", "high", "low"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message in the form that every chat API shares."""
 
     role: Role
     content: str
+    # Where it has images: these between its texts, in order; the texts joined are the content.
+    parts: tuple[str | Image, ...] = ()
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return tuple(part for part in self.parts if isinstance(part, Image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,8 @@ class Prompt:
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
     template: TemplateChoice = field(default_factory=TemplateChoice)
+    character: str = ""  # who answers: each keeps a prefix of its own
+    asked_by: str | None = None  # a person's id: where a line forms, people take turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,14 @@ class Delta:
     """A piece of the answer."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Others are served first; said before the first delta, and again from time to time."""
+
+    position: int  # 1: the next
+    seconds: float | None  # until the turn comes, if anything is known of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,27 @@ What is left out is chosen by an estimate and confirmed by an exact count of the
 that most prompts are counted once, and none is ever larger than the budget.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from bot.chat.prompt import Message, Prompt
+from bot.chat.receipt import Dropped
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, Unit
+from bot.prompting.images import image_tokens
+from bot.prompting.tokens import count_tokens
 
 # What a chat template wraps around a message, generously: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
+_MOST_OVERESTIMATED = 3  # an estimate is never more than so many times what it really is
+_UNITS_AT_ONCE = 32
+_TOO_LARGE, _FULL = "larger than the room that was left", "the budget was full"
 _GUESSES = 4  # after so many the search halves what is left to search
 
 Count = Callable[[Prompt], Awaitable[int]]
 Estimate = Callable[[Sequence[str]], Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Something that did not fit in."""
-
-    section: str
-    name: str
-    tokens: int  # by the estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,17 @@ class Fitted:
     draft: Draft
     prompt: Prompt
     tokens: int
+    limit: int | None
     dropped: tuple[Dropped, ...]
 
+    def after(self, earlier: "Fitted") -> "Fitted":
+        """The same, with what had been left out before."""
+        return replace(self, dropped=(*earlier.dropped, *self.dropped))
 
-async def fit(draft: Draft, limit: int | None, count: Count, estimate: Estimate) -> Fitted:
+
+async def fit(
+    draft: Draft, limit: int | None, count: Count, estimate: Estimate = count_tokens
+) -> Fitted:
     """Leave out as little as makes the prompt cost at most `limit` tokens; None: it may be any.
 
     Raises:
@@ -59,8 +65,11 @@ async def fit(draft: Draft, limit: int | None, count: Count, estimate: Estimate)
 
 def costs(messages: Sequence[Message], estimate: Estimate) -> Sequence[int]:
     """What each message takes of the context, in tokens, roughly."""
-    contents = [message.content for message in messages]
-    return [tokens + TOKENS_AROUND_A_MESSAGE for tokens in estimate(contents)]
+    texts = estimate([message.content for message in messages])
+    return [
+        tokens + TOKENS_AROUND_A_MESSAGE + sum(map(image_tokens, message.images))
+        for tokens, message in zip(texts, messages, strict=True)
+    ]
 
 
 class _Choices:
@@ -68,13 +77,14 @@ class _Choices:
 
     def __init__(self, draft: Draft, limit: int | None, estimate: Estimate) -> None:
         self._draft = draft
+        self._limit = limit
         self._needed = sum(costs(_without_options(draft).prompt.messages, estimate))
         parts = _optional_parts(draft)
         prices = [price + 2 for price in estimate([part.text for part in parts])]  # a blank line
         left = None if limit is None else limit - self._needed
         self._parts, self._too_large = _affordable(list(zip(parts, prices, strict=True)), left)
-        self._units = list(zip(reversed(draft.history), _unit_costs(draft, estimate), strict=True))
-        self._prices = [price for _, price in (*self._parts, *self._units)]
+        self._unit_prices = _unit_prices(draft.history, limit, estimate)
+        self._prices = [*(price for _, price in self._parts), *self._unit_prices]
 
     @property
     def most(self) -> int:
@@ -85,14 +95,14 @@ class _Choices:
 
     def draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
-        units = [unit for unit, _ in self._units[: max(0, kept - len(self._parts))]]
         whole = self._draft
+        oldest = len(whole.history) - max(0, kept - len(self._parts))
         return replace(
             whole,
             system=tuple(part for part in whole.system if part.needed or id(part) in parts),
             context=tuple(part for part in whole.context if part.needed or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
-            history=tuple(reversed(units)),
+            history=whole.history[oldest:],
         )
 
     def near(self, kept: int, spare: float) -> int:
@@ -107,11 +117,16 @@ class _Choices:
 
     def fitted(self, kept: int, tokens: int) -> Fitted:
         chosen = self.draft(kept)
-        parts = [*self._too_large, *self._parts[kept:]]
-        units = self._units[max(0, kept - len(self._parts)) :]
-        dropped = [Dropped(part.section, part.name, price) for part, price in parts]
-        dropped += [Dropped("history", "", price) for _, price in reversed(units)]
-        return Fitted(chosen, chosen.prompt, tokens, tuple(dropped))
+        dropped = [_dropped(one, _TOO_LARGE) for one in self._too_large]
+        dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
+        if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
+            dropped.append(Dropped("history", "", _FULL, sum(len(one.messages) for one in gone)))
+        return Fitted(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
+
+
+def _dropped(priced: tuple[Part, int], why: str) -> Dropped:
+    part, price = priced
+    return Dropped(part.section, part.name, why, tokens=price, score=part.score)
 
 
 async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[int, int]:
@@ -157,8 +172,14 @@ def _affordable(
     return kept, too_large
 
 
-def _unit_costs(draft: Draft, estimate: Estimate) -> list[int]:
-    """What each unit of the history takes, the newest first."""
-    prices = iter(costs([each for unit in draft.history for each in unit.messages], estimate))
-    by_unit: Iterable[Unit] = draft.history
-    return [sum(next(prices) for _ in unit.messages) for unit in by_unit][::-1]
+def _unit_prices(history: Sequence[Unit], limit: int | None, estimate: Estimate) -> list[int]:
+    """What each unit of the history takes, the newest first, as far back as one could ever fit."""
+    left = math.inf if limit is None else limit * _MOST_OVERESTIMATED
+    prices: list[int] = []
+    for start in range(len(history), 0, -_UNITS_AT_ONCE):
+        some = history[max(0, start - _UNITS_AT_ONCE) : start]
+        each = iter(costs([message for unit in some for message in unit.messages], estimate))
+        prices += [sum(islice(each, len(unit.messages))) for unit in some][::-1]
+        if sum(prices) > left:
+            break
+    return prices

@@ -171,12 +171,9 @@ class Character:
         self.user_name = user or self.user_name
         self._asked = Line(user, text)
         question = self._said.written([self._asked])[0]
-        searches = self._read.searches(text)
         system = roleplay_system(
             self._read,
-            {query: self._nearest(query, limit) for query, limit in searches.items()}
-            if self.texts
-            else None,
+            self._found(text) if self.texts else None,
             role_name=self.role_name,
             user_name=clean(self.user_name or ""),
             newest=text,
@@ -237,11 +234,14 @@ class Character:
             **options,
         )
 
-    def _nearest(self, query: str, limit: int) -> list[Story]:
-        return [
-            Story(story.id, self._shown(story.text), story.score)
-            for story in self._shelf.nearest(query, limit)
-        ]
+    def _found(self, newest: str) -> dict[str, list[Story]]:
+        return {
+            query: [
+                replace(story, text=self._shown(story.text))
+                for story in self._shelf.nearest(query, limit)
+            ]
+            for query, limit in self._read.searches(newest).items()
+        }
 
 
 def _both_ways(embedding: Embedding | Callable[[str], Vector]) -> Embedding:

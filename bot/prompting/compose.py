@@ -8,14 +8,14 @@ with every message comes last. What of it fits in is chosen afterwards (budget.p
 from collections.abc import Mapping, Sequence
 
 from bot.chat.incoming import Incoming
-from bot.chat.prompt import Message, Prompt, TemplateChoice
+from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
 from bot.prompting.instructions import instructions
 from bot.prompting.naming import labels, tag, tagging
 from bot.prompting.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
 from bot.prompting.slots import asked, how_to_ask, read_slots
@@ -66,7 +66,7 @@ def compose(
         newest=incoming.text,
     )
     system = filled.text
-    pinned = [Message(one.role, one.text) for one in preset.messages]
+    pinned = [_pinned(one) for one in preset.messages]
     if prompter := prompter_of(preset, system):
         system, newest = _filled(prompter, newest.content)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
@@ -82,6 +82,8 @@ def compose(
             filtered=preset.filter_chars,
             answers_as=name if tagged else None,
             template=template_of(preset),
+            character=name,
+            asked_by=incoming.author.id,
         ),
         system=(*_part("system", system, needed=True), *lore),
         pinned=tuple(pinned),
@@ -111,6 +113,15 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(named=word, trim_inputs=trim)
         case source:
             return TemplateChoice(source=source, trim_inputs=trim)
+
+
+def _pinned(one: PresetMessage) -> Message:
+    parts: list[str | Image] = [
+        part.text if part.type == "text" else Image(part.image_url, part.detail)
+        for part in one.content
+    ]
+    has_images = any(isinstance(part, Image) for part in parts)
+    return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
 def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message, Prompt
+from bot.chat.receipt import Span
 from bot.prompting.persona import Story
+
+_BETWEEN = "\n\n"  # the parts of one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,23 @@ class Draft:
             fixed.append(Message("system", self.summary.text))
         return replace(self.frame, messages=(*fixed, *self._said(), _beside(self)))
 
+    @property
+    def layout(self) -> tuple[Span, ...]:
+        """Where each section stands in the prompt."""
+        spans = [*_stretches(self.system, 0)]
+        at = 1 if spans else 0
+        earlier = sum(len(unit.messages) for unit in self.history)
+        summaries = 1 if self.summary else 0
+        for section, messages in (
+            ("pinned", len(self.pinned)),
+            ("summary", summaries),
+            ("history", earlier),
+        ):
+            if messages:
+                spans.append(Span(section, at, messages))
+                at += messages
+        return (*spans, *_stretches(self.context, at), Span("newest", at))
+
     def _said(self) -> Iterator[Message]:
         return (message for unit in self.history for message in unit.messages)
 
@@ -65,11 +85,18 @@ def units(messages: Iterable[Message]) -> tuple[Unit, ...]:
     return tuple(Unit(tuple(group)) for group in groups)
 
 
+def _stretches(parts: Iterable[Part], message: int) -> list[Span]:
+    return [
+        Span(part.section, message, 1, len(part.text) + len(_BETWEEN), part.name, part.score)
+        for part in parts
+    ]
+
+
 def _system_message(parts: Sequence[Part]) -> list[Message]:
-    text = "\n\n".join(part.text for part in parts)
+    text = _BETWEEN.join(part.text for part in parts)
     return [Message("system", text)] if text else []
 
 
 def _beside(draft: Draft) -> Message:
     texts = [part.text for part in draft.context]
-    return replace(draft.newest, content="\n\n".join([*texts, draft.newest.content]))
+    return replace(draft.newest, content=_BETWEEN.join([*texts, draft.newest.content]))

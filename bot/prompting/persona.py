@@ -121,7 +121,7 @@ def roleplay_system(
 ) -> Filled:
     """Make the whole system prompt. Several stories get the tokens that `newest` leaves free."""
     left = None
-    if max_input_tokens is not None:
+    if max_input_tokens is not None and found:  # only stories ask for it
         left = max_input_tokens - sum(count([persona.source, newest]))
     filled = fill(persona, found, newest=newest, tokens=left, count=count)
     named = with_names(filled.text, role_name, user_name)

@@ -23,6 +23,7 @@ from bot.chat.prompt import Role
 from bot.errors import TemplateError
 from bot.prompting.persona import parse_persona
 from bot.prompting.preset_names import name_problem, preset_id
+from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 
 DEFAULT_MODEL = "default"
@@ -193,7 +194,7 @@ class Preset(_Strict):
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
     max_output_tokens: StrictInt | None = Field(None, ge=1)
-    token_counter: str | None = None
+    token_counter: str | None = None  # an encoding to count in; null: the backend's own
     # A registered name, Jinja source, or `model`: the GGUF's own; before string templates.
     template: str | None = None
     trim_inputs: StrictBool = False
@@ -237,6 +238,13 @@ class Preset(_Strict):
         if problems := parse_persona(persona or "").problems:
             raise ValueError("; ".join(problems))
         return persona
+
+    @field_validator("token_counter")
+    @classmethod
+    def _token_counter(cls, name: str | None) -> str | None:
+        if name is not None and name not in ENCODINGS:
+            raise ValueError(f"counts in no encoding {name!r}; there are {', '.join(ENCODINGS)}")
+        return name
 
     @field_validator("name")
     @classmethod

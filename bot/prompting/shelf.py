@@ -9,7 +9,7 @@ from bot.embedding import Embedding, Vector
 from bot.errors import CharacterError
 from bot.prompting.persona import Story
 
-_DIGITS = 9  # what differs by less is rounding: of equals the earlier story comes first
+_DIGITS = 5  # what differs by less is rounding: of equals the earlier story comes first
 
 
 class Shelf:
@@ -21,7 +21,7 @@ class Shelf:
         self.texts = tuple(texts)
         self._embedding = embedding
         self._vectors = vectors if vectors is not None and len(vectors) == len(texts) else None
-        self._directions: npt.NDArray[np.float64] | None = None
+        self._directions: npt.NDArray[np.float32] | None = None
 
     @property
     def vectors(self) -> Sequence[Vector]:
@@ -40,7 +40,7 @@ class Shelf:
             return []
         if self._directions is None:
             self._directions = _directions(self.vectors)
-        asked = np.asarray(self._embedding.query(query), dtype=np.float64)
+        asked = np.asarray(self._embedding.query(query), dtype=np.float32)
         if asked.shape != self._directions.shape[1:]:
             raise CharacterError(
                 f"the embedding gives {asked.size} numbers, the stories have "
@@ -51,14 +51,14 @@ class Shelf:
         return [Story(int(place), self.texts[place], float(scores[place])) for place in best]
 
 
-def _directions(vectors: Sequence[Vector]) -> npt.NDArray[np.float64]:
+def _directions(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
     """The vectors at length one, a row each."""
     try:
-        matrix = np.asarray(vectors, dtype=np.float64).reshape(len(vectors), -1)
+        matrix = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
     except ValueError as error:
         raise CharacterError("the vectors of the stories are not equally long") from error
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     if empty := np.flatnonzero(lengths == 0).tolist():
         raise CharacterError(f"the vector of story {empty[0] + 1} is nothing but zeros")
-    directions: npt.NDArray[np.float64] = matrix / lengths
+    directions: npt.NDArray[np.float32] = matrix / lengths
     return directions

@@ -30,13 +30,13 @@ class Transcript:
     """
 
     def __init__(self, role_name: str, naming: str) -> None:
-        if naming not in _MODES:
+        if str(naming).lower() not in _MODES:
             raise CharacterError(
                 f"user_name_in_message={naming!r}: it is one of {', '.join(_MODES)}"
             )
         self.lines: list[Line] = []
         self._role_name = role_name
-        self._naming = naming
+        self._naming = naming.lower()
         self._met: dict[str, None] = {}  # in the order they came
 
     def meet(self, user: str) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.prompt import Waiting
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
 from bot.replying.split import split
@@ -48,6 +49,16 @@ async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
         await clock.sleep(pause)
 
 
+def standing(waiting: Waiting) -> str:
+    """What somebody in line is told."""
+    first = (
+        "You are next" if waiting.position == 1 else f"You are number {waiting.position} in line"
+    )
+    if waiting.seconds is None:
+        return f"⏳ {first} …"
+    return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"
+
+
 class Draft:
     """A growing text and when it is to be shown next; `now` is any clock that never goes back."""
 
@@ -55,6 +66,7 @@ class Draft:
         self._limits = limits
         self._chunks: list[str] = []
         self._chars = 0
+        self._notice = ""
         self._since: float | None = None  # when the text that was never shown began
         self._shown = False
         self._fresh = False
@@ -66,8 +78,15 @@ class Draft:
         self._chunks.append(text)
         self._chars += len(text)
         self._fresh = True
-        if self._since is None:
+        if self._since is None or self._since == -math.inf:
             self._since = now
+
+    def announce(self, notice: str) -> None:
+        """Show this until there is something of the answer."""
+        if self._chars == 0 and notice != self._notice:
+            self._notice = notice
+            self._fresh = True
+            self._since = -math.inf
 
     def seconds_until_due(self, now: float) -> float:
         """How long to wait before the text should be shown: 0 when it should be shown now."""
@@ -87,6 +106,7 @@ class Draft:
         """Take the text as messages; the next ones are due one pace later."""
         text = "".join(self._chunks)
         self._chunks = [text]
+        text = text or self._notice
         self._fresh = False
         self._shown = True
         self._not_before = now + self._pace
@@ -149,6 +169,11 @@ class LiveReply:
         self._fresh.set()
         if self._showing is not None and self._showing.done():
             self._showing.result()
+
+    def announce(self, notice: str) -> None:
+        """Show something of our own until the answer begins, which takes its place."""
+        self._draft.announce(notice)
+        self._fresh.set()
 
     async def __aenter__(self) -> Self:
         if self._limits.can_edit:

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage, Waiting
+from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
+from bot.prompting.budget import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
+from bot.prompting.preset import Preset
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
@@ -25,10 +28,34 @@ class Written:
     seconds: float
 
 
+def receipt_of(
+    written: Written, fitted: Fitted, preset: Preset, version: int | None, queued_seconds: float
+) -> Receipt:
+    """Put down what was sent, what was left out, and what it took."""
+    return Receipt(
+        preset=preset.name,
+        preset_version=version,
+        provider=preset.provider,
+        prompt=fitted.prompt,
+        layout=fitted.draft.layout,
+        dropped=fitted.dropped,
+        tokens=fitted.tokens,
+        limit=fitted.limit,
+        answer=written.text,
+        reason=written.reason,
+        usage=written.usage,
+        timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
+    )
+
+
 async def write(
-    backend: Backend, prompt: Prompt, show: Callable[[str], None], clock: Clock
+    backend: Backend,
+    prompt: Prompt,
+    show: Callable[[str], None],
+    wait: Callable[[Waiting], None],
+    clock: Clock,
 ) -> Written:
-    """Ask for an answer, and `show` it piece by piece as it comes.
+    """Ask for an answer, and `show` it piece by piece as it comes; `wait` hears of a line.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
@@ -48,6 +75,8 @@ async def write(
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
                 match event:
+                    case Waiting():
+                        wait(event)
                     case Delta(text):
                         if first_word is None:
                             first_word = clock.monotonic() - asked

@@ -22,6 +22,8 @@ COMMANDS = (
         ),
     ),
     CommandSpec("new", "begin a new conversation; the old one is kept"),
+    CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
+    CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}

@@ -1,26 +1,32 @@
 """Carry out what somebody commanded, and say so."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import UserError
+from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
+from bot.sessions.context import show_context
 
 _MAX_LISTED_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is said back. With `new_session` a conversation begins, `greeting` is its first line."""
+    """What is said back. With `new_session` a conversation begins, `greeting` is its first line.
+
+    With `forgets` everything said so far is deleted first; what came of it is said in front.
+    """
 
     text: str
     new_session: bool = False
     greeting: str | None = None
+    forgets: bool = False
 
 
 class CommandDesk:
@@ -31,33 +37,44 @@ class CommandDesk:
         casting: Casting,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
+        receipts: Receipts,
     ) -> None:
         self._casting = casting
         self._may_change = may_change
         self._known = commands
+        self._receipts = receipts
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
-        match command.name, command.action:
-            case "preset", "use":
-                return await self._use(command.argument, incoming)
-            case "preset", "reset":
-                return await self._reset(incoming)
-            case "preset", "show":
-                return await self._show(command.argument, incoming)
-            case "preset", "list" | None:
-                return await self._list(incoming)
-            case "preset", action:
-                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
-            case "new", _:
+        match command.name:
+            case "preset":
+                return await self._preset(command, incoming)
+            case "new":
                 cast = await self._casting.cast(incoming.scopes)
                 return _begin("A new conversation begins.", cast.preset)
-            case (("help" | "start"), _):
+            case "context":
+                return await self._context(incoming)
+            case "forget":
+                await self._require_admin(incoming, "make me forget what was said here")
+                cast = await self._casting.cast(incoming.scopes)
+                return replace(_begin("A new conversation begins.", cast.preset), forgets=True)
+            case "help" | "start":
                 return await self._help(incoming)
-            case "ask", _:
-                raise UserError("There is nothing to fill in here; just write your message.")
-            case name, _:
-                raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+            case name:
+                raise _cannot(name)
+
+    async def _preset(self, command: Command, incoming: Incoming) -> Reply:
+        match command.action:
+            case "use":
+                return await self._use(command.argument, incoming)
+            case "reset":
+                return await self._reset(incoming)
+            case "show":
+                return await self._show(command.argument, incoming)
+            case "list" | None:
+                return await self._list(incoming)
+            case action:
+                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
 
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:
@@ -96,6 +113,14 @@ class CommandDesk:
         ]
         return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
 
+    async def _context(self, incoming: Incoming) -> Reply:
+        found = await self._receipts.newest(incoming.address.conversation)
+        if found is None:
+            raise UserError("I have not answered here of late, so there is nothing to show.")
+        number, receipt = found
+        for_admin = await self._may_change(incoming)
+        return Reply(show_context(number, receipt, for_admin=for_admin))
+
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)
         lines = [
@@ -107,9 +132,17 @@ class CommandDesk:
             lines.append(f"Here I answer what is filled in:\n{how_to_ask(prompter.slots)}")
         return Reply("\n".join(lines))
 
-    async def _require_admin(self, incoming: Incoming) -> None:
+    async def _require_admin(
+        self, incoming: Incoming, what: str = "change who answers here"
+    ) -> None:
         if not await self._may_change(incoming):
-            raise UserError("Only an admin can change who answers here.")
+            raise UserError(f"Only an admin can {what}.")
+
+
+def _cannot(name: str) -> UserError:
+    if name == "ask":
+        return UserError("There is nothing to fill in here; just write your message.")
+    return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
 
 def _begin(said: str, preset: Preset) -> Reply:

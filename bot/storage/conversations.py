@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Executable, bindparam, exists, insert, select, update
+from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Op, Outgoing, Sending
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
+from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database
-from bot.storage.tables import conversation, inbox, outbox, turn
+from bot.storage.tables import conversation, inbox, outbox, receipt, turn
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -68,7 +70,19 @@ _NEWEST = (
     .limit(bindparam("most"))
 )
 _REMEMBER = insert(turn)
+_FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
+_FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("held"))
+_TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
+    inbox.c.conversation == bindparam("held")
+)
+# What was sent has no text any more; what never could be sent would keep it for days.
+_FORGET_UNSENT = (
+    update(outbox)
+    .where(outbox.c.state == Sending.DEAD, outbox.c.turn.in_(_TURN_NAMES))
+    .values(text="")
+)
 _QUEUE = insert(outbox)
+_NOTE = insert(receipt)
 # A part that is queued already is left as it is, but its id is wanted.
 _QUEUE_ONCE = upsert(
     outbox,
@@ -162,6 +176,16 @@ class SqlConversations(Conversations):
         return await self._database.read(unit)
 
     @override
+    async def forget(self, claim: Claim) -> int:
+        def unit(connection: Connection) -> int:
+            _hold(connection, claim)
+            connection.execute(_FORGET_UNSENT, {"held": claim.conversation})
+            connection.execute(_FORGET_RECEIPTS, {"held": claim.conversation})
+            return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
+
+        return await self._database.write(unit)
+
+    @override
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
         row = _row(heard, opening.part, Op.SEND, opening.text)
 
@@ -180,8 +204,12 @@ class SqlConversations(Conversations):
         *,
         turns: Sequence[Turn],
         outgoing: Sequence[Outgoing],
+        receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
+        now = self._clock.now()
+        notes = [receipt_rows.to_row(claim, heard, one, now) for one in receipts]
+
         def unit(connection: Connection) -> None:
             session = _hold(connection, claim, _BEGIN_SESSION if new_session else _HOLD)
             connection.execute(_DONE, {"heard": heard.id})
@@ -191,6 +219,8 @@ class SqlConversations(Conversations):
             changes = _changes(connection, heard, outgoing)
             if changes:
                 connection.execute(_QUEUE, changes)
+            if notes:
+                connection.execute(_NOTE, notes)
 
         await self._database.write(unit)
 

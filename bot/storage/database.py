@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from importlib import import_module  # noqa: TID251 # for what few runs need
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, inspect
@@ -131,6 +132,12 @@ async def opened(url: str) -> AsyncIterator[Database]:
         queue.cancel()
         await asyncio.wait([queue])
         await connections.close()
+
+
+def exists(url: str) -> bool:
+    """Whether there is something to open; else `opened` would make a new file."""
+    parsed = make_url(url)
+    return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
 
 
 async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

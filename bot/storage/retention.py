@@ -1,26 +1,29 @@
-"""Forget what has done its service: what was answered, and what was sent."""
+"""Forget what has done its service: what was answered, what was sent, what was sent for it."""
 
 from sqlalchemy import Select, Table, delete, exists, select
 
 from bot.ports import Clock
 from bot.storage.database import Database
-from bot.storage.tables import inbox, outbox
+from bot.storage.tables import inbox, outbox, receipt
 
+_DAY = 86_400.0
 # As long as a platform may deliver a message again; a row is what a repetition is recognised by.
-_INBOX_SECONDS = 14 * 86_400.0
-_OUTBOX_SECONDS = 7 * 86_400.0
+_INBOX_SECONDS = 14 * _DAY
+_OUTBOX_SECONDS = 7 * _DAY
 _ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
 
 
-async def forget_old(database: Database, clock: Clock) -> int:
+async def forget_old(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing rests on any more; gives their number."""
     now = clock.now()
+    told = select(receipt.c.id).where(receipt.c.at < now - receipt_days * _DAY)
     answered = select(inbox.c.id).where(
         inbox.c.state == "done", inbox.c.received_at < now - _INBOX_SECONDS
     )
-    return await _forget(database, inbox, answered) + await _forget(
-        database, outbox, _sent_before(now - _OUTBOX_SECONDS)
-    )
+    sent = _sent_before(now - _OUTBOX_SECONDS)
+    forgotten = await _forget(database, inbox, answered)
+    forgotten += await _forget(database, outbox, sent)
+    return forgotten + await _forget(database, receipt, told)
 
 
 def _sent_before(moment: float) -> Select[tuple[int]]:

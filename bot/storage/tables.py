@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-NEWEST = "0003"  # the revision in migrations/ that makes exactly these tables
+NEWEST = "0004"  # the revision in migrations/ that makes exactly these tables
 
 metadata = MetaData(
     naming_convention={
@@ -144,6 +144,20 @@ preset_version = Table(
     Column("sha256", Text, nullable=False),
     Column("content", Text, nullable=False),  # as `troupe preset export` writes it
     Column("first_seen_at", Float, nullable=False),
+)
+
+# What was sent for each answer; kept for a while only (retention.py).
+receipt = Table(
+    "receipt",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("turn", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # packed; receipts.py
+    Index("ix_receipt_conversation", "conversation", "id"),
+    Index("ix_receipt_at", "at"),
+    sqlite_autoincrement=True,
 )
 
 # The stories of characters. A vector is of use beside others of the same model only.

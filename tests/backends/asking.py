@@ -3,7 +3,7 @@
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Waiting
 from bot.errors import BackendError
 from bot.ports import Backend
 
@@ -42,6 +42,8 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                         answer.deltas.append(text)
                     case Finish():
                         answer.finish = piece
+                    case Waiting():
+                        assert not answer.deltas, "who is served does not wait"
     except BackendError as error:
         answer.error = error
     return answer

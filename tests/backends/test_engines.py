@@ -16,4 +16,4 @@ def test_an_engine_that_is_not_installed_is_said_with_the_remedy(
     settings = ProviderSettings(kind="llama_cpp", engine="xllamacpp")
 
     with pytest.raises(SettingsError, match="ENGINE=xllamacpp allows; install no_such"):
-        running(Start(tmp_path / "m.gguf", "local", settings, tmp_path))
+        running(Start(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path))

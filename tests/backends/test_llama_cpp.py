@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.prompting.budget import fit
+from bot.prompting.draft import Draft, units
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends.asking import ask, prompt
@@ -66,6 +68,36 @@ async def test_next_turn_reads_only_what_is_new(local: LlamaCpp) -> None:
 
     assert second.finish is not None
     assert second.finish.usage.cached_tokens > 150
+
+
+@pytest.mark.service
+async def test_count_is_what_the_engine_then_says_that_it_read(local: LlamaCpp) -> None:
+    asked = prompt("日本 🙂 <|im_end|> and so on", model="default", max_output_tokens=3)
+
+    answer = await ask(local, asked)
+
+    assert answer.finish is not None
+    assert await local.count(asked) == answer.finish.usage.prompt_tokens
+
+
+@pytest.mark.service
+async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: LlamaCpp) -> None:
+    said = [Message("user", "words " * 9), Message("assistant", "и слова 🙂 " * 5)] * 40
+    frame = prompt("and now?", model="default", max_output_tokens=3)
+    draft = Draft(frame, (), (), None, units(said), (), frame.messages[0])
+
+    fitted = await fit(draft, 500, local.count)
+    answer = await ask(local, fitted.prompt)
+
+    assert answer.finish is not None
+    assert 420 < answer.finish.usage.prompt_tokens == fitted.tokens <= 500
+
+
+@pytest.mark.service
+async def test_room_is_the_context_less_the_answer(local: LlamaCpp) -> None:
+    assert await local.room(prompt(model="default", max_output_tokens=96)) == 4000
+    assert await local.room(prompt(model="default", parameters={"max_tokens": 196})) == 3900
+    assert await local.room(prompt(model="default")) == 3072
 
 
 @pytest.mark.service
@@ -128,7 +160,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[Delta | Finish] = []
+    heard: list[Delta | Finish | Waiting] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):

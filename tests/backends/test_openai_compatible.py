@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 from inline_snapshot import snapshot
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
@@ -54,6 +54,26 @@ async def test_whole_prompt_goes_out(connect: Connect, service: FakeOpenAI) -> N
             "stop": ["Ann:", "Bob:"],
             "max_tokens": 300,
         }
+    )
+
+
+async def test_images_go_out_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
+    link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
+    seen = Message("user", "What is it?", (link, "What is it?", picture))
+
+    await ask(connect(), Prompt((seen,), "m", "room"))
+
+    assert service.log[0]["body"]["messages"] == snapshot(
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
+                    {"type": "text", "text": "What is it?"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                ],
+            }
+        ]
     )
 
 

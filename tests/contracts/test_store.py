@@ -12,7 +12,7 @@ from bot.chat.outgoing import Op, Outgoing, Sending
 from bot.chat.session import Claim, Heard, Turn
 from bot.errors import Fenced, Refused
 from bot.storage.migrating import alembic_config
-from bot.storage.tables import NEWEST, inbox, outbox
+from bot.storage.tables import NEWEST, inbox, outbox, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
@@ -156,6 +156,37 @@ async def test_a_new_session_hides_the_old_one_and_keeps_it(store: Store) -> Non
     session = await store.conversations.recall("telegram:5", 10)
     assert session.turns == (greeting,)
     assert session.number == 2
+
+
+async def test_forgetting_deletes_every_session_and_no_other_conversation(store: Store) -> None:
+    await store.inbox.hear([incoming(key="6:1", chat="6")], {})
+    other = await store.conversations.claim("telegram:6", "me", LEASE)
+    assert other is not None
+    elsewhere = await store.conversations.next(other)
+    assert elsewhere is not None
+    await store.conversations.finish(other, elsewhere, turns=[said("there")], outgoing=())
+    claim, heard = await under_work(store)
+    await store.conversations.finish(
+        claim, heard, turns=[said("CANARY"), said("CANARY")], outgoing=(), new_session=True
+    )
+
+    forgotten = await store.conversations.forget(claim)
+
+    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert (forgotten, left) == (2, ["there"])
+
+
+async def test_forgetting_leaves_no_text_that_could_never_be_sent(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "CANARY")])
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    await store.outbox.dead(row, "blocked")
+
+    await store.conversations.forget(claim)
+
+    left = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
+    assert left == [""]
 
 
 async def test_recall_gives_the_newest_turns_oldest_first(store: Store) -> None:

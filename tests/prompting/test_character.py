@@ -86,7 +86,9 @@ def test_a_second_person_marks_old_lines_too() -> None:
     assert "\nU2\n" in messages[0]["content"]
 
 
-@pytest.mark.parametrize(("naming", "seen"), [("add", "U1:hi"), ("not_add", "hi")])
+@pytest.mark.parametrize(
+    ("naming", "seen"), [("add", "U1:hi"), ("Add", "U1:hi"), ("not_add", "hi")]
+)
 def test_marks_can_be_asked_for_or_forbidden(naming: str, seen: str) -> None:
     character = Character("A", "P", user_name="U2", user_name_in_message=naming)
 
@@ -241,6 +243,28 @@ def test_the_hub_needs_its_library() -> None:
         Character.from_hub("owner/dataset/role", "A")
     with pytest.raises(CharacterError, match="write owner/dataset"):
         load_hub("dataset")
+
+
+def test_a_data_set_comes_through_the_hubs_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A stand-in for the library, which gives back what it was asked for.
+    (tmp_path / "datasets.py").write_text(
+        "def load_dataset(name, data_files, split):\n"
+        "    texts = [(f'{name} {data_files} {split}\\n', 'system_prompt'), ('x', 'P4AAAA==')]\n"
+        "    return [{'text': text, 'bge_zh_s15': vector} for text, vector in texts]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+
+    own = Character.from_hub("owner/set/role", "A", embedding=lambda _: [1.0])
+    known = Character("hutao")
+    del sys.modules["datasets"]
+
+    assert own.persona == "owner/set {'train': 'role.jsonl'} train\n"
+    assert list(own.vecs[0]) == [1.0]
+    assert known.role_name == "胡桃"
+    assert known.persona.endswith("\n{{RAG多对话|token<=1000|n<=5}}\n")
 
 
 def test_what_is_wrong_with_the_arguments_is_said() -> None:

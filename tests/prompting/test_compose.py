@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
-from bot.chat.prompt import Prompt, TemplateChoice
+from bot.chat.prompt import Image, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.budget import Fitted, costs, fit
@@ -108,7 +108,7 @@ def test_the_oldest_rounds_go_when_the_budget_is_small() -> None:
     turns = [user("one"), bot("two"), user("three"), bot("four")]
     result = composed(preset(max_input_tokens=30), turns)
     assert as_sent(result) == [("user", "three"), ("assistant", "four"), ("user", "and now?")]
-    assert [(one.section, one.tokens) for one in result.dropped] == [("history", 18)]
+    assert [(one.section, one.count) for one in result.dropped] == [("history", 2)]
 
 
 def test_history_never_begins_with_an_answer() -> None:
@@ -230,3 +230,9 @@ def test_values_cannot_move_to_another_role() -> None:
 
     assert system == ("system", f"In {evil}.")
     assert said == ("user", "Say: hi")
+
+
+def test_images_of_the_preset_stand_where_it_puts_them() -> None:
+    shown = [{"type": "image", "text": "https://x/y.png"}, {"type": "text", "text": "Look."}]
+    result = composed(preset(messages=[{"role": "user", "content": shown}]), [])
+    assert result.prompt.messages[0].parts == (Image("https://x/y.png"), "Look.")

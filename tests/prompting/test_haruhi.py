@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bot.embedding import Embedding, Vector
-from bot.errors import CharacterError
 from bot.prompting.character import Character
 from bot.prompting.haruhi_rows import decode_floats, decode_text, encode_floats
 from bot.prompting.haruhi_text import without_brackets
@@ -86,7 +85,7 @@ def differing(chosen: list[Case], make: Callable[[Case], object]) -> list[str]:
 def outcome(make: Callable[[Case], object], given: Case) -> object:
     try:
         return make(given)
-    except CharacterError:
+    except ValueError:
         return REFUSED
 
 

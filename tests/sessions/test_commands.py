@@ -15,6 +15,7 @@ from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.samples import incoming
 
 PRESETS: dict[str, Preset] = {
@@ -33,7 +34,7 @@ class Office:
         self.casting = Casting(
             PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
         )
-        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS)
+        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS, SqlReceipts(database))
         self.admin = True
         self.asked: list[Incoming] = []
 
@@ -63,7 +64,7 @@ async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
     assert await office.answering() == "nova"
 
 
-@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset"])
+@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset", "/forget"])
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -159,3 +160,9 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_forgetting_begins_anew(office: Office) -> None:
+    assert await office.does("/forget") == Reply(
+        "A new conversation begins.", new_session=True, forgets=True
+    )

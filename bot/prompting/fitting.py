@@ -1,0 +1,33 @@
+"""Fit a draft to its preset's budget and to its model's room, by whoever counts best."""
+
+from bot.chat.prompt import Prompt
+from bot.ports import Backend, Counts
+from bot.prompting.budget import Fitted, costs, fit
+from bot.prompting.draft import Draft
+from bot.prompting.preset import Preset
+from bot.prompting.tokens import count_tokens, counter
+
+
+async def fit_for(preset: Preset, draft: Draft, backend: Backend) -> Fitted:
+    """Count as the preset says, else as its backend does, else by an estimate.
+
+    Raises:
+        UserError: what must be in the prompt is too large.
+        BackendError: the backend cannot count, as it then could not answer.
+    """
+    limit, name = preset.max_input_tokens, preset.token_counter
+    if not isinstance(backend, Counts):
+        return await fit(draft, limit, counter(name).count if name else estimated)
+    room = await backend.room(draft.frame)
+    if name is None:
+        given = [one for one in (limit, room) if one is not None]
+        return await fit(draft, min(given, default=None), backend.count)
+    fitted = await fit(draft, limit, counter(name).count)
+    if room is None or await backend.count(fitted.prompt) <= room:
+        return fitted
+    return (await fit(fitted.draft, room, backend.count)).after(fitted)
+
+
+async def estimated(prompt: Prompt) -> int:
+    """What a prompt costs, roughly, where nobody can count it."""
+    return sum(costs(prompt.messages, count_tokens))

@@ -1,0 +1,50 @@
+"""Read a receipt: how many tokens each section of its prompt took."""
+
+import math
+from collections.abc import Sequence
+
+from bot.chat.receipt import Receipt, Span
+from bot.prompting.budget import costs
+from bot.prompting.tokens import count_tokens
+
+
+def prompt_tokens(receipt: Receipt) -> int:
+    """What the prompt cost: as the model said afterwards, else as it was counted before."""
+    return receipt.usage.prompt_tokens or receipt.tokens
+
+
+def tokens_by_span(receipt: Receipt) -> list[tuple[Span, int]]:
+    """Share the tokens of the prompt among its spans, by an estimate; together they are exact."""
+    read: dict[int, int] = {}  # letters of a message that belong to spans before
+    weights = [_weight(receipt, span, read) for span in receipt.layout]
+    shares = _shares(prompt_tokens(receipt), weights)
+    return list(zip(receipt.layout, shares, strict=True))
+
+
+def tokens_by_section(receipt: Receipt) -> dict[str, int]:
+    """In the order of the prompt."""
+    sections: dict[str, int] = {}
+    for span, tokens in tokens_by_span(receipt):
+        sections[span.section] = sections.get(span.section, 0) + tokens
+    return sections
+
+
+def _weight(receipt: Receipt, span: Span, read: dict[int, int]) -> int:
+    begin = read.get(span.message, 0)
+    if span.chars is None and not begin:
+        messages = receipt.prompt.messages[span.message : span.message + span.messages]
+        return sum(costs(messages, count_tokens))
+    end = None if span.chars is None else begin + span.chars
+    read[span.message] = end or 0
+    return 1 + sum(count_tokens([receipt.prompt.messages[span.message].content[begin:end]]))
+
+
+def _shares(whole: int, weights: Sequence[int]) -> list[int]:
+    """Divide a whole number in proportion; what rounding leaves goes to those who lost most."""
+    total = sum(weights) or 1
+    exact = [whole * weight / total for weight in weights]
+    shares = [math.floor(share) for share in exact]
+    most_lost = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
+    for index in most_lost[: whole - sum(shares)]:
+        shares[index] += 1
+    return shares

@@ -1,0 +1,99 @@
+"""Ask again what was asked for an answer of before, and show how the new answer differs."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import typer
+
+from bot.backends.registry import make_backend
+from bot.chat.prompt import Prompt
+from bot.chat.receipt import Receipt
+from bot.clock import SystemClock
+from bot.errors import SettingsError, UserError
+from bot.replying.writing import write
+from bot.settings import Settings, secrets_of
+from bot.storage.database import exists, opened
+from bot.storage.receipts import SqlReceipts
+from bot.telemetry.logs import Masking
+from bot.templates.rendering import Renderer
+
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+async def find_receipt(number: int, settings: Settings) -> Receipt:
+    """Read a receipt by its number; raises UserError when there is none."""
+    receipt = None
+    if exists(settings.sqlalchemy_url):
+        async with opened(settings.sqlalchemy_url) as database:
+            receipt = await SqlReceipts(database).find(number)
+    if receipt is None:
+        raise UserError(
+            f"no receipt {number}; /context in a chat tells the number of its last answer, and "
+            f"receipts are kept for {settings.receipt_days:g} days (TROUPE_RECEIPT_DAYS)"
+        )
+    return receipt
+
+
+async def replay(receipt: Receipt, settings: Settings) -> str:
+    """Send the same prompt to the same provider; gives both answers as one coloured text.
+
+    Raises:
+        SettingsError: the provider is not set up any more.
+        BackendError: it gives no answer.
+    """
+    provider = settings.providers.get(receipt.provider)
+    if provider is None:
+        raise SettingsError(f"the provider {receipt.provider!r} is not set up any more")
+    async with Renderer() as renderer:
+        backend = make_backend(receipt.provider, provider, settings.data_dir, renderer)
+        try:
+            written = await write(backend, receipt.prompt, _quietly, _quietly, SystemClock())
+        finally:
+            await backend.close()
+    return difference(receipt.answer, written.text)
+
+
+def _quietly(_event: object) -> None:
+    """Nobody watches this answer grow."""
+
+
+def difference(before: str, after: str) -> str:
+    """Both texts in one: what is only in the first is red, what is only in the second green."""
+    if before == after:
+        return f"{after}\n\nThe answer is the same, letter by letter.\n"
+    text = "".join(_marked(_WORD.findall(before), _WORD.findall(after)))
+    share = difflib.SequenceMatcher(None, before, after, autojunk=False).ratio()
+    return f"{text}\n\n{share:.0%} of both answers is the same.\n"
+
+
+def as_sent(receipt: Receipt, settings: Settings) -> str:
+    """The exact prompt as JSON, with every secret that we know of masked."""
+    prompt: dict[str, Any] = msgspec.to_builtins(receipt.prompt)
+    text = json.dumps(_without_defaults(prompt), ensure_ascii=False, indent=2)
+    return Masking(secrets_of(settings)).text(text) + "\n"
+
+
+def _without_defaults(prompt: dict[str, Any]) -> dict[str, Any]:
+    blank: dict[str, Any] = msgspec.to_builtins(Prompt((), "", ""))
+    shown = {key: value for key, value in prompt.items() if value != blank[key]}
+    shown["messages"] = [
+        {key: value for key, value in each.items() if value} for each in prompt["messages"]
+    ]
+    return shown
+
+
+def _marked(before: list[str], after: list[str]) -> Iterator[str]:
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for what, begin, end, new_begin, new_end in matcher.get_opcodes():
+        gone, new = "".join(before[begin:end]), "".join(after[new_begin:new_end])
+        if what == "equal":
+            yield new
+            continue
+        if gone:
+            yield typer.style(f"[-{gone}-]", fg="red")
+        if new:
+            yield typer.style(f"{{+{new}+}}", fg="green")

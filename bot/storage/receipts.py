@@ -1,0 +1,56 @@
+"""The receipts of answers, packed: a prompt of 1,600 tokens takes about two kilobytes."""
+
+import zlib
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, bindparam, select
+from typing_extensions import override
+
+from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, Heard
+from bot.ports import Receipts
+from bot.storage.database import Database
+from bot.storage.tables import receipt
+
+_FAST = 1  # half the time for a tenth more room
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Receipt).decode
+
+# Statements are made once: making one costs more than running it.
+_COLUMNS = select(receipt.c.id, receipt.c.content)
+_NEWEST = (
+    _COLUMNS.where(receipt.c.conversation == bindparam("held"))
+    .order_by(receipt.c.id.desc())
+    .limit(1)
+)
+_THIS = _COLUMNS.where(receipt.c.id == bindparam("wanted"))
+
+
+def to_row(claim: Claim, heard: Heard, one: Receipt, at: float) -> dict[str, object]:
+    return {
+        "conversation": claim.conversation,
+        "turn": heard.turn,
+        "at": at,
+        "content": zlib.compress(_encode(one), _FAST),
+    }
+
+
+class SqlReceipts(Receipts):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @override
+    async def newest(self, conversation: str) -> tuple[int, Receipt] | None:
+        asked = {"held": conversation}
+        return _read(await self._database.read(lambda c: c.execute(_NEWEST, asked).one_or_none()))
+
+    @override
+    async def find(self, number: int) -> Receipt | None:
+        asked = {"wanted": number}
+        found = _read(await self._database.read(lambda c: c.execute(_THIS, asked).one_or_none()))
+        return found[1] if found else None
+
+
+def _read(row: Row[*tuple[Any, ...]] | None) -> tuple[int, Receipt] | None:
+    return (row.id, _decode(zlib.decompress(row.content))) if row else None

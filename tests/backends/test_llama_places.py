@@ -1,0 +1,152 @@
+"""Conversations keep their places in a real model's memory."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.xllamacpp_engine import XllamacppEngine
+from bot.chat.prompt import Message, Prompt, Usage
+from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
+from tests.backends.asking import ask, prompt
+from tests.backends.local_model import lend_model
+
+pytestmark = pytest.mark.service
+
+SETTINGS = ProviderSettings(kind="llama_cpp", parallel=2, context_tokens=1024)
+SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind. " * 20)
+
+
+class House:
+    """A data directory, and the backend that works in it."""
+
+    def __init__(self, folder: Path, renderer: Renderer) -> None:
+        self.folder = folder
+        self._renderer = renderer
+        self.backend = LlamaCpp(SETTINGS, folder, renderer)
+
+    async def restart(self) -> None:
+        await self.backend.close()
+        self.backend = LlamaCpp(SETTINGS, self.folder, self._renderer)
+
+    async def turn(self, conversation: str, *said: Message) -> Usage:
+        asked = Prompt((SYSTEM, *said), "default", conversation, max_output_tokens=1)
+        answer = await ask(self.backend, asked)
+        assert answer.error is None
+        assert answer.finish is not None
+        return answer.finish.usage
+
+    def saved(self) -> list[Path]:
+        return list((self.folder / "slots").glob("*.state"))
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    await lend_model(tmp_path)
+    async with Renderer() as renderer:
+        house = House(tmp_path, renderer)
+        yield house
+        await house.backend.close()
+
+
+def words(*numbers: int) -> list[Message]:
+    """One side of a talk, of about 65 tokens a message."""
+    return [Message("user", f"{number} " + f"shelf number {number} " * 15) for number in numbers]
+
+
+async def test_every_turn_pays_for_its_own_tokens_also_after_a_restart(house: House) -> None:
+    for conversation in range(4):
+        await house.turn(str(conversation), *words(conversation))
+    between = await house.turn("0", *words(0, 10))
+
+    await house.restart()
+    after = await house.turn("1", *words(1, 11))
+
+    assert between.prompt_tokens - between.cached_tokens < 90
+    assert after.prompt_tokens - after.cached_tokens < 90
+
+
+async def test_new_conversation_shares_the_system_text_that_others_have_read(house: House) -> None:
+    first = await house.turn("a", *words(1))
+    second = await house.turn("b", *words(2))
+
+    assert first.cached_tokens == 0
+    assert second.prompt_tokens - second.cached_tokens < 90
+
+
+async def test_dropping_the_oldest_turns_moves_the_rest_up(house: House) -> None:
+    await house.turn("a", *words(1, 2, 3, 4))
+
+    shorter = await house.turn("a", *words(3, 4, 5))
+
+    assert shorter.prompt_tokens - shorter.cached_tokens < 120
+
+
+async def test_what_moves_up_in_one_s_own_place_does_not_in_another_s(house: House) -> None:
+    await house.turn("a", *words(1, 2, 3, 4))
+
+    other = await house.turn("b", *words(3, 4, 5))
+
+    assert other.prompt_tokens - other.cached_tokens > 150
+
+
+async def test_forgetting_deletes_the_files_and_the_place(house: House) -> None:
+    await house.turn("a", *words(1))
+    await house.restart()
+    assert len(house.saved()) == 1
+
+    await house.backend.forget("a")
+    assert house.saved() == []
+    await house.turn("a", *words(1))
+    await house.backend.forget("a")
+    again = await house.turn("a", *words(1))
+
+    assert again.cached_tokens == 0
+
+
+async def test_saved_places_are_for_our_eyes_only(house: House) -> None:
+    await house.turn("a", *words(1))
+    await house.restart()
+
+    folder = house.folder / "slots"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+async def test_killed_engine_finds_what_was_saved(house: House) -> None:
+    for conversation in range(3):  # the first one's place goes to the last one
+        await house.turn(str(conversation), *words(conversation))
+    psutil.Process().children()[-1].kill()
+
+    back = await house.turn("0", *words(0, 10))
+
+    assert back.prompt_tokens - back.cached_tokens < 90
+
+
+async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(house: House) -> None:
+    story = prompt("Tell me a very long story.", model="default", max_output_tokens=400)
+    took: list[float] = []
+    for _ in range(5):
+        async with aclosing(house.backend.generate(story)) as pieces:
+            await anext(pieces)
+        left = time.perf_counter()
+        engine = (await house.backend._model("default")).engine
+        assert isinstance(engine, XllamacppEngine)
+        await until_idle(engine._server)
+        took.append(time.perf_counter() - left)
+
+    assert min(took) < 0.1, took
+
+
+async def until_idle(server: httpx2.AsyncClient) -> None:
+    while True:
+        if not any(slot["is_processing"] for slot in (await server.get("/slots")).json()):
+            return
+        await asyncio.sleep(0.005)

@@ -1,0 +1,76 @@
+"""The receipt of an answer is kept with it, whole, and found again; on SQLite and PostgreSQL."""
+
+from dataclasses import replace
+
+from sqlalchemy import func, select, update
+
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
+from bot.chat.receipt import Dropped, Receipt, Span, Timings
+from bot.chat.session import Claim, Heard
+from bot.clock import SystemClock
+from bot.storage.receipts import SqlReceipts
+from bot.storage.retention import forget_old
+from bot.storage.tables import receipt
+from tests.contracts.conftest import Store
+from tests.samples import incoming
+
+RECEIPT = Receipt(
+    preset="nora",
+    preset_version=3,
+    provider="local",
+    prompt=Prompt(
+        (Message("system", "Be Nora. 日本"), Message("user", "a", (Image("https://x/y"), "a"))),
+        "m",
+        "telegram:5",
+        stop=("\nAnn:",),
+        parameters={"temperature": 0.5, "logit_bias": {"5": -100}, "seed": None},
+        template=TemplateChoice(strings={"user_template": "{{user}}"}),
+    ),
+    layout=(Span("system", 0, 1, 10), Span("stories", 1, 1, 3, "The Inn", 0.5), Span("newest", 1)),
+    dropped=(Dropped("history", "", "the budget was full", 12),),
+    tokens=120,
+    limit=1600,
+    answer="Hi 🙂",
+    reason=FinishReason.STOP,
+    usage=Usage(121, 100, 4),
+    timings=Timings(0.1, None, 2.5),
+)
+
+
+async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, Heard]:
+    await store.inbox.hear([incoming(key=key)], {})
+    claim = await store.conversations.claim("telegram:5", "me", 60)
+    assert claim is not None
+    heard = await store.conversations.next(claim)
+    assert heard is not None
+    return claim, heard
+
+
+async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: Store) -> None:
+    claim, heard = await under_work(store)
+    other = replace(RECEIPT, answer="And I am Nils.")
+    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT, other])
+    receipts = SqlReceipts(store.database)
+    assert await receipts.newest("telegram:5") == (2, other)
+    assert await receipts.find(1) == RECEIPT
+    assert await receipts.newest("telegram:6") is None
+    assert await receipts.find(99) is None
+
+
+async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT] * 2)
+    old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
+    await store.database.write(lambda c: c.execute(old).rowcount)
+    assert await forget_old(store.database, SystemClock(), 2) == 1
+    count = select(func.count(receipt.c.id))
+    assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
+
+
+async def test_receipts_are_forgotten_with_their_conversation(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT])
+
+    await store.conversations.forget(claim)
+
+    assert await SqlReceipts(store.database).find(1) is None

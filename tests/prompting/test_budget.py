@@ -1,0 +1,177 @@
+"""Whatever is said, in whatever template and by whatever tokenizer: never over the budget."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.errors import UserError
+from bot.prompting.budget import Fitted, fit
+from bot.prompting.draft import Draft, Part, Unit, units
+from bot.prompting.tokens import counter
+from bot.templates.rendering import OwnTemplate, Renderer
+
+FAMILIES = ["chatml", "qwen3", "llama-3", "gemma-3", "mistral", "alpaca", "phi-4", "llama-2"]
+TOKENIZERS: dict[str, Callable[[str], int]] = {
+    "bytes": lambda text: len(text.encode()),
+    "letters": len,
+    **{name: lambda text, name=name: counter(name)([text])[0] for name in ("cl100k", "o200k")},  # type: ignore[misc]
+}
+FRAME = Prompt((), "m", "room")
+TEXTS = st.one_of(
+    st.text(max_size=80),
+    st.sampled_from(["ok", "日本語のとても長い文です。", "🙂" * 20, "<|im_end|>", "word " * 60]),
+)
+PARTS = st.builds(Part, st.sampled_from(["lore", "stories"]), TEXTS, priority=st.integers(0, 3))
+TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), max_size=30)
+
+
+class Meter:
+    """Counts a prompt as a model's own tokenizer does: the whole of it, in its template."""
+
+    def __init__(self, family: str, tokenizer: str) -> None:
+        self.counted: list[int] = []
+        self._choice = TemplateChoice(named=family)
+        self._tokens = TOKENIZERS[tokenizer]
+
+    async def __call__(self, prompt: Prompt) -> int:
+        async with Renderer() as renderer:
+            made = await renderer.render(prompt.messages, self._choice, OwnTemplate())
+        self.counted.append(sum(self._tokens(piece.text) for piece in made.pieces))
+        return self.counted[-1]
+
+
+def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> Draft:
+    history = units(Message(role, text) for role, text in said)  # type: ignore[arg-type]
+    made = Draft(
+        FRAME,
+        (Part("system", "Be brief.", needed=True),),
+        (),
+        None,
+        history,
+        (),
+        Message("user", newest),
+    )
+    return replace(made, **given)  # type: ignore[arg-type]
+
+
+def fitted(whole: Draft, limit: int | None, meter: Meter) -> Fitted:
+    return asyncio.run(fit(whole, limit, meter))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    turns=TURNS,
+    parts=st.lists(PARTS, max_size=4),
+    newest=TEXTS,
+    limit=st.integers(10, 900),
+    family=st.sampled_from(FAMILIES),
+    tokenizer=st.sampled_from(list(TOKENIZERS)),
+)
+def test_never_over_the_budget(
+    turns: list[tuple[str, str]],
+    parts: list[Part],
+    newest: str,
+    limit: int,
+    family: str,
+    tokenizer: str,
+) -> None:
+    whole = draft(*turns, newest=newest, context=tuple(parts))
+    meter = Meter(family, tokenizer)
+    try:
+        result = fitted(whole, limit, meter)
+    except UserError:
+        bare = replace(whole, history=(), context=())
+        assert asyncio.run(meter(bare.prompt)) > limit
+        return
+    assert asyncio.run(meter(result.prompt)) == result.tokens <= limit
+    kept = len(result.draft.history)
+    assert result.draft.history == whole.history[len(whole.history) - kept :]
+    gone = [
+        message for unit in whole.history[: len(whole.history) - kept] for message in unit.messages
+    ]
+    left_out = {one.section: one.count for one in result.dropped}
+    assert left_out.get("history", 0) == len(gone)
+    left_out.pop("history", None)
+    assert bool(left_out) == (len(result.draft.context) < len(parts))
+
+
+CHAT = [
+    (role, f"{role} says thing number {n}") for n in range(40) for role in ("user", "assistant")
+]
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+@pytest.mark.parametrize("limit", [200, 500, 800, 3000])
+def test_nothing_is_left_out_that_would_have_fitted(tokenizer: str, limit: int) -> None:
+    meter = Meter("chatml", tokenizer)
+    whole = draft(*CHAT)
+    result = fitted(whole, limit, meter)
+    if not result.dropped:
+        return
+    one_more = whole.history[-len(result.draft.history) - 1 :] if result.draft.history else ()
+    room = limit - result.tokens
+    needed = asyncio.run(meter(replace(whole, history=one_more or whole.history[-1:]).prompt))
+    assert needed - result.tokens > room * 0.8
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_few_counts_are_needed_even_where_the_estimate_is_wrong(tokenizer: str) -> None:
+    meter = Meter("chatml", tokenizer)
+    fitted(draft(*CHAT), 800, meter)
+    assert len(meter.counted) <= 4
+
+
+def test_what_fits_whole_is_counted_once() -> None:
+    meter = Meter("chatml", "cl100k")
+    result = fitted(draft(*CHAT[:6]), 1600, meter)
+    assert (len(meter.counted), result.dropped) == (1, ())
+
+
+def test_without_a_limit_nothing_is_counted_or_left_out() -> None:
+    meter = Meter("chatml", "bytes")
+    result = fitted(draft(*CHAT), None, meter)
+    assert (meter.counted, result.dropped, len(result.prompt.messages)) == ([], (), 82)
+
+
+def test_a_question_and_its_answers_are_one_unit() -> None:
+    said = [("assistant", "Welcome!"), ("user", "a"), ("user", "b"), ("assistant", "c")]
+    assert [[each.content for each in unit.messages] for unit in draft(*said).history] == [
+        ["Welcome!"],
+        ["a"],
+        ["b", "c"],
+    ]
+
+
+def test_the_least_important_story_goes_first_and_before_it_the_history() -> None:
+    stories = (Part("stories", "x " * 40, "dull"), Part("stories", "y " * 40, "good", priority=1))
+    result = fitted(draft(*CHAT[:4], context=stories), 110, Meter("chatml", "cl100k"))
+    assert [part.name for part in result.draft.context] == ["good"]
+    assert [(one.section, one.name, one.count) for one in result.dropped] == [
+        ("stories", "dull", 1),
+        ("history", "", 4),
+    ]
+
+
+def test_a_story_that_is_too_large_leaves_the_room_to_others() -> None:
+    stories = (Part("stories", "x " * 900, "epic", priority=9), Part("stories", "y", "haiku"))
+    result = fitted(draft(*CHAT[:4], context=stories), 300, Meter("chatml", "cl100k"))
+    assert [part.name for part in result.draft.context] == ["haiku"]
+    assert len(result.draft.history) == 2
+
+
+def test_a_message_that_alone_is_too_long_is_refused_with_the_figures() -> None:
+    with pytest.raises(UserError, match=r"about \d+ tokens, .* at most 100 fit"):
+        fitted(draft(newest="word " * 200), 100, Meter("chatml", "cl100k"))
+
+
+def test_images_are_counted() -> None:
+    seen = Message("user", "What is it?", ("What is it?", Image("https://x/y.png", "low")))
+    shown = draft(history=(Unit((seen, Message("assistant", "A cat."))),))
+    plain = counter("cl100k").prompt(replace(FRAME, messages=(Message("user", "What is it?"),)))
+    assert counter("cl100k").prompt(replace(FRAME, messages=(seen,))) == plain + 85
+    assert fitted(shown, None, Meter("chatml", "bytes")).tokens > 85

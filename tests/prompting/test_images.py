@@ -1,0 +1,54 @@
+"""What an image costs: OpenAI's own examples, and files of every kind."""
+
+import base64
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.prompt import Image
+from bot.prompting.images import image_tokens, size_of
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+
+
+def jpeg(width: int, height: int) -> bytes:
+    preview = b"\xff\xe1" + struct.pack(">H", 3002) + b"\x00" * 3000
+    return (
+        b"\xff\xd8" + preview + b"\xff\xc2" + struct.pack(">HBHH", 17, 8, height, width) + bytes(9)
+    )
+
+
+def uri(data: bytes, kind: str = "png") -> Image:
+    return Image(f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"), [((1024, 1024), 765), ((2048, 4096), 1105), ((10, 10), 255)]
+)
+def test_it_costs_what_the_documentation_says(size: tuple[int, int], tokens: int) -> None:
+    assert image_tokens(uri(png(*size))) == tokens
+
+
+def test_low_detail_is_cheap_whatever_its_size() -> None:
+    assert image_tokens(Image("https://x/y.png", "low")) == 85
+
+
+def test_what_is_behind_a_link_counts_as_the_largest() -> None:
+    assert image_tokens(Image("https://x/y.png")) >= image_tokens(uri(png(2048, 4096)))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [uri(png(640, 480)), uri(jpeg(640, 480)), uri(b"GIF89a" + struct.pack("<HH", 640, 480))],
+)
+def test_the_size_is_read_from_the_file(image: Image) -> None:
+    assert size_of(image) == (640, 480)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xc0"]))
+def test_no_file_breaks_the_count(data: bytes, head: bytes) -> None:
+    assert 85 <= image_tokens(uri(head + data)) <= 85 + 170 * 8

@@ -1,0 +1,94 @@
+"""What `/context` shows of a receipt."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from bot.chat.prompt import FinishReason, Message, Prompt, Usage
+from bot.chat.receipt import Dropped, Receipt, Timings
+from bot.prompting.draft import Draft, Part, Unit
+from bot.prompting.receipts import tokens_by_section
+from bot.sessions.context import show_context
+
+DRAFT = Draft(
+    frame=Prompt((), "default", "telegram:5"),
+    system=(Part("system", "You are Nora. " * 10, needed=True), Part("lore", "It rains.", "Rain")),
+    pinned=(Message("user", "hi"), Message("assistant", "ho")),
+    summary=Part("summary", "They talked of the sea."),
+    history=(Unit((Message("user", "one " * 40), Message("assistant", "two " * 40))),),
+    context=(Part("stories", "Once at the inn …", "The Inn", score=0.834),),
+    newest=Message("user", "and now?"),
+)
+RECEIPT = Receipt(
+    preset="nora",
+    preset_version=3,
+    provider="local",
+    prompt=DRAFT.prompt,
+    layout=DRAFT.layout,
+    dropped=(
+        Dropped("stories", "An Epic", "larger than the room that was left", 1, 900, 0.91),
+        Dropped("history", "", "the budget was full", 12),
+    ),
+    tokens=187,
+    limit=1600,
+    answer="Hi.",
+    reason=FinishReason.STOP,
+    usage=Usage(190, 150, 4),
+    timings=Timings(0.21, 0.84, 3.2),
+)
+
+
+def test_an_admin_sees_bars_finds_and_what_was_left_out_and_why() -> None:
+    assert show_context(17, RECEIPT, for_admin=True) == snapshot("""\
+nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
+███░░░░░░░░░ system 43 (23%)
+█░░░░░░░░░░░ lore 4 (2%)
+█░░░░░░░░░░░ pinned 19 (10%)
+█░░░░░░░░░░░ summary 14 (7%)
+██████░░░░░░ history 100 (53%)
+█░░░░░░░░░░░ stories 6 (3%)
+█░░░░░░░░░░░ newest 4 (2%)
+lore: “Rain”
+stories: “The Inn” 0.83
+Left out: stories “An Epic” 0.91, about 900 tokens – larger than the room that was left
+Left out: the 12 oldest lines – the budget was full
+queued 0.2 s, first word after 0.8 s, written in 3.2 s, 4 tokens, 150 of the prompt's were cached
+The exact prompt, on the server: troupe replay 17 --show\
+""")
+
+
+def test_others_are_not_told_how_to_see_the_prompt() -> None:
+    assert "replay" not in show_context(17, RECEIPT, for_admin=False)
+
+
+def test_an_answer_without_usage_or_losses_is_shown_too() -> None:
+    bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
+    shown = show_context(17, bare, for_admin=False)
+    assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
+    assert "Nothing was left out." in shown
+
+
+def test_many_stories_do_not_make_a_long_answer() -> None:
+    stories = tuple(Part("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300))
+    crowded = replace(DRAFT, context=stories)
+    receipt = replace(RECEIPT, prompt=crowded.prompt, layout=crowded.layout)
+    receipt = replace(receipt, dropped=RECEIPT.dropped * 100)
+    assert len(show_context(17, receipt, for_admin=True)) < 2000
+
+
+@given(st.integers(0, 5000))
+def test_sections_always_sum_up_to_what_the_prompt_cost(tokens: int) -> None:
+    receipt = replace(RECEIPT, usage=Usage(), tokens=tokens)
+    assert sum(tokens_by_section(receipt).values()) == tokens
+
+
+@pytest.mark.parametrize("missing", ["system", "pinned", "history", "context"])
+def test_every_section_may_be_missing(missing: str) -> None:
+    empty: tuple[object, ...] = ()
+    draft = replace(DRAFT, summary=None, **{missing: empty})  # type: ignore[arg-type]
+    spans = {span.section: span for span in draft.layout}
+    assert spans["newest"].message == len(draft.prompt.messages) - 1
+    assert set(spans) <= {"system", "lore", "pinned", "history", "stories", "newest"}
