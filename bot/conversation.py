@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
+from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
@@ -29,12 +30,14 @@ from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
-from bot.replying.stream import LiveReply, final, keep_typing, standing
+from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +48,7 @@ _LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not 
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 
 
@@ -56,8 +60,10 @@ class Walk:
         *,
         conversations: Conversations,
         casting: Casting,
+        people: People,
         commands: CommandDesk,
         find_stories: FindStories,
+        summarizer: Summarizer,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -68,8 +74,10 @@ class Walk:
     ) -> None:
         self._conversations = conversations
         self._casting = casting
+        self._people = people
         self._commands = commands
         self._find_stories = find_stories
+        self._summarizer = summarizer
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -206,23 +214,27 @@ class Walk:
                 heard.incoming,
                 bot_name=preset.name,
                 answers=answers,
+                personas=await self._personas(session, heard.incoming),
                 stories=await self._find_stories(preset, heard.incoming.text),
+                summary=await self._summarizer.part(preset, claim.conversation),
             )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
-            written = await write(
-                backend,
-                fitted.prompt,
-                show,
-                lambda waiting: live.announce(standing(waiting)),
-                self._clock,
-            )
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+            notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+            raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
+        if any(one.section == "history" for one in fitted.dropped):
+            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            self._summarizer.want(preset, claim.conversation, kept)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
+
+    async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:
+        speakers = (turn.speaker.id for turn in session.turns if turn.speaker)
+        return await self._people.personas([incoming.author.id, *speakers], incoming.scopes)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:

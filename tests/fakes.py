@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Waiting
+from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
 from bot.chat.story import Vector
 from bot.errors import (
     CoordinatorDown,
@@ -146,14 +146,14 @@ class FakeSurface(Surface):
             raise self._refusals[call].popleft()
 
 
-Step = str | Waiting | asyncio.Event | Exception
+Step = str | Thought | Waiting | asyncio.Event | Exception
 
 
 class FakeBackend(Backend):
     """A model that plays scripts, one for each answer and the last one again and again.
 
-    A text or how one waits is said, an event is waited for, an error is raised. `prompts` is what
-    it was asked.
+    A text is said; a thought, or how one waits, is told; an event is waited for, an error is
+    raised. `prompts` is what it was asked.
     """
 
     def __init__(self, *scripts: Sequence[Step]) -> None:
@@ -162,7 +162,7 @@ class FakeBackend(Backend):
         self._scripts = deque(scripts or [["Hello."]])
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         self.prompts.append(prompt)
         script = self._scripts.popleft() if len(self._scripts) > 1 else self._scripts[0]
         ended = False
@@ -171,7 +171,7 @@ class FakeBackend(Backend):
                 match step:
                     case str():
                         yield Delta(step)
-                    case Waiting():
+                    case Thought() | Waiting():
                         yield step
                     case asyncio.Event():
                         await step.wait()

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import Thought, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
@@ -24,12 +24,15 @@ from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
+from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -110,11 +113,16 @@ class Stage:
         casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
+        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            people=People(choices),
+            commands=CommandDesk(
+                casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
+            ),
             find_stories=find_stories,
+            summarizer=self.summarizer,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -189,6 +197,14 @@ async def test_a_message_is_answered_once_and_remembered(database: Database) -> 
     assert stage.texts == ["Hi there."]
     assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(stage.backend.prompts) == 1
+
+
+async def test_who_somebody_says_to_be_reaches_the_model(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["My lord."]))
+    await stage.talk("/me a tall knight", "hello")
+    said = stage.backend.prompts[-1].messages[-1].content
+    assert said == "(Alice says of themselves: a tall knight)\n\nhello"
+    assert await stage.history() == [("user", "hello"), ("assistant", "My lord.")]
 
 
 async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:
@@ -273,6 +289,25 @@ async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
     assert await stage.history() == []
 
 
+async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([Thought("They greet"), go_on, Thought(" me."), "Hello."])
+    stage = Stage(database, backend=backend)
+    assert await growing(stage, go_on) == []
+    assert stage.texts == ["Hello."]
+    assert [call for call, _ in stage.surface.calls].count("typing") == 1
+    assert await stage.history() == [("user", "hello"), ("assistant", "Hello.")]
+
+
+async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend([Thought("Hm. "), Thought("No.")]))
+    await stage.talk("hello")
+    assert stage.texts == [
+        "⚠ The model thought about it, but gave no answer. Please try again or ask for less."
+    ]
+    assert await stage.history() == []
+
+
 async def test_a_message_that_is_too_long_is_refused_in_words_and_the_model_not_asked(
     database: Database,
 ) -> None:
@@ -322,6 +357,21 @@ async def test_context_shows_the_last_answer_s_receipt(database: Database) -> No
     await stage.talk("/context", "hello", "/context")
     assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
     assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
+async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:
+    wants = {"max_input_tokens": 60, "summary": {}}
+    stage = Stage(database, backend=FakeBackend(["Hi."]), preset=wants)
+    summing = asyncio.create_task(stage.summarizer.run())
+    for n in range(12):
+        await stage.talk(f"tell me of {n}")
+    summing.cancel()
+    await asyncio.wait([summing])
+    prompts = stage.backend.prompts
+    told = [one.messages[-1].content for one in prompts if one.conversation != CHAT]
+    assert told[0].startswith("Conversation:\nAlice: tell me of 0\n")
+    first = [one.messages[0] for one in prompts if one.conversation == CHAT][-1]
+    assert (first.role, first.content) == ("system", "What was said before, in short:\nHi.")
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
 from bot.backends.places import Places
-from bot.backends.sampling import output_limit, to_sampling
+from bot.backends.sampling import output_limit, stops, to_sampling
 from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
-from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.backends.thoughts import Thinking, opened_by, separated, thinking_of
+from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
@@ -55,7 +56,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
@@ -67,7 +68,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
 
     async def _answer(
         self, model: "_Model", prompt: Prompt, rendered: Rendered
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
@@ -113,10 +114,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         if len(self._counted) >= _MOST_COUNTED:
             self._counted.clear()
         self._counted[prompt.conversation] = prompt, rendered
-        try:
-            return len(await model.tokenizer.ids(rendered.pieces))
-        except EngineFailed as error:
-            raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
+        return len(await model.ids(rendered))
 
     @override
     async def room(self, prompt: Prompt) -> int | None:
@@ -124,7 +122,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         try:
             context = await model.engine.context_tokens()
         except EngineFailed as error:
-            raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
+            raise BackendUnavailable(f"{model.path.stem} does not tell its context") from error
         return context - (output_limit(prompt) or context // _ANSWER_SHARE)
 
     @override
@@ -134,6 +132,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
 
     @override
     async def forget(self, conversation: str) -> None:
+        self._counted.pop(conversation, None)
         for model in self._models.values():
             await model.places.forget(conversation)
         # ... and what models that are not loaded have left
@@ -175,27 +174,59 @@ class _Model:
     path: Path
     engine: Engine
     template: OwnTemplate
+    ends: tuple[str, ...]
+    thinking: Thinking
     tokenizer: Tokenizer
     places: Places
     line: FairQueue
 
+    async def ids(self, rendered: Rendered) -> list[int]:
+        """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
+        try:
+            return await self.tokenizer.ids(rendered.pieces)
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
+
     async def answer(
         self, prompt: Prompt, rendered: Rendered
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
-        ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
-        stop = tuple(dict.fromkeys(word for word in ends if word))
-        sampling, limit = to_sampling(prompt), output_limit(prompt)
+        stop = self._stops(prompt, rendered)
+        ends = self._ends(rendered) if self.thinking.words else stop
+        answer = self._answer(prompt, rendered, ends)
+        thinking = opened_by(self.thinking, rendered.pieces)
+        async with aclosing(separated(answer, thinking, stop)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _answer(
+        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str]
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
+        ids = await self.ids(rendered)
         try:
-            ids = await self.tokenizer.ids(rendered.pieces)
             async with self.places.seat(whose, ids) as seat:
-                question = Question(ids, stop, sampling, limit, seat.place, seat.own)
+                question = Question(ids, ends, sampling, limit, seat.place, seat.own, shown)
                 async with aclosing(self.engine.generate(question)) as pieces:
                     async for piece in pieces:
                         yield piece
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
+
+    def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+        """Every word that ends an answer."""
+        found = (*stops(prompt), *rendered.stop, *self.ends)
+        return tuple(dict.fromkeys(word for word in found if word))
+
+    def _ends(self, rendered: Rendered) -> tuple[str, ...]:
+        """What alone ends the engine's work for a model that thinks.
+
+        It would find a speaker's tag in a thought as well, and what closes one.
+        """
+        closing = {closes for _, closes in self.thinking.marks}
+        ends = dict.fromkeys((*rendered.stop, *self.ends))
+        return tuple(word for word in ends if word and word not in closing)
 
 
 @asynccontextmanager
@@ -210,6 +241,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
     start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running(start) as engine:
         tokens = await asyncio.to_thread(read_tokens, start.model)
+        special = (*tokens.control.values(), *tokens.added.values())
         saved = SavedPlaces(
             start.states,
             await asyncio.to_thread(fingerprint, start.model, engine.version),
@@ -222,6 +254,8 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
             start.model,
             engine,
             OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            tokens.ends,
+            thinking_of(tokens.chat_template, special),
             Tokenizer(engine, tokens),
             Places(engine, saved),
             FairQueue(engine.places, settings.most_waiting, clock),

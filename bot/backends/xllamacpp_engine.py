@@ -17,9 +17,10 @@ from typing_extensions import override
 
 from bot.backends import processor
 from bot.backends.completions import streamed
-from bot.backends.engines import Engine, EngineFailed, Question, Start
+from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
-from bot.chat.prompt import Delta, Finish
+from bot.backends.thoughts import NONE
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
 from bot.settings import ProviderSettings
 
@@ -44,13 +45,15 @@ class XllamacppEngine(Engine):
         child: Child,
         client: OpenAICompatible,
         server: httpx2.AsyncClient,
+        version: str,
     ) -> None:
         self._model = model
         self._settings = settings
         self._child = child
         self._client = client
         self._server = server
-        self._context_tokens: int | None = None  # once asked
+        self._version = version
+        self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
     @override
@@ -60,7 +63,7 @@ class XllamacppEngine(Engine):
     @property
     @override
     def version(self) -> str:
-        return f"xllamacpp {version('xllamacpp')}"
+        return self._version
 
     @property
     @override
@@ -68,9 +71,17 @@ class XllamacppEngine(Engine):
         return self._child.restarts
 
     @override
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
+
+    @override
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         body = to_wire(question, self._model)
-        return self._client.answer(Request("/completions", body, self._model, question.stop))
+        request = Request("/completions", body, self._model, question.stop, NONE)
+        return self._client.answer(request)
 
     @override
     async def tokenize(
@@ -94,13 +105,6 @@ class XllamacppEngine(Engine):
     async def text_of(self, token: int) -> str:
         answer = await self._post("/detokenize", {"tokens": [token]})
         return msgspec.json.decode(answer, type=_Text).content
-
-    @override
-    async def context_tokens(self) -> int:
-        if self._context_tokens is None:
-            slots = msgspec.json.decode(await self._get("/slots"), type=list[_Slot])
-            self._context_tokens = slots[0].n_ctx
-        return self._context_tokens
 
     @override
     async def save(self, place: int, file: str) -> int:
@@ -140,20 +144,17 @@ class XllamacppEngine(Engine):
                 with suppress(ProcessLookupError):
                     os.kill(self._child.pid, signal.SIGKILL)
 
-    async def _get(self, path: str) -> bytes:
-        return await self._answer("GET", path, None)
-
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
-        return await self._answer("POST", path, msgspec.json.encode(body))
+        return await self._ask("POST", path, msgspec.json.encode(body))
 
-    async def _answer(self, method: str, path: str, body: bytes | None) -> bytes:
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
             async with asyncio.timeout(self._settings.first_token_seconds):
                 answer = await self._server.request(method, path, content=body)
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
         if not answer.is_success:
-            raise EngineFailed(f"{self._model}: {path}: status {answer.status_code}")
+            raise EngineRefused(f"{self._model}: {path}: status {answer.status_code}")
         return answer.content
 
 
@@ -166,6 +167,14 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         SettingsError: the processor is too old for it.
     """
     processor.check(start.provider)
+    child = "bot.backends.xllamacpp_child"
+    async with served(start, child, f"xllamacpp {version('xllamacpp')}") as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def served(start: Start, module: str, version: str) -> AsyncIterator[XllamacppEngine]:
+    """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
     model = start.model.stem
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(private_folder(_SOCKET)))
@@ -184,7 +193,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         child = await stack.enter_async_context(
             supervised(
                 f"the engine of {model}",
-                _command(start, socket, key_file),
+                _command(start, module, socket, key_file),
                 ready=lambda: _answers(server),
                 log_file=start.data_dir / "llama-engine.log",
                 start_seconds=_START_SECONDS,
@@ -197,7 +206,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
             max_retries=0,
         )
         stack.push_async_callback(client.close)
-        yield XllamacppEngine(model, settings, child, client, server)
+        yield XllamacppEngine(model, settings, child, client, server, version)
 
 
 def to_wire(question: Question, model: str) -> bytes:
@@ -207,7 +216,7 @@ def to_wire(question: Question, model: str) -> bytes:
         **question.sampling,
         "stop": list(question.stop),
         # A control token has no text unless it is asked for; a stop without text is never found.
-        "preserved_tokens": list(question.stop),
+        "preserved_tokens": list(dict.fromkeys([*question.stop, *question.shown])),
         "model": model,
         "prompt": list(question.ids),
         "cache_prompt": True,
@@ -235,7 +244,7 @@ def _settings(start: Start, key: str) -> ProviderSettings:
     )
 
 
-def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
+def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:
     options = {
         "model": start.model,
         "socket": socket,
@@ -246,7 +255,7 @@ def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "bot.backends.xllamacpp_child", *words]
+    return [sys.executable, "-m", module, *words]
 
 
 async def _answers(server: httpx2.AsyncClient) -> bool:
@@ -261,6 +270,10 @@ class _Ids(msgspec.Struct):
     tokens: list[int]
 
 
+class _Slot(msgspec.Struct):
+    n_ctx: int
+
+
 class _Text(msgspec.Struct):
     content: str
 
@@ -271,7 +284,3 @@ class _Saved(msgspec.Struct):
 
 class _Restored(msgspec.Struct):
     n_restored: int
-
-
-class _Slot(msgspec.Struct):
-    n_ctx: int

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Role = Literal["system", "user", "assistant"]
 
@@ -25,6 +25,8 @@ class Message:
 
     @property
     def images(self) -> tuple[Image, ...]:
+        if not self.parts:  # as nearly always: this is asked for every message of every prompt
+            return ()
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
@@ -63,6 +65,13 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Others are served first; said before the first delta, and again from time to time."""
 
@@ -89,6 +98,10 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+
+
+Event: TypeAlias = Waiting | Thought | Delta | Finish
+"""What a model's answer is made of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 system -> the preset's own messages -> summary -> history -> what was found for the new message,
 what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
-with every message comes last. What of it fits in is chosen afterwards (budget.py).
+with every message comes last. A card's macros and lorebook are seen to at the end (staging.py);
+what of it all fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,9 @@ from bot.prompting.persona import Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
+from bot.prompting.scene import Room
 from bot.prompting.slots import asked, how_to_ask, read_slots
+from bot.prompting.staging import stage
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
@@ -37,13 +40,14 @@ def compose(
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
     summary: Part | None = None,
+    personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
     `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message. `stories` go where the persona wants
-    them (instructions.py).
+    instructions, and `found` beside the newest message. `personas` says who people are, by id;
+    `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
@@ -65,13 +69,15 @@ def compose(
         user_name=known[incoming.author.id],
         newest=incoming.text,
     )
-    system = filled.text
+    opening = filled.text
+    system = _cards_own(preset) if preset.macros else _part("system", opening, needed=True)
     pinned = [_pinned(one) for one in preset.messages]
-    if prompter := prompter_of(preset, system):
-        system, newest = _filled(prompter, newest.content)
+    if prompter := prompter_of(preset, opening):
+        instruction, newest = _filled(prompter, newest.content)
+        system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, earlier = [], []
-    return Draft(
+    draft = Draft(
         frame=Prompt(
             messages=(),
             model=preset.model,
@@ -85,7 +91,7 @@ def compose(
             character=name,
             asked_by=incoming.author.id,
         ),
-        system=(*_part("system", system, needed=True), *lore),
+        system=(*system, *lore),
         pinned=tuple(pinned),
         summary=summary,
         history=units(earlier),
@@ -93,6 +99,7 @@ def compose(
         newest=newest,
         stories=filled.stories,
     )
+    return stage(draft, Room(preset, session, incoming, turns, known, name, personas or {}))
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -115,6 +122,12 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
+def _cards_own(preset: Preset) -> list[Part]:
+    """A card says by itself how it is to be played; its macros are filled later (staging.py)."""
+    persona = _part("persona", preset.persona, needed=True)
+    return [*_part("system", preset.system, needed=True), *persona]
+
+
 def _pinned(one: PresetMessage) -> Message:
     parts: list[str | Image] = [
         part.text if part.type == "text" else Image(part.image_url, part.detail)
@@ -124,7 +137,7 @@ def _pinned(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:
+def _part(section: str, text: str | None, *, needed: bool = False, priority: int = 0) -> list[Part]:
     return [Part(section, text, needed=needed, priority=priority)] if text else []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message, Prompt
-from bot.chat.receipt import Span
+from bot.chat.receipt import Dropped, Span
 from bot.prompting.persona import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
@@ -44,6 +44,7 @@ class Draft:
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
     stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
+    left_out: tuple[Dropped, ...] = ()  # before it came to the budget
 
     @property
     def prompt(self) -> Prompt:

@@ -170,9 +170,9 @@ class LiveReply:
         if self._showing is not None and self._showing.done():
             self._showing.result()
 
-    def announce(self, notice: str) -> None:
-        """Show something of our own until the answer begins, which takes its place."""
-        self._draft.announce(notice)
+    def announce(self, waiting: Waiting) -> None:
+        """Show how one waits until the answer begins, which takes its place."""
+        self._draft.announce(standing(waiting))
         self._fresh.set()
 
     async def __aenter__(self) -> Self:

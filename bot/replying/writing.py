@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage, Waiting
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage, Waiting
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
@@ -26,6 +26,7 @@ class Written:
     usage: Usage
     first_word_seconds: float | None  # since the model was asked
     seconds: float
+    thoughts: str = ""  # what the model thought before; for those who run it, never for readers
 
 
 def receipt_of(
@@ -42,6 +43,7 @@ def receipt_of(
         tokens=fitted.tokens,
         limit=fitted.limit,
         answer=written.text,
+        thoughts=written.thoughts,
         reason=written.reason,
         usage=written.usage,
         timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
@@ -52,16 +54,17 @@ async def write(
     backend: Backend,
     prompt: Prompt,
     show: Callable[[str], None],
-    wait: Callable[[Waiting], None],
+    announce: Callable[[Waiting], None],
     clock: Clock,
 ) -> Written:
-    """Ask for an answer, and `show` it piece by piece as it comes; `wait` hears of a line.
+    """Ask for an answer, and `show` it piece by piece as it comes; `announce` waiting for it.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
     """
     echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
     said: list[str] = []
+    thoughts: list[str] = []
     end = Finish(FinishReason.STOP)
     asked = clock.monotonic()
     first_word: float | None = None
@@ -75,15 +78,17 @@ async def write(
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
                 match event:
-                    case Waiting():
-                        wait(event)
                     case Delta(text):
                         if first_word is None:
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
+                    case Thought(text):
+                        thoughts.append(text)
                     case Finish():
                         end = event
+                    case Waiting():
+                        announce(event)
     except BackendInterrupted:
         if not "".join(said).strip():
             raise
@@ -96,4 +101,5 @@ async def write(
         usage=end.usage,
         first_word_seconds=first_word,
         seconds=clock.monotonic() - asked,
+        thoughts="".join(thoughts).strip(),
     )

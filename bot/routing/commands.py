@@ -21,7 +21,16 @@ COMMANDS = (
             CommandSpec("reset", "go back to what the channel had before (admins)"),
         ),
     ),
-    CommandSpec("new", "begin a new conversation; the old one is kept"),
+    CommandSpec(
+        "new",
+        "begin a new conversation; the old one is kept",
+        (Option("greeting", "the number of the greeting to begin with", required=False),),
+    ),
+    CommandSpec(
+        "me",
+        "who you are here; begin with `everywhere` to mean all places, or say `clear`",
+        (Option("text", "I am a tall knight", required=False),),
+    ),
     CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
     CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),

@@ -1,5 +1,6 @@
 """Carry out what somebody commanded, and say so."""
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,11 @@ from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
+from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.context import show_context
+from bot.sessions.people import People
 
 _MAX_LISTED_CHARS = 100
 
@@ -38,10 +41,14 @@ class CommandDesk:
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
         receipts: Receipts,
+        people: People,
+        dice: random.Random | None = None,
     ) -> None:
         self._casting = casting
         self._may_change = may_change
         self._known = commands
+        self._people = people
+        self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._receipts = receipts
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
@@ -50,14 +57,14 @@ class CommandDesk:
             case "preset":
                 return await self._preset(command, incoming)
             case "new":
-                cast = await self._casting.cast(incoming.scopes)
-                return _begin("A new conversation begins.", cast.preset)
+                return await self._new(command.argument, incoming)
+            case "me":
+                return Reply(await self._people.me(command.argument, incoming))
             case "context":
                 return await self._context(incoming)
             case "forget":
                 await self._require_admin(incoming, "make me forget what was said here")
-                cast = await self._casting.cast(incoming.scopes)
-                return replace(_begin("A new conversation begins.", cast.preset), forgets=True)
+                return replace(await self._new("", incoming), forgets=True)
             case "help" | "start":
                 return await self._help(incoming)
             case name:
@@ -82,13 +89,27 @@ class CommandDesk:
         preset = self._casting.find(name)
         await self._require_admin(incoming)
         await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
-        return _begin(f"{preset.name} answers here from now on.", preset)
+        return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
         await self._casting.reset(incoming.scopes[0], incoming.author.id)
         cast = await self._casting.cast(incoming.scopes)
-        return _begin(f"Back to {cast.preset.name} ({_origin(cast, incoming)}).", cast.preset)
+        said = f"Back to {cast.preset.name} ({_origin(cast, incoming)})."
+        return self._begin(said, cast.preset, incoming)
+
+    async def _new(self, argument: str, incoming: Incoming) -> Reply:
+        number = int(argument) if argument.isascii() and argument.isdecimal() else None
+        if argument and (number is None or len(argument) > 3):
+            raise UserError("Which greeting? Give its number, for example: /new 2")
+        cast = await self._casting.cast(incoming.scopes)
+        return self._begin("A new conversation begins.", cast.preset, incoming, number)
+
+    def _begin(
+        self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
+    ) -> Reply:
+        greeting = greet(preset, incoming, dice=self._dice, number=number)
+        return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
@@ -143,11 +164,6 @@ def _cannot(name: str) -> UserError:
     if name == "ask":
         return UserError("There is nothing to fill in here; just write your message.")
     return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
-
-
-def _begin(said: str, preset: Preset) -> Reply:
-    greeting = preset.greeting
-    return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
 
 
 def _origin(cast: Cast, incoming: Incoming) -> str:

@@ -15,7 +15,7 @@ from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database
-from bot.storage.tables import conversation, inbox, outbox, receipt, turn
+from bot.storage.tables import conversation, inbox, outbox, receipt, summary, turn
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -72,6 +72,7 @@ _NEWEST = (
 _REMEMBER = insert(turn)
 _FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
 _FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("held"))
+_FORGET_SUMMARY = delete(summary).where(summary.c.conversation == bindparam("held"))
 _TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
     inbox.c.conversation == bindparam("held")
 )
@@ -179,8 +180,8 @@ class SqlConversations(Conversations):
     async def forget(self, claim: Claim) -> int:
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
-            connection.execute(_FORGET_UNSENT, {"held": claim.conversation})
-            connection.execute(_FORGET_RECEIPTS, {"held": claim.conversation})
+            for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
+                connection.execute(statement, {"held": claim.conversation})
             return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
 
         return await self._database.write(unit)

@@ -1,5 +1,6 @@
 """What people command is carried out for those who may, and said in words."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
+from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
@@ -24,6 +26,12 @@ PRESETS: dict[str, Preset] = {
         {"name": "assistant", "description": "A helper."},
         {"name": "translator", "prompter": {"kind": "chat", "instruction": "{from} to {to}:"}},
         {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
+        {
+            "name": "fox",
+            "greeting": "Hi, {{user}}.",
+            "alternate_greetings": ["Ho, {{user}}."],
+            "macros": True,
+        },
     )
 }
 HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
@@ -31,10 +39,16 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        self.casting = Casting(
-            PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
+        choices = SqlChoices(database, SystemClock())
+        self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
+        self.desk = CommandDesk(
+            self.casting,
+            self.may_change,
+            COMMANDS,
+            SqlReceipts(database),
+            People(choices),
+            random.Random(1),
         )
-        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS, SqlReceipts(database))
         self.admin = True
         self.asked: list[Incoming] = []
 
@@ -111,7 +125,13 @@ async def test_a_view_says_where_the_preset_comes_from(
 
 async def test_the_list_marks_who_answers(office: Office) -> None:
     assert (await office.does("/preset")).text == snapshot(
-        "→ assistant: A helper.\n· nova\n· translator\n(the default)"
+        """\
+→ assistant: A helper.
+· fox
+· nova
+· translator
+(the default)\
+"""
     )
 
 
@@ -160,6 +180,22 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_new_begins_with_the_greeting_that_was_asked_for(office: Office) -> None:
+    await office.does("/preset use fox")
+
+    assert (await office.does("/new 2")).greeting == "Ho, Alice."
+    assert (await office.does("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
+    with pytest.raises(UserError, match="Give its number"):
+        await office.does("/new two")
+
+
+async def test_me_is_carried_out_without_being_an_admin(office: Office) -> None:
+    office.admin = False
+
+    assert (await office.does("/me a knight")).text == "You are, here: a knight"
+    assert (await office.does("/me")).text == "You are: a knight"
 
 
 async def test_forgetting_begins_anew(office: Office) -> None:
