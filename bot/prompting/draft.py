@@ -64,7 +64,7 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
-    stories: tuple[Story, ...] = ()  # those that stand in the system text, with their scores
+    stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
     left_out: tuple[Dropped, ...] = ()  # before it came to the budget
 
     @property
@@ -79,7 +79,7 @@ class Draft:
     @property
     def layout(self) -> tuple[Span, ...]:
         """Where each section stands in the prompt."""
-        spans = [*_stretches(self.system, 0)]
+        spans = [*_stretches(self.system, 0, self.stories)]
         at = 1 if spans else 0
         for section, messages in (
             ("pinned", len(self.pinned)),
@@ -109,11 +109,22 @@ def units(messages: Iterable[Message]) -> tuple[Unit, ...]:
     return tuple(Unit(tuple(group)) for group in groups)
 
 
-def _stretches(parts: Iterable[Part], message: int) -> list[Span]:
-    return [
-        Span(part.section, message, 1, len(part.text) + len(_BETWEEN), part.name, part.score)
-        for part in parts
-    ]
+def _stretches(
+    parts: Iterable[Part], message: int, stories: Sequence[Story] = ()
+) -> Iterator[Span]:
+    for part in parts:
+        at = 0
+        for story in stories if part.section == "system" else ():
+            begin = part.text.find(story.text, at)
+            if begin < 0:  # a prompter has made something else of it
+                continue
+            if begin > at:
+                yield Span(part.section, message, 1, begin - at)
+            name = story.text.partition("\n")[0]
+            yield Span("stories", message, 1, len(story.text), name, story.score)
+            at = begin + len(story.text)
+        chars = len(part.text) + len(_BETWEEN) - at
+        yield Span(part.section, message, 1, chars, part.name, part.score)
 
 
 def _system_message(parts: Sequence[Part]) -> list[Message]:
