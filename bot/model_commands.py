@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bot.backends import hub, machine, models
+from bot.backends import devices, hub, machine, models
 from bot.backends.model_facts import Facts, read_facts
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings, read_settings
@@ -75,6 +75,7 @@ def _tell_facts(model: Path) -> None:
         "kind": " ".join([facts.architecture, _count(facts.parameters), facts.quantization]),
         "context": f"{facts.context_tokens} tokens at most",
         "memory": "; ".join(_memory(facts, _local())),
+        "devices": "; ".join(devices.seen()) or "the engine that comes with Troupe does not run",
     }.items():
         _tell(f"  {name:<9} {value}")
 

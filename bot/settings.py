@@ -4,7 +4,15 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -71,6 +79,7 @@ class ProviderSettings(Part):
     saved_mib: int = Field(4096, ge=0)  # conversations' places on disk; 0: none
     saved_days: float = Field(7, gt=0)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
+    gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
     idle_seconds: float = Field(15, gt=0)
