@@ -12,6 +12,7 @@ from bot.app import presets_folder, running
 from bot.backends.registry import parameter_problems
 from bot.check import check as check_everything
 from bot.errors import PresetError, TroupeError, UserError
+from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.model_commands import model_app
@@ -86,7 +87,7 @@ def render(
     else:
         settings = read_settings()
         chosen = find_preset(
-            load_presets(presets_folder(settings)), preset or settings.default_preset
+            load_playable(presets_folder(settings)), preset or settings.default_preset
         )
         shown = _run(preset_prompt(chosen, said, view, settings))
     if view is View.TOKENS:

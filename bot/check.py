@@ -7,10 +7,11 @@ from bot.backends import models
 from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
+from bot.importers.character_files import load_playable
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
-from bot.prompting.presets import find_preset, load_presets
+from bot.prompting.presets import find_preset
 from bot.settings import Settings, unknown_variables
 from bot.storage.data_dir import made
 from bot.storage.database import opened
@@ -58,7 +59,7 @@ def _no_typos(tell: Tell) -> bool:
 
 
 def _read(settings: Settings) -> dict[str, Preset]:
-    return load_presets(presets_folder(settings))
+    return load_playable(presets_folder(settings))
 
 
 async def _presets(settings: Settings) -> str:

@@ -34,6 +34,7 @@ from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class Walk:
         conversations: Conversations,
         casting: Casting,
         commands: CommandDesk,
+        find_stories: FindStories,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -68,6 +70,7 @@ class Walk:
         self._conversations = conversations
         self._casting = casting
         self._commands = commands
+        self._find_stories = find_stories
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -198,7 +201,14 @@ class Walk:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
-            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                answers=answers,
+                stories=await self._find_stories(preset, heard.incoming.text),
+            )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())

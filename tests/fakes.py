@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import struct
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence, Set
 from dataclasses import dataclass, field
@@ -12,8 +13,15 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
-from bot.errors import CoordinatorDown, OutcomeUnknown, PlatformError, Vanished
-from bot.ports import Backend, Clock, Coordinator, Surface
+from bot.chat.story import Vector
+from bot.errors import (
+    CoordinatorDown,
+    EmbeddingFailed,
+    OutcomeUnknown,
+    PlatformError,
+    Vanished,
+)
+from bot.ports import Backend, Clock, Coordinator, Embedder, Surface
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -269,3 +277,49 @@ class FakeCoordinator(Coordinator):
         if self.down:
             raise CoordinatorDown("the fake is down")
         return self._queues[queue]
+
+
+class FakeEmbedder(Embedder):
+    """Texts mean alike that share words; each of `WORDS` is a direction of its own."""
+
+    WORDS = ("lamp", "storm", "gull", "tea")
+
+    def __init__(self, model_id: str = "words") -> None:
+        self._model_id = model_id
+        self.down = False
+        self.read: list[str] = []  # the passages, in order
+        self.asked: list[str] = []
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._model_id
+
+    @override
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        self._check_up()
+        self.read += texts
+        return [self._vector(text) for text in texts]
+
+    @override
+    async def query(self, text: str) -> Vector:
+        self._check_up()
+        self.asked.append(text)
+        return self._vector(text)
+
+    @override
+    async def check(self) -> str:
+        return "a fake"
+
+    @override
+    async def close(self) -> None:
+        self.down = True
+
+    def _check_up(self) -> None:
+        if self.down:
+            raise EmbeddingFailed("the fake is down")
+
+    def _vector(self, text: str) -> Vector:
+        counts = [text.lower().count(word) + 0.01 for word in self.WORDS]
+        length = sum(count * count for count in counts) ** 0.5
+        return struct.pack("<4f", *(count / length for count in counts))

@@ -18,10 +18,12 @@ from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -94,6 +96,7 @@ class Stage:
         owner: str = "me",
         surface: FakeSurface | None = None,
         clock: FakeClock | None = None,
+        find_stories: FindStories = no_stories,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -111,6 +114,7 @@ class Stage:
             conversations=self.conversations,
             casting=casting,
             commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            find_stories=find_stories,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -618,3 +622,21 @@ async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
     await stage.talk("hello")
     await settle()
     assert asyncio.all_tasks() == before
+
+
+async def test_stories_are_found_by_what_was_said_and_stand_in_the_prompt(
+    database: Database,
+) -> None:
+    async def find(preset: Preset, newest: str) -> FoundStories:
+        assert (preset.name, newest) == ("nora", "Was there a storm?")
+        return {newest: [Story(0, "A storm took the roof.", 0.9)]}
+
+    backend = FakeBackend(["Yes."])
+    persona: dict[str, object] = {"persona": "You keep a light.\n{{RAG-dialogue}}"}
+    stage = Stage(database, backend=backend, preset=persona, find_stories=find)
+
+    await stage.talk("Was there a storm?")
+
+    assert backend.prompts[0].messages[0].content == (
+        "You keep a light.\n###\nA storm took the roof."
+    )

@@ -21,6 +21,10 @@ class EngineFailed(Exception):
     """The engine did not do what it was asked; it may have died."""
 
 
+class EngineRefused(EngineFailed):
+    """It lives, and says no to this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One generation."""
@@ -76,7 +80,10 @@ class Engine(Protocol):
         ...
 
     async def restore(self, place: int, file: str) -> int:
-        """Read a place's state from such a file; gives its tokens."""
+        """Read a place's state from such a file; gives its tokens.
+
+        Raises `EngineRefused` when the file is no state that it can use.
+        """
         ...
 
     async def erase(self, place: int) -> None: ...

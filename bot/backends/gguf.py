@@ -1,4 +1,4 @@
-"""Read what a GGUF file says of itself: of its model, its tokens, its chat template.
+"""Read what a GGUF file says of itself: of its model, its tokens, its chat template, its pooling.
 
 Its weights are counted, not read.
 """
@@ -22,6 +22,7 @@ _NUMBERS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?"))) | {
 }
 _TEXT: Final = 8
 _ARRAY: Final = 9
+_POOLING: Final = ".pooling_type"  # behind the name of the architecture
 _MOST_DIMENSIONS: Final = 4  # as in ggml
 _UNREAD: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long, and no use
 _ENDS: Final = ("eos", "eot", "eom")
@@ -52,6 +53,17 @@ class Header:
 def read_tokens(path: Path) -> Tokens:
     """Raise SettingsError when the file cannot be read as GGUF."""
     return _tokens(read_header(path).values)
+
+
+def read_pooling(path: Path) -> int | None:
+    """How the model makes one vector of many, by llama.cpp's number; None if it does not say.
+
+    Raises:
+        SettingsError: the file cannot be read as GGUF.
+    """
+    values = read_header(path).values
+    found = next((value for key, value in values.items() if key.endswith(_POOLING)), None)
+    return found if isinstance(found, int) else None
 
 
 def read_header(path: Path) -> Header:

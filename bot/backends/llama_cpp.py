@@ -24,18 +24,18 @@ from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Counts, Remembers, Tokenizes
+from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
+_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _MOST_COUNTED = 256
 _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
 _BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
-_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 
 
-class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
+class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -152,13 +152,9 @@ class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
             what = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
 
-    async def start(self) -> None:
-        """Load the default model now rather than at the first question.
-
-        Raises:
-            BackendUnavailable: there is none, or it does not start.
-        """
-        await self._model("default")
+    @override
+    async def warm(self, model: str) -> None:
+        await self._model(model)
 
     async def _model(self, word: str) -> "_Model":
         try:

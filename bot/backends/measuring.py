@@ -34,7 +34,7 @@ async def measure(
     backend = LlamaCpp(chosen, data_dir, renderer)
     try:
         begun = time.perf_counter()
-        await backend.start()
+        await backend.warm("default")
         loaded = f"loads in {time.perf_counter() - begun:.1f} s"
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from bot.backends.engines import Engine, EngineFailed
+from bot.backends.engines import Engine, EngineFailed, EngineRefused
 from bot.backends.saved_places import Saved, SavedPlaces, Whose
 
 _log = structlog.get_logger(__name__)
@@ -157,8 +157,9 @@ class Places:
             return
         if len(place.ids) >= _WORTH_SAVING:
             try:
-                await self._engine.save(place.number, self._saved.part(place.whose))
-                self._saved.keep(place.whose, place.ids)
+                tokens = await self._engine.save(place.number, self._saved.part(place.whose))
+                if tokens >= _WORTH_SAVING:  # fewer than asked: it was stopped while it read
+                    self._saved.keep(place.whose, place.ids[:tokens])
             except (EngineFailed, OSError) as error:  # it will have to be read again
                 _log.warning("place_not_saved", place=place.number, reason=str(error))
                 return
@@ -169,7 +170,8 @@ class Places:
             await self._engine.restore(place.number, saved.file)
         except EngineFailed as error:
             _log.warning("place_not_restored", place=place.number, reason=str(error))
-            self._saved.drop(saved.file)
+            if isinstance(error, EngineRefused):
+                self._saved.drop(saved.file)
             place.empty()
             return False
         place.ids = saved.ids

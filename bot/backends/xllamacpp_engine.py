@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from bot.backends import processor
 from bot.backends.completions import streamed
-from bot.backends.engines import Engine, EngineFailed, Question, Start
+from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
 from bot.backends.thoughts import NONE
 from bot.chat.prompt import Delta, Finish, Thought
@@ -154,7 +154,7 @@ class XllamacppEngine(Engine):
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
         if not answer.is_success:
-            raise EngineFailed(f"{self._model}: {path}: status {answer.status_code}")
+            raise EngineRefused(f"{self._model}: {path}: status {answer.status_code}")
         return answer.content
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.engines import Engine, EngineFailed, Question
+from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 
@@ -17,6 +17,7 @@ class FakeEngine(Engine):
         self.saves = 0
         self.erased: list[int] = []
         self.broken_saves = False
+        self.dead = False
         self._folder = folder
         self._deaths = 0
 
@@ -84,11 +85,13 @@ class FakeEngine(Engine):
 
     @override
     async def restore(self, place: int, file: str) -> int:
+        if self.dead:
+            raise EngineFailed("nobody answers")
         with suppress(OSError, ValueError):
             text = (self._folder / file).read_text(encoding="ascii")
             self.held[place] = [int(token) for token in text.split(",")]
             return len(self.held[place])
-        raise EngineFailed(f"{file} is no state")
+        raise EngineRefused(f"{file} is no state")
 
     @override
     async def erase(self, place: int) -> None:

@@ -44,7 +44,7 @@ async def local(
     await lend_model(tmp_path)
     settings = ProviderSettings(kind="llama_cpp", engine=request.param)
     backend = LlamaCpp(settings, tmp_path, renderer)
-    await backend.start()
+    await backend.warm("default")
     yield backend
     await backend.close()
 
@@ -208,7 +208,7 @@ async def test_stuck_engine_is_killed_and_replaced(
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
     local = LlamaCpp(quick, tmp_path, renderer)
-    await local.start()
+    await local.warm("default")
     stuck = engine()
     stuck.suspend()
 

@@ -249,6 +249,26 @@ async def test_damaged_file_is_deleted_and_read_anew(room: Room) -> None:
     assert not [path for path in room.folder.glob("*.state") if path.read_text() == "no state"]
 
 
+async def test_death_while_a_file_is_read_does_not_cost_the_file(room: Room) -> None:
+    for number in (1, 2, 3):
+        await room.ask(str(number), said(number))
+    room.engine.dead = True
+    await room.ask("1", said(1, 700))
+    room.engine.dead = False
+    room.engine.die()
+
+    assert await room.ask("1", said(1, 700)) == 600
+
+
+async def test_stopped_reading_is_saved_as_far_as_it_came(room: Room) -> None:
+    await room.ask("a", said(1))
+    room.engine.held[0] = said(1, 200)
+    await room.places.save_all()
+    room.restart()
+
+    assert await room.ask("b", said(1, 700)) == 200
+
+
 async def test_asking_at_once_gives_everybody_a_place_of_their_own(tmp_path: Path) -> None:
     room = Room(tmp_path / "slots", places=4)
 

@@ -127,7 +127,7 @@ async def ours(data_dir: Path, seed: int, engine: str) -> Run:
     async with Renderer() as renderer:
         for visitors in (order(seed), list(range(CONVERSATIONS))):
             backend = LlamaCpp(settings, data_dir, renderer)
-            await backend.start()
+            await backend.warm("default")
             try:
                 for visitor in visitors:
                     await run.ask(backend, visitor)

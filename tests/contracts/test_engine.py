@@ -86,6 +86,11 @@ async def test_an_answer_ends_with_its_reason_and_its_usage(engine: Engine) -> N
     assert answer.finish.usage.output_tokens == 8
 
 
+async def test_it_says_how_much_a_place_holds(engine: Engine) -> None:
+    assert await engine.context_tokens() == CONTEXT_TOKENS
+    assert engine.places == 3
+
+
 async def test_an_answer_ends_at_its_limit(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("Tell me a long story."), most=5)
 
