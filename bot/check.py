@@ -1,9 +1,11 @@
 """Look at everything an operator set up, and say what is wrong and how to mend it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from bot.app import make_backends, make_platforms, presets_folder, stories_of
+from bot.backends import models
 from bot.backends.embedders import make_embedder
+from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
@@ -44,6 +46,8 @@ async def check(settings: Settings, tell: Tell) -> bool:
         async with Renderer() as renderer:
             for name, backend in make_backends(settings, _read(settings), renderer).items():
                 await look(f"provider {name}", _backend(backend))
+            for model, measured in _models(settings, renderer):
+                await look(f"model {model}", measured)
     return all(results)
 
 
@@ -79,6 +83,13 @@ async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> N
                 await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
             except TemplateError as error:
                 raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
+
+
+def _models(settings: Settings, renderer: Renderer) -> Iterator[tuple[str, Awaitable[str]]]:
+    """The installed models, each with its trial on this machine."""
+    own = [each for each in settings.providers.values() if each.kind == "llama_cpp"]
+    for model in models.installed(settings.data_dir) if own else ():
+        yield model.name, measure(model.path, own[0], settings.data_dir, renderer)
 
 
 async def _database(settings: Settings) -> str:
