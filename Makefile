@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check lint soak lock clean
+.PHONY: run test check lint bindings soak lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run
 
-test: lint ## everything that CI runs
+test: lint $(if $(CI),bindings) ## everything that CI runs
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
 	@$(BIN)/python -m pytest -q -m "service and not soak" # one after the other: they start servers
 
@@ -21,6 +21,9 @@ lint: $(VENV)/.installed-test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+
+bindings: $(VENV)/.installed-test ## the second engine for local models; it compiles, once
+	@tests/bindings.sh $(BIN)/python
 
 soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
 	@$(BIN)/python -m pytest -q -m soak --timeout 7200

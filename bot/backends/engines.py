@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from importlib import import_module  # noqa: TID251 # the plug registry of the engines
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from bot.chat.prompt import Delta, Finish
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -35,6 +35,7 @@ class Question:
     max_output_tokens: int | None = None
     place: int | None = None  # None: any
     own: bool = False  # the place holds only this conversation: a gap in it may be closed
+    shown: Sequence[str] = ()  # control tokens that must come as text
 
 
 class Engine(Protocol):
@@ -62,7 +63,7 @@ class Engine(Protocol):
         """How much one place holds: what was asked for, or the model's own limit."""
         ...
 
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Answer as `Backend.generate` does; closing the generator stops the model."""
         ...
 
@@ -113,8 +114,24 @@ class Start:
 # The folder of states exists. Raises `ChildFailed` or `SettingsError` when it does not start.
 Running: TypeAlias = Callable[[Start], AbstractAsyncContextManager[Engine]]
 
-# By the setting's word: the package that it needs, and where its `running` is. Best first.
-_ENGINES = {"xllamacpp": ("xllamacpp", "bot.backends.xllamacpp_engine")}
+
+class _Kind(NamedTuple):
+    package: str  # that it needs
+    module: str  # where its `running` is
+    remedy: str
+
+
+# By the setting's word, best first.
+_ENGINES = {
+    "xllamacpp": _Kind(
+        "xllamacpp", "bot.backends.xllamacpp_engine", "`pip install xllamacpp` brings it"
+    ),
+    "llama_cpp_python": _Kind(
+        "llama_cpp",
+        "bot.backends.llama_python_engine",
+        "`pip install 'troupe[llama-cpp]'` compiles it, in some minutes",
+    ),
+}
 
 
 def running(start: Start) -> AbstractAsyncContextManager[Engine]:
@@ -124,13 +141,17 @@ def running(start: Start) -> AbstractAsyncContextManager[Engine]:
         SettingsError: it is not installed; the text says what to do.
     """
     wanted = start.settings.engine
-    for name, (package, module) in _ENGINES.items():
-        if wanted in {"auto", name} and find_spec(package) is not None:
-            run: Running = import_module(module).running
+    installed = [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
+    for name in installed:
+        if wanted in {"auto", name}:
+            run: Running = import_module(_ENGINES[name].module).running
             return run(start)
     setting = f"TROUPE_PROVIDERS__{start.provider.upper()}__"
-    raise SettingsError(
-        f"no engine for local models is installed that {setting}ENGINE={wanted} allows; "
-        f"install {' or '.join(package for package, _ in _ENGINES.values())}, or set "
-        f"{setting}KIND=openai and {setting}BASE_URL to a server that has a model"
+    missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
+    otherwise = (
+        f"unset {setting}ENGINE for the default, {installed[0]}"
+        if installed
+        else f"set {setting}KIND=openai and {setting}BASE_URL to a server that has a model"
     )
+    remedy = _ENGINES[missing].remedy
+    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {otherwise}")

@@ -25,7 +25,8 @@ from bot.backends.connection import HttpRefusal, connect, request_options
 from bot.backends.counting import PromptCounter
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.backends.thoughts import ANY, Thinking
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock, Counts
@@ -36,6 +37,7 @@ _CHECK_SECONDS = 10.0
 _PROMPT_DELTAS = 4  # these come as soon as they can; a short answer has no more
 _SIP_SECONDS = 0.04  # far less than any chat's pace of edits
 _FULL_CHUNK_BYTES = 4096  # more is waiting: read on
+_AT_ONCE_SECONDS = 0.001
 _CUT_OFF = "The model stopped in the middle of its answer."
 _LISTS_NO_MODELS = frozenset({404, 405, 501})
 
@@ -48,6 +50,7 @@ class Request:
     body: bytes
     model: str  # for what is said when it fails
     stop: Sequence[str]  # searched for here, whatever the service does
+    thinking: Thinking = ANY
 
 
 class OpenAICompatible(Backend, Counts):
@@ -76,7 +79,7 @@ class OpenAICompatible(Backend, Counts):
         self._options = request_options(settings)
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = self._model(prompt.model)
         request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
         async with aclosing(self.answer(request)) as pieces:
@@ -93,7 +96,7 @@ class OpenAICompatible(Backend, Counts):
     async def room(self, prompt: Prompt) -> int | None:
         return None  # a service refuses what is too long, and says so
 
-    async def answer(self, request: Request) -> AsyncGenerator[Delta | Finish, None]:
+    async def answer(self, request: Request) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Send a request that is ready; behaves as `generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.call()
@@ -105,7 +108,7 @@ class OpenAICompatible(Backend, Counts):
             try:
                 async with aclosing(self._attempt(request, deadline)) as pieces:
                     async for piece in pieces:
-                        shown = True
+                        shown = shown or isinstance(piece, Delta)
                         yield piece
             except Fault as fault:
                 self._breaker.record(self._clock.monotonic(), well=not fault.ill)
@@ -164,8 +167,9 @@ class OpenAICompatible(Backend, Counts):
 
     async def _attempt(
         self, request: Request, deadline: float
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
+        loop = asyncio.get_running_loop()
         clocks = Clocks(self._settings, self._endpoint, deadline)
         response = await clocks.within(self._post(request))
         try:
@@ -173,19 +177,26 @@ class OpenAICompatible(Backend, Counts):
             deltas = 0
             async with aclosing(response.aiter_raw()) as chunks:
                 while not reading.done:
+                    asked = loop.time()
                     chunk = await self._next(chunks, reading, clocks)
+                    at_once = loop.time() - asked < _AT_ONCE_SECONDS
                     heard = reading.feed(chunk) if chunk else reading.end()
                     if heard.progress:
                         clocks.progress(spoken=bool(heard.text))
                     if reading.reason is not None:
                         clocks.finished()
+                    if heard.thought:
+                        yield Thought(heard.thought)
                     if heard.text:
                         yield Delta(heard.text)
                         deltas += 1
                     if heard.fault and reading.reason is None:
                         raise heard.fault
-                    flows = deltas > _PROMPT_DELTAS and len(chunk) < _FULL_CHUNK_BYTES
-                    if flows and reading.reason is None:
+                    # Some transports give one event at a time, however many have come meanwhile.
+                    more = len(chunk) >= _FULL_CHUNK_BYTES or (
+                        at_once and chunk.count(b"data:") < 2
+                    )
+                    if deltas > _PROMPT_DELTAS and not more and reading.reason is None:
                         await asyncio.sleep(_SIP_SECONDS)
         finally:
             await response.aclose()
@@ -197,7 +208,14 @@ class OpenAICompatible(Backend, Counts):
             raise faults.garbled(self._endpoint, "a web page")
         streamed = kind != "application/json"
         now = self._clock.now()
-        return Reading(self._endpoint, request.model, stop=request.stop, streamed=streamed, now=now)
+        return Reading(
+            self._endpoint,
+            request.model,
+            stop=request.stop,
+            streamed=streamed,
+            now=now,
+            thinking=request.thinking,
+        )
 
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reading: Reading, clocks: Clocks

@@ -21,7 +21,8 @@ from bot.backends.completions import streamed
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
 from bot.backends.retrying import CircuitBreaker
-from bot.chat.prompt import Delta, Finish
+from bot.backends.thoughts import NONE
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
 from bot.settings import ProviderSettings
 
@@ -46,12 +47,14 @@ class XllamacppEngine(Engine):
         child: Child,
         client: OpenAICompatible,
         server: httpx2.AsyncClient,
+        version: str,
     ) -> None:
         self._model = model
         self._settings = settings
         self._child = child
         self._client = client
         self._server = server
+        self._version = version
         self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
@@ -62,7 +65,7 @@ class XllamacppEngine(Engine):
     @property
     @override
     def version(self) -> str:
-        return f"xllamacpp {version('xllamacpp')}"
+        return self._version
 
     @property
     @override
@@ -77,9 +80,10 @@ class XllamacppEngine(Engine):
         return self._context_tokens
 
     @override
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         body = to_wire(question, self._model)
-        return self._client.answer(Request("/completions", body, self._model, question.stop))
+        request = Request("/completions", body, self._model, question.stop, NONE)
+        return self._client.answer(request)
 
     @override
     async def tokenize(
@@ -165,6 +169,14 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         SettingsError: the processor is too old for it.
     """
     processor.check(start.provider)
+    child = "bot.backends.xllamacpp_child"
+    async with served(start, child, f"xllamacpp {version('xllamacpp')}") as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def served(start: Start, module: str, version: str) -> AsyncIterator[XllamacppEngine]:
+    """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
     model = start.model.stem
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(private_folder(_SOCKET)))
@@ -183,7 +195,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
         child = await stack.enter_async_context(
             supervised(
                 f"the engine of {model}",
-                _command(start, socket, key_file),
+                _command(start, module, socket, key_file),
                 ready=lambda: _answers(server),
                 log_file=start.data_dir / "llama-engine.log",
                 start_seconds=_START_SECONDS,
@@ -197,7 +209,7 @@ async def running(start: Start) -> AsyncIterator[XllamacppEngine]:
             breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
         stack.push_async_callback(client.close)
-        yield XllamacppEngine(model, settings, child, client, server)
+        yield XllamacppEngine(model, settings, child, client, server, version)
 
 
 def to_wire(question: Question, model: str) -> bytes:
@@ -207,7 +219,7 @@ def to_wire(question: Question, model: str) -> bytes:
         **question.sampling,
         "stop": list(question.stop),
         # A control token has no text unless it is asked for; a stop without text is never found.
-        "preserved_tokens": list(question.stop),
+        "preserved_tokens": list(dict.fromkeys([*question.stop, *question.shown])),
         "model": model,
         "prompt": list(question.ids),
         "cache_prompt": True,
@@ -235,7 +247,7 @@ def _settings(start: Start, key: str) -> ProviderSettings:
     )
 
 
-def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
+def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:
     options = {
         "model": start.model,
         "socket": socket,
@@ -246,7 +258,7 @@ def _command(start: Start, socket: Path, key_file: Path) -> list[str]:
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "bot.backends.xllamacpp_child", *words]
+    return [sys.executable, "-m", module, *words]
 
 
 async def _answers(server: httpx2.AsyncClient) -> bool:

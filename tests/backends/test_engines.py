@@ -1,5 +1,6 @@
 """Which engine runs a local model."""
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,51 @@ from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
 
-def test_an_engine_that_is_not_installed_is_said_with_the_remedy(
+def start(tmp_path: Path, engine: str) -> Start:
+    settings = ProviderSettings.model_validate({"kind": "llama_cpp", "engine": engine})
+    return Start(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
+    def find(package: str) -> object:
+        return package if package in installed else None
+
+    monkeypatch.setattr("bot.backends.engines.find_spec", find)
+
+
+def test_bindings_that_are_not_built_are_said_with_the_extra_and_the_default_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("bot.backends.engines._ENGINES", {"xllamacpp": ("no_such", "no.such")})
-    settings = ProviderSettings(kind="llama_cpp", engine="xllamacpp")
+    only(monkeypatch, "xllamacpp")
 
-    with pytest.raises(SettingsError, match="ENGINE=xllamacpp allows; install no_such"):
-        running(Start(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path))
+    with pytest.raises(SettingsError) as said:
+        running(start(tmp_path, "llama_cpp_python"))
+
+    assert str(said.value) == (
+        "the engine llama_cpp_python is not installed: `pip install 'troupe[llama-cpp]'` compiles "
+        "it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, xllamacpp"
+    )
+
+
+@pytest.mark.parametrize("engine", ["auto", "xllamacpp"])
+def test_without_any_engine_the_default_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
+) -> None:
+    only(monkeypatch)
+
+    with pytest.raises(SettingsError) as said:
+        running(start(tmp_path, engine))
+
+    assert str(said.value) == (
+        "the engine xllamacpp is not installed: `pip install xllamacpp` brings it; or set "
+        "TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a server "
+        "that has a model"
+    )
+
+
+def test_bindings_alone_serve_without_a_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, "llama_cpp")
+
+    assert isinstance(running(start(tmp_path, "auto")), AbstractAsyncContextManager)

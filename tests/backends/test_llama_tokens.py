@@ -17,7 +17,7 @@ from bot.templates.known import family_of
 from bot.templates.pieces import Piece
 from bot.templates.rendering import OwnTemplate, Renderer
 from tests.attacks import attacks
-from tests.backends.local_model import lend_model
+from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
 
 pytestmark = pytest.mark.service
@@ -79,22 +79,32 @@ class Model:
         return [token for token in await self.tokenizer.ids(pieces) if token in special]
 
 
+@pytest.fixture(params=ENGINES)
+def settings(request: pytest.FixtureRequest) -> ProviderSettings:
+    return ProviderSettings(
+        kind="llama_cpp", engine=request.param, context_tokens=256, parallel=1, saved_mib=0
+    )
+
+
 @pytest.fixture(params=FAMILIES)
-async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Model]:
+async def model(
+    request: pytest.FixtureRequest, tmp_path: Path, settings: ProviderSettings
+) -> AsyncIterator[Model]:
     path = write(tmp_path / "tiny.gguf", FAMILIES[request.param])
-    async for made in loaded(path, tmp_path, TemplateChoice(named=request.param)):
+    async for made in loaded(path, tmp_path, TemplateChoice(named=request.param), settings):
         yield made
 
 
 @pytest.fixture
-async def smollm2(tmp_path: Path) -> AsyncIterator[Model]:
+async def smollm2(tmp_path: Path, settings: ProviderSettings) -> AsyncIterator[Model]:
     model = await lend_model(tmp_path)
-    async for made in loaded(model, tmp_path, TemplateChoice()):
+    async for made in loaded(model, tmp_path, TemplateChoice(), settings):
         yield made
 
 
-async def loaded(path: Path, folder: Path, choice: TemplateChoice) -> AsyncIterator[Model]:
-    settings = ProviderSettings(kind="llama_cpp", context_tokens=256, parallel=1)
+async def loaded(
+    path: Path, folder: Path, choice: TemplateChoice, settings: ProviderSettings
+) -> AsyncIterator[Model]:
     async with Renderer() as renderer:
         backend = LlamaCpp(settings, folder, renderer)
         try:

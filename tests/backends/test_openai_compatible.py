@@ -1,13 +1,17 @@
 """What is asked of a chat API, and that it can be stopped."""
 
 import asyncio
+import time
 from contextlib import aclosing
 
+import httpx2
 import pytest
 from inline_snapshot import snapshot
 
+from bot.backends.openai_compatible import OpenAICompatible
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
+from bot.settings import ProviderSettings
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
@@ -158,6 +162,37 @@ async def test_reason_of_the_end_is_told(
     assert answer.finish == Finish(reason)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        chunk(reasoning_content="Hm") + chunk(reasoning_content=".") + said("Hi."),
+        chunk(reasoning="Hm.") + said("Hi."),
+        said("<th", "ink>H", "m.</thi", "nk>\n\nHi."),
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}])
+        + chunk([{"type": "text", "text": "Hi."}]),
+    ],
+    ids=["DeepSeek", "OpenRouter", "in the text", "Mistral"],
+)
+async def test_thoughts_are_told_from_words_in_every_services_way(
+    connect: Connect, service: FakeOpenAI, script: bytes
+) -> None:
+    service.plays([script + STOP + DONE])
+
+    answer = await ask(connect())
+
+    assert ("".join(answer.thoughts), answer.text) == ("Hm.", "Hi.")
+
+
+async def test_service_that_only_thought_may_be_asked_again(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([chunk(reasoning_content="Hm.")], [said("Hi.") + STOP + DONE])
+
+    answer = await ask(connect())
+
+    assert (answer.text, answer.error) == ("Hi.", None)
+
+
 async def test_service_that_cannot_stream_is_understood(
     connect: Connect, service: FakeOpenAI
 ) -> None:
@@ -213,6 +248,22 @@ async def test_stream_that_flows_is_read_in_sips(connect: Connect, service: Fake
 
     assert answer.text == "x" * 100
     assert len(answer.deltas) < 50
+
+
+async def test_stream_that_hands_out_one_event_at_a_time_is_read_as_fast_as_it_comes(
+    service: FakeOpenAI,
+) -> None:
+    # As over a unix socket, to a model on this machine.
+    service.plays([*[said("x")] * 200, STOP + DONE])
+    settings = ProviderSettings(base_url=service.base_url)
+    backend = OpenAICompatible(settings, "acme", transport=httpx2.AsyncHTTPTransport())
+    begun = time.monotonic()
+
+    answer = await ask(backend)
+    await backend.close()
+
+    assert answer.text == "x" * 200
+    assert time.monotonic() - begun < 2
 
 
 async def test_connection_is_kept_for_the_next_message(

@@ -22,7 +22,7 @@ import httpx2
 
 from bot.backends.llama_cpp import LlamaCpp
 from bot.backends.openai_compatible import OpenAICompatible
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Usage, Waiting
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Usage, Waiting
 from bot.children import supervised
 from bot.ports import Backend
 from bot.settings import ProviderSettings
@@ -93,7 +93,7 @@ class Run:
                         said.append(words)
                     case Finish(_, usage):
                         self.turns.append(Turn(number, first, usage))
-                    case Waiting():
+                    case Waiting() | Thought():
                         pass
         history.append(Message("assistant", "".join(said)))
 
@@ -114,13 +114,20 @@ def order(seed: int) -> list[int]:
     return visitors
 
 
-async def ours(data_dir: Path, seed: int) -> Run:
-    settings = ProviderSettings(kind="llama_cpp", parallel=PLACES, context_tokens=CONTEXT_TOKENS)
+async def ours(data_dir: Path, seed: int, engine: str) -> Run:
+    settings = ProviderSettings.model_validate(
+        {
+            "kind": "llama_cpp",
+            "engine": engine,
+            "parallel": PLACES,
+            "context_tokens": CONTEXT_TOKENS,
+        }
+    )
     run = Run()
     async with Renderer() as renderer:
         for visitors in (order(seed), list(range(CONVERSATIONS))):
             backend = LlamaCpp(settings, data_dir, renderer)
-            await backend.start()
+            await backend.warm("default")
             try:
                 for visitor in visitors:
                     await run.ask(backend, visitor)
@@ -186,12 +193,12 @@ def table(runs: Mapping[str, Run]) -> str:
     return "\n".join(lines)
 
 
-async def main(seed: int) -> None:
+async def main(seed: int, engine: str) -> None:
     with tempfile.TemporaryDirectory(prefix="troupe-bench-") as folder:
         data_dir = Path(folder)
         model = await lend_model(data_dir)
         runs = {
-            "Troupe": await ours(data_dir, seed),
+            "Troupe": await ours(data_dir, seed, engine),
             "server defaults": await defaults(data_dir, model, seed),
         }
         print(table(runs))  # noqa: T201
@@ -200,4 +207,6 @@ async def main(seed: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    asyncio.run(main(parser.parse_args().seed))
+    parser.add_argument("--engine", default="auto")
+    given = parser.parse_args()
+    asyncio.run(main(given.seed, given.engine))

@@ -1,0 +1,66 @@
+"""The process that a local model lives in when the engine is `llama_cpp_python`."""
+
+import argparse
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from aiohttp import web
+
+from bot.backends.llama_python import native
+from bot.backends.llama_python.batching import Batcher
+from bot.backends.llama_python.serving import Server
+
+
+def main() -> None:
+    """Serve one model until it is ended; the parent decides when that is."""
+    given = _arguments()
+    os.umask(0o077)  # what is saved are people's conversations
+    opening = native.opened(
+        given.model,
+        slots=given.parallel,
+        context_tokens=given.context_tokens,
+        threads=given.threads,
+    )
+    with opening as (vocabulary, memory):
+        batcher = Batcher(memory, given.parallel)
+        server = Server(vocabulary, memory, batcher, given.parallel, given.states)
+        key = given.key_file.read_text(encoding="ascii")
+        given.socket.unlink(missing_ok=True)  # left by one that was killed
+        asyncio.run(_serve(server.app(key), batcher, given.socket))
+
+
+async def _serve(app: web.Application, batcher: Batcher, socket: Path) -> None:
+    """Answer until asked to end; raises what ended the thread that decodes."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.to_thread(batcher.run))
+            await web.UnixSite(runner, socket).start()
+            print("serving at", socket, flush=True)  # noqa: T201 # the log of this child
+            await ended.wait()
+            await runner.cleanup()
+            batcher.close()
+    finally:
+        await runner.cleanup()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--key-file", type=Path, required=True)
+    parser.add_argument("--states", type=Path, required=True, help="the folder of saved slots")
+    parser.add_argument("--context-tokens", type=int, required=True, help="of each slot")
+    parser.add_argument("--parallel", type=int, required=True, help="slots")
+    parser.add_argument("--threads", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""What every engine for local models promises, on the real small model."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.chat.prompt import Delta, Finish, FinishReason, Thought
+from bot.errors import BackendUnavailable
+from bot.settings import ProviderSettings
+from tests.backends.local_model import ENGINES, lend_model
+
+pytestmark = pytest.mark.service
+
+ASKED = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+CONTEXT_TOKENS = 768
+LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ships. " * 40)
+
+
+@pytest.fixture(params=ENGINES)
+async def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    model = await lend_model(tmp_path)
+    settings = ProviderSettings(
+        kind="llama_cpp", engine=request.param, context_tokens=CONTEXT_TOKENS, parallel=3
+    )
+    states = tmp_path / "states"
+    states.mkdir()
+    return Start(model, "tested", settings, tmp_path, states)
+
+
+@pytest.fixture
+async def engine(start: Start) -> AsyncIterator[Engine]:
+    async with running(start) as engine:
+        yield engine
+
+
+@dataclass
+class Answer:
+    text: str
+    finish: Finish
+    seconds: float
+
+
+async def ids(engine: Engine, text: str) -> list[int]:
+    (found,) = await engine.tokenize([text], special=True)
+    return found
+
+
+async def ask(
+    engine: Engine,
+    text: str,
+    place: int | None = None,
+    *,
+    most: int = 24,
+    stop: tuple[str, ...] = ("<|im_end|>",),
+    sampling: Mapping[str, object] | None = None,
+) -> Answer:
+    given = {"temperature": 0} if sampling is None else sampling
+    question = Question(await ids(engine, text), stop, given, most, place)
+    said, finish, begun = "", None, time.monotonic()
+    async for piece in engine.generate(question):
+        match piece:
+            case Delta(words):
+                said += words
+            case Thought():
+                raise AssertionError("an engine does not know thoughts from words")
+            case Finish():
+                finish = piece
+    assert finish is not None
+    return Answer(said, finish, time.monotonic() - begun)
+
+
+async def test_an_answer_ends_with_its_reason_and_its_usage(engine: Engine) -> None:
+    answer = await ask(engine, ASKED.format("What is the capital of France?"))
+
+    assert "Paris" in answer.text
+    assert answer.finish.reason is FinishReason.STOP
+    assert answer.finish.usage.prompt_tokens == 16
+    assert answer.finish.usage.output_tokens == 8
+
+
+async def test_it_says_how_much_a_place_holds(engine: Engine) -> None:
+    assert await engine.context_tokens() == CONTEXT_TOKENS
+    assert engine.places == 3
+
+
+async def test_an_answer_ends_at_its_limit(engine: Engine) -> None:
+    answer = await ask(engine, ASKED.format("Tell me a long story."), most=5)
+
+    assert answer.finish.reason is FinishReason.LENGTH
+    assert answer.finish.usage.output_tokens == 5
+
+
+async def test_answers_at_several_places_do_not_mix(engine: Engine) -> None:
+    questions = [ASKED.format(f"What is the capital of {name}?") for name in ("Italy", "Spain")]
+    alone = [(await ask(engine, question, 2)).text for question in questions]
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(ask(engine, each, at)) for at, each in enumerate(questions)]
+
+    assert [each.result().text.split()[:4] for each in asked] == [
+        each.split()[:4] for each in alone
+    ]
+
+
+async def test_next_turn_reads_only_what_is_new(engine: Engine) -> None:
+    turn = ASKED.format("Remember: " + "apple pear plum " * 40)
+    first = await ask(engine, turn, 1)
+
+    second = await ask(engine, turn + first.text + "<|im_end|>\n" + ASKED.format("Which?"), 1)
+
+    assert second.finish.usage.cached_tokens >= first.finish.usage.prompt_tokens
+
+
+async def test_a_place_outlives_the_engine_in_a_file(start: Start) -> None:
+    async with running(start) as engine:
+        read = (await ask(engine, LONG, 0, most=2)).finish.usage.prompt_tokens
+        saved = await engine.save(0, "room.bin")
+        await engine.erase(0)
+        assert (await ask(engine, LONG, 0, most=2)).finish.usage.cached_tokens == 0
+
+    async with running(start) as engine:
+        assert await engine.restore(2, "room.bin") == saved
+        answer = await ask(engine, LONG, 2, most=2)
+
+    assert saved >= read
+    assert answer.finish.usage.cached_tokens == read - 1
+
+
+async def test_what_is_saved_is_for_nobody_else(engine: Engine, start: Start) -> None:
+    await ask(engine, ASKED.format("hi"), 0, most=2)
+
+    await engine.save(0, "room.bin")
+
+    assert (start.states / "room.bin").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("file", ["no such", "broken", "../room.bin", "/etc/passwd", ""])
+async def test_a_file_that_is_no_state_is_refused(engine: Engine, start: Start, file: str) -> None:
+    (start.states / "broken").write_bytes(b"ggsq" + bytes(1000))
+
+    with pytest.raises(EngineFailed):
+        await engine.restore(0, file)
+
+    assert (await ask(engine, ASKED.format("hi"), 0, most=2)).finish is not None
+
+
+async def test_leaving_an_answer_frees_its_place(engine: Engine) -> None:
+    question = Question(await ids(engine, ASKED.format("A long story!")), (), {}, 400, 0)
+    async with aclosing(engine.generate(question)) as pieces:
+        await anext(pieces)
+
+    answer = await ask(engine, ASKED.format("hi"), 0, most=2)
+
+    assert answer.seconds < 2
+
+
+async def test_leaving_before_the_first_word_frees_the_place(engine: Engine) -> None:
+    task = asyncio.create_task(ask(engine, LONG, 0))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    await asyncio.wait({task})
+
+    answer = await ask(engine, ASKED.format("hi"), 0, most=2)
+
+    assert answer.seconds < 2
+
+
+@pytest.mark.parametrize("stop", ["<reponame>", "capital", "al of"])
+async def test_a_stop_ends_the_answer_and_is_not_shown(engine: Engine, stop: str) -> None:
+    always = {
+        "temperature": 0,
+        "logit_bias": {"4": 100},
+    }  # <reponame>, which ends no turn by itself
+    sampling = always if stop == "<reponame>" else None
+
+    answer = await ask(
+        engine, ASKED.format("What is the capital of France?"), stop=(stop,), sampling=sampling
+    )
+
+    assert stop not in answer.text
+    assert answer.text in {"", "The ", "The capit"}
+    assert answer.finish.reason is FinishReason.STOP
+
+
+async def test_characters_come_whole(engine: Engine) -> None:
+    answer = await ask(engine, ASKED.format("hi"), sampling={"grammar": 'root ::= "🎭 日本語 é"'})
+
+    assert answer.text == "🎭 日本語 é"
+
+
+async def test_a_schema_shapes_the_answer(engine: Engine) -> None:
+    fruit = {"type": "object", "properties": {"fruit": {"enum": ["apple"]}}, "required": ["fruit"]}
+
+    answer = await ask(engine, ASKED.format("hi"), sampling={"json_schema": fruit})
+
+    assert json.loads(answer.text) == {"fruit": "apple"}
+
+
+@pytest.mark.parametrize("named", ["The", "504"])
+async def test_a_token_may_be_forbidden_by_its_id_or_its_text(engine: Engine, named: str) -> None:
+    assert await ids(engine, "The") == [504]
+
+    biases = {"temperature": 0, "logit_bias": {named: False}}
+    answer = await ask(engine, ASKED.format("What is the capital of France?"), sampling=biases)
+
+    assert not answer.text.startswith("The")
+
+
+async def test_the_same_seed_says_the_same(engine: Engine) -> None:
+    wild = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    said = [
+        (await ask(engine, ASKED.format("Sing!"), 0, sampling={**wild, "seed": seed})).text
+        for seed in (1, 1, 1, 2)
+    ]
+
+    assert said[1] == said[2] != said[3]  # the first has read the prompt, which rounds otherwise
+
+
+async def test_penalties_change_what_is_said(engine: Engine) -> None:
+    again = ASKED.format("Say hello hello hello hello hello hello.")
+    plain = await ask(engine, again)
+
+    for penalty in ({"repeat_penalty": 1.9}, {"presence_penalty": 2}, {"frequency_penalty": 2}):
+        assert (await ask(engine, again, sampling={"temperature": 0, **penalty})).text != plain.text
+
+
+@pytest.mark.parametrize("wrong", [{"grammar": "root ::= ("}, {"grammar": "no ::= [a-z]"}])
+async def test_a_grammar_that_cannot_be_read_is_refused(
+    engine: Engine, wrong: dict[str, object]
+) -> None:
+    with pytest.raises(BackendUnavailable):
+        await ask(engine, ASKED.format("hi"), sampling=wrong)
+
+    assert engine.deaths == 0
+
+
+async def test_a_prompt_that_leaves_no_room_is_said_to_the_chat(engine: Engine) -> None:
+    with pytest.raises(BackendUnavailable) as refused:
+        await ask(engine, "word " * CONTEXT_TOKENS * 2)
+
+    assert "/new" in refused.value.notice
+
+
+async def test_texts_become_the_model_s_tokens(engine: Engine) -> None:
+    texts = ["<|im_end|>", "", "🎭", "\0"]
+
+    control, nothing, emoji, zero = await engine.tokenize(texts, special=True)
+    (plain, *_) = await engine.tokenize(texts, special=False)
+
+    assert control == [2]
+    assert nothing == []
+    assert 2 not in plain
+    assert len(plain) > 1
+    assert len(emoji) > 1
+    assert len(zero) == 1
+    assert await engine.tokenize([], special=True) == []
+    assert await engine.text_of((await ids(engine, " hello"))[0]) == " hello"
+
+
+async def test_a_death_empties_the_places_and_is_survived(engine: Engine, start: Start) -> None:
+    await ask(engine, LONG, 0, most=2)
+    (child,) = psutil.Process().children()
+
+    child.kill()
+    died = await engine.died(0)
+    await engine.wait_serving()
+    answer = await ask(engine, LONG, 0, most=2)
+
+    assert died
+    assert engine.deaths == 1
+    assert answer.finish.usage.cached_tokens == 0
