@@ -9,11 +9,13 @@ import typer
 import uvloop
 
 from bot.app import presets_folder, running
-from bot.backends.models import import_file, installed, pull_default
+from bot.backends.registry import parameter_problems
 from bot.check import check as check_everything
-from bot.errors import TroupeError, UserError
+from bot.errors import PresetError, TroupeError, UserError
+from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
+from bot.model_commands import model_app
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
 from bot.render import View, preset_prompt, read_messages, template_prompt
@@ -35,7 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
-model_app = typer.Typer(no_args_is_help=True, help="Models that run on this machine.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
@@ -86,7 +87,7 @@ def render(
     else:
         settings = read_settings()
         chosen = find_preset(
-            load_presets(presets_folder(settings)), preset or settings.default_preset
+            load_playable(presets_folder(settings)), preset or settings.default_preset
         )
         shown = _run(preset_prompt(chosen, said, view, settings))
     if view is View.TOKENS:
@@ -129,8 +130,13 @@ def show_preset(name: str) -> None:
 @preset_app.command("validate")
 def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
+    providers = read_settings().providers
     for file in files:
         preset = parse_preset(_read(file), str(file))
+        provider = providers.get(preset.provider)
+        wrong = parameter_problems(provider, preset.parameters) if provider else []
+        if wrong:
+            raise PresetError("\n".join(f"{file}: {problem}" for problem in wrong))
         _tell(f"{file}: {preset.name} is fine")
 
 
@@ -169,24 +175,6 @@ def export_to_file(
     write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
     _write(file, write(preset))
     _tell(f"{preset.name} is now in {file}")
-
-
-@model_app.command("pull")
-def pull_model(
-    file: Annotated[Path | None, typer.Argument(help="a GGUF of yours; without: SmolLM2")] = None,
-    sha256: Annotated[str | None, typer.Option(help="what the file must hash to")] = None,
-) -> None:
-    """Bring a model into the data directory, checked by its hash."""
-    folder = read_settings().data_dir
-    model = import_file(file, folder, sha256) if file else _run(pull_default(folder, _progress))
-    _tell(f"the model is in {model}")
-
-
-@model_app.command("list")
-def list_models() -> None:
-    """Name the models in the data directory."""
-    for model in installed(read_settings().data_dir):
-        _tell(f"{model.name}  {model.size_bytes / 1e6:.0f} MB")
 
 
 @db_app.command("upgrade")

@@ -13,7 +13,8 @@ from typing import Any, cast
 import structlog
 
 from bot.backends import models
-from bot.backends.registry import make_backend
+from bot.backends.embedders import make_embedder
+from bot.backends.registry import make_backend, parameter_problems
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
 from bot.console.health import serving
@@ -21,15 +22,19 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import SettingsError, StoreError
+from bot.errors import BackendUnavailable, PresetError, SettingsError, StoreError
+from bot.importers.character_files import Role, load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform, Remembers
+from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
+from bot.prompting.instructions import searches_of
 from bot.prompting.preset import Preset
-from bot.prompting.presets import edition, find_preset, load_presets
+from bot.prompting.presets import edition
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories, StoryFinder, no_stories
+from bot.sessions.learning import learn
 from bot.settings import Settings
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
@@ -63,9 +68,11 @@ class App:
         coordinator: Coordinator,
         casting: Casting,
         backends: Mapping[str, Backend],
+        find_stories: FindStories,
         progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self._find_stories = find_stories
         self._progress = progress
         self.clock = SystemClock()
         self.owner = _owner(settings)
@@ -100,6 +107,7 @@ class App:
             commands=CommandDesk(
                 self.casting, self._may_change, COMMANDS, SqlReceipts(self.database)
             ),
+            find_stories=self._find_stories,
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -256,7 +264,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    presets = load_presets(presets_folder(settings))
+    roles = load_roles(presets_folder(settings))
+    presets = {name: role.preset for name, role in roles.items()}
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
@@ -264,17 +273,20 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.keep([edition(preset) for preset in presets.values()])
         casting = Casting(presets, settings.default_preset, choices, numbers)
-        await _provide_model(settings, find_preset(presets, settings.default_preset), progress)
+        await _provide_model(settings, casting.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
+        warming = asyncio.create_task(_warm(backends, casting.default))
+        stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
             url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        app = App(settings, database, coordinator, casting, backends, progress)
+        find_stories = await stack.enter_async_context(_learning(settings, roles, database))
+        app = App(settings, database, coordinator, casting, backends, find_stories, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app
@@ -297,6 +309,48 @@ async def _provide_model(
         models.find(default.model, provider, settings.data_dir)
 
 
+async def _warm(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load what the first question will most likely need, while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, Warms):
+        try:
+            await backend.warm(default.model)
+        except BackendUnavailable as error:  # whoever asks is told then
+            _log.warning("model_not_warm", preset=default.name, reason=str(error))
+
+
+@contextlib.asynccontextmanager
+async def _learning(
+    settings: Settings, roles: Mapping[str, Role], database: Database
+) -> AsyncIterator[FindStories]:
+    """Learn the roles' stories while the block runs; without any nothing is loaded for them.
+
+    Raises:
+        SettingsError: what the embedding's settings name is not there.
+    """
+    libraries = stories_of(roles)
+    if not libraries:
+        yield no_stories
+        return
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    stories = await _plug("bot.storage.stories", "stories_in")(database)
+    learning = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
+    try:
+        yield StoryFinder(embedder, stories, libraries).find
+    finally:
+        await cancelled([learning])
+        await embedder.close()
+
+
+def stories_of(roles: Mapping[str, Role]) -> dict[str, Sequence[str]]:
+    """The stories of each preset that has some, and a place in its persona for them."""
+    return {
+        name: role.stories
+        for name, role in roles.items()
+        if role.stories and searches_of(role.preset, "")
+    }
+
+
 def presets_folder(settings: Settings) -> Path:
     """The folder that was set, or ./presets, or what came with the package."""
     if settings.presets_dir is not None:
@@ -311,9 +365,11 @@ def make_backends(
     """One backend for each provider that a preset names.
 
     Raises:
-        SettingsError: a preset's provider is not set up; the text names both.
+        SettingsError: a preset's provider is not set up, or would not understand its parameters;
+            the text names all of it.
     """
     backends: dict[str, Backend] = {}
+    problems: list[str] = []
     for preset in presets.values():
         provider = settings.providers.get(preset.provider)
         if provider is None:
@@ -321,10 +377,14 @@ def make_backends(
                 f"preset {preset.name!r} wants the provider {preset.provider!r}, which is not set "
                 f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
             )
+        wrong = parameter_problems(provider, preset.parameters)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
         if preset.provider not in backends:
             backends[preset.provider] = make_backend(
                 preset.provider, provider, settings.data_dir, renderer
             )
+    if problems:
+        raise PresetError("\n".join(problems))
     return backends
 
 

@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from bot.app import make_backends, make_platforms, presets_folder
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
+from bot.importers.character_files import load_playable
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
-from bot.prompting.presets import find_preset, load_presets
+from bot.prompting.presets import find_preset
 from bot.settings import Settings, unknown_variables
 from bot.storage.data_dir import made
 from bot.storage.database import opened
@@ -54,7 +55,7 @@ def _no_typos(tell: Tell) -> bool:
 
 
 def _read(settings: Settings) -> dict[str, Preset]:
-    return load_presets(presets_folder(settings))
+    return load_playable(presets_folder(settings))
 
 
 async def _presets(settings: Settings) -> str:

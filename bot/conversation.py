@@ -34,6 +34,7 @@ from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear, decide
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ _LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not 
 _MOST_CRASHES = 16
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
 _NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
 
 
@@ -56,6 +58,7 @@ class Walk:
         conversations: Conversations,
         casting: Casting,
         commands: CommandDesk,
+        find_stories: FindStories,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -67,6 +70,7 @@ class Walk:
         self._conversations = conversations
         self._casting = casting
         self._commands = commands
+        self._find_stories = find_stories
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -197,13 +201,21 @@ class Walk:
         """One character's answer, shown while it grows; `answers` are those of others."""
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         async with self._live(claim, heard, first_part) as live:
-            draft = compose(preset, session, heard.incoming, bot_name=preset.name, answers=answers)
+            draft = compose(
+                preset,
+                session,
+                heard.incoming,
+                bot_name=preset.name,
+                answers=answers,
+                stories=await self._find_stories(preset, heard.incoming.text),
+            )
             fitted = await fit_for(preset, draft, backend)
             show = live.feed if preset.stream else _show_nothing
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
             written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
-            raise BackendError("an empty answer", notice=_NOTHING_SAID)
+            notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+            raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)

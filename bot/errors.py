@@ -3,10 +3,13 @@
 TroupeError                 everything we raise on purpose; its text names the thing and the remedy
 ├── SettingsError           the operator must mend something before the service can start
 │   └── PresetError         ... in a preset: file, key and line are named
+├── CharacterError          a character cannot be made or loaded; a ValueError, too, for callers
+│                           who use the library without the rest of the house
 ├── TemplateError           a chat template cannot be read or rendered
 ├── UserError               the person in the chat must mend something; the text is shown to them
 ├── Fenced                  another worker holds this conversation now: drop what was made
 ├── StoreError              the database did not take or give something
+├── EmbeddingFailed         a text got no vector: answer without stories, and try again later
 ├── CoordinatorDown         Redis is away: fall back to polling SQL
 ├── PlatformError           a chat platform said no
 │   ├── PlatformFatal       ... to us as a whole: wrong token, missing intent; no retry helps
@@ -33,6 +36,10 @@ class PresetError(SettingsError):
     pass
 
 
+class CharacterError(TroupeError, ValueError):
+    pass
+
+
 class TemplateError(TroupeError):
     pass
 
@@ -46,6 +53,10 @@ class Fenced(TroupeError):
 
 
 class StoreError(TroupeError):
+    pass
+
+
+class EmbeddingFailed(TroupeError):
     pass
 
 

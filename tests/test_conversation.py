@@ -11,17 +11,19 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.outgoing import Limits, Outgoing
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import Thought, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -94,6 +96,7 @@ class Stage:
         owner: str = "me",
         surface: FakeSurface | None = None,
         clock: FakeClock | None = None,
+        find_stories: FindStories = no_stories,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -111,6 +114,7 @@ class Stage:
             conversations=self.conversations,
             casting=casting,
             commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            find_stories=find_stories,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -265,6 +269,25 @@ async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
     await stage.talk("hello")
     assert stage.texts == [
         "⚠ The model gave an empty answer. Please try again or say it differently."
+    ]
+    assert await stage.history() == []
+
+
+async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([Thought("They greet"), go_on, Thought(" me."), "Hello."])
+    stage = Stage(database, backend=backend)
+    assert await growing(stage, go_on) == []
+    assert stage.texts == ["Hello."]
+    assert [call for call, _ in stage.surface.calls].count("typing") == 1
+    assert await stage.history() == [("user", "hello"), ("assistant", "Hello.")]
+
+
+async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend([Thought("Hm. "), Thought("No.")]))
+    await stage.talk("hello")
+    assert stage.texts == [
+        "⚠ The model thought about it, but gave no answer. Please try again or ask for less."
     ]
     assert await stage.history() == []
 
@@ -599,3 +622,21 @@ async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
     await stage.talk("hello")
     await settle()
     assert asyncio.all_tasks() == before
+
+
+async def test_stories_are_found_by_what_was_said_and_stand_in_the_prompt(
+    database: Database,
+) -> None:
+    async def find(preset: Preset, newest: str) -> FoundStories:
+        assert (preset.name, newest) == ("nora", "Was there a storm?")
+        return {newest: [Story(0, "A storm took the roof.", 0.9)]}
+
+    backend = FakeBackend(["Yes."])
+    persona: dict[str, object] = {"persona": "You keep a light.\n{{RAG-dialogue}}"}
+    stage = Stage(database, backend=backend, preset=persona, find_stories=find)
+
+    await stage.talk("Was there a storm?")
+
+    assert backend.prompts[0].messages[0].content == (
+        "You keep a light.\n###\nA storm took the roof."
+    )

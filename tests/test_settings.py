@@ -177,3 +177,18 @@ def test_every_setting_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"TROUPE_{name.upper()}", "1")
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "1")
     assert unknown_variables() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("openai", "BASE_URL"), ("gguf", "MODEL_PATH"), ("onnx", "MODEL_PATH")]
+)
+def test_an_embedding_without_what_it_needs_is_refused(kind: str, missing: str) -> None:
+    with pytest.raises(SettingsError, match=f"needs TROUPE_EMBEDDING__{missing}"):
+        read_settings(embedding={"kind": kind})
+
+
+def test_the_key_of_the_embedding_is_a_secret() -> None:
+    settings = read_settings(
+        embedding={"kind": "openai", "base_url": "http://x/v1", "model": "m", "api_key": "sk-E"}
+    )
+    assert "sk-E" in secrets_of(settings)

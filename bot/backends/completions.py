@@ -1,21 +1,21 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
+from bot.backends.sampling import TEMPLATES
 from bot.backends.sse import EventStream, EventTooLong
 from bot.backends.stopping import StopStrings
+from bot.backends.thoughts import ANY, Cut, Thinking, Thoughts
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model writes in one answer
 
-# RodelAgent keeps its string templates among the sampling parameters; no provider knows them.
-_NOT_SENT = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
 _WITH_USAGE = {"include_usage": True}
 _MAX_STOPS = 4  # OpenAI refuses more
 _REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
@@ -67,7 +67,7 @@ def parameters(prompt: Prompt) -> dict[str, object]:
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer: take it out",
             "This preset asks for several answers at once; an operator has to mend it.",
         )
-    return {name: each for name, each in prompt.parameters.items() if name not in _NOT_SENT}
+    return {name: each for name, each in prompt.parameters.items() if name not in TEMPLATES}
 
 
 def streamed(body: Mapping[str, object]) -> bytes:
@@ -80,7 +80,8 @@ class Heard:
     """What some bytes of an answer brought."""
 
     text: str
-    progress: bool  # the model did something, be it thinking; comments and empty deltas are not
+    thought: str = ""
+    progress: bool = False  # the model did something; comments and empty deltas are not
     fault: Fault | None = None  # what came after it
 
 
@@ -88,7 +89,14 @@ class Reading:
     """An answer while it comes in, as events or, from a server that cannot stream, in one piece."""
 
     def __init__(
-        self, endpoint: Endpoint, model: str, *, stop: Sequence[str], streamed: bool, now: float
+        self,
+        endpoint: Endpoint,
+        model: str,
+        *,
+        stop: Sequence[str],
+        streamed: bool,
+        now: float,
+        thinking: Thinking = ANY,
     ) -> None:
         self.done = False  # nothing of interest follows
         self.reason: FinishReason | None = None
@@ -96,6 +104,7 @@ class Reading:
         self._endpoint = endpoint
         self._model = model
         self._now = now
+        self._thoughts = Thoughts(thinking)
         self._stops = StopStrings(stop)
         self._events = EventStream()
         self._whole: list[bytes] | None = None if streamed else []
@@ -108,7 +117,7 @@ class Reading:
             return self._failed(f"more than {MAX_ANSWER_BYTES} bytes")
         if self._whole is not None:
             self._whole.append(chunk)
-            return Heard("", progress=False)
+            return Heard("")
         try:
             events = self._events.feed(chunk)
         except EventTooLong as error:
@@ -121,14 +130,15 @@ class Reading:
         last = self._events.end() if self._whole is None else [b"".join(self._whole)]
         heard = self._take(last)
         if self.reason is None and heard.fault is None:
-            return Heard(heard.text, heard.progress, faults.cut(self._endpoint))
+            return replace(heard, fault=faults.cut(self._endpoint))
         return heard
 
     def _failed(self, what: str) -> Heard:
-        return Heard("", progress=False, fault=faults.garbled(self._endpoint, what))
+        return Heard("", fault=faults.garbled(self._endpoint, what))
 
     def _take(self, events: list[bytes]) -> Heard:
         text: list[str] = []
+        thought: list[str] = []
         progress = False
         fault: Fault | None = None
         for data in events:
@@ -137,18 +147,19 @@ class Reading:
                 fault = faults.cut(self._endpoint) if self.reason is None else None
                 break
             try:
-                progress = self._take_chunk(data, text) or progress
+                progress = self._take_chunk(data, text, thought) or progress
             except Fault as found:
                 fault = found
                 break
             if self.done:
                 break
         if fault or self.reason is not None:
+            self._say(self._thoughts.rest(), text, thought)
             text.append(self._stops.rest())
-        return Heard("".join(text), progress, fault)
+        return Heard("".join(text), "".join(thought), progress, fault)
 
-    def _take_chunk(self, data: bytes, text: list[str]) -> bool:
-        """Append what it says to `text`; True if the model did something."""
+    def _take_chunk(self, data: bytes, text: list[str], thought: list[str]) -> bool:
+        """Append what it says to `text`, what it thinks to `thought`; True if it did something."""
         if not data.strip():
             return False
         try:
@@ -164,7 +175,8 @@ class Reading:
         choice = chunk.choices[0]
         delta = choice.delta or choice.message or _Delta(choice.text)
         said = delta.text()
-        text.append(self._stops.feed(said))
+        thought.append(delta.thought())
+        self._say(self._thoughts.feed(said), text, thought)
         if self._stops.hit:
             self.reason, self.done = FinishReason.STOP, True
             return True
@@ -174,9 +186,19 @@ class Reading:
             self.reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
         return bool(said or delta.thinks() or choice.finish_reason)
 
+    def _say(self, cut: Cut, text: list[str], thought: list[str]) -> None:
+        thought.append(cut.thought)
+        text.append(self._stops.feed(cut.said))
+
 
 class _Part(msgspec.Struct):
     text: str | None = None
+    thinking: "str | list[_Part] | None" = None
+
+    def thought(self) -> str:
+        if isinstance(self.thinking, list):
+            return "".join(part.text or "" for part in self.thinking)
+        return self.thinking or ""
 
 
 class _Delta(msgspec.Struct):
@@ -189,6 +211,12 @@ class _Delta(msgspec.Struct):
         if isinstance(self.content, list):
             return "".join(part.text or "" for part in self.content)
         return self.content or ""
+
+    def thought(self) -> str:
+        given = (self.reasoning_content, self.reasoning)
+        parts = self.content if isinstance(self.content, list) else ()
+        told = next((each for each in given if isinstance(each, str)), "")
+        return told + "".join(part.thought() for part in parts)
 
     def thinks(self) -> bool:
         return bool(self.content or self.reasoning_content or self.reasoning or self.tool_calls)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from bot.chat.prompt import Delta, Finish
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -35,6 +35,7 @@ class Question:
     max_output_tokens: int | None = None
     place: int | None = None  # None: any
     own: bool = False  # the place holds only this conversation: a gap in it may be closed
+    shown: Sequence[str] = ()  # control tokens that must come as text
 
 
 class Engine(Protocol):
@@ -62,7 +63,7 @@ class Engine(Protocol):
         """How much one place holds: what was asked for, or the model's own limit."""
         ...
 
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Answer as `Backend.generate` does; closing the generator stops the model."""
         ...
 

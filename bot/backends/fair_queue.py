@@ -116,7 +116,8 @@ class FairQueue:
 
     def _full(self) -> str:
         seconds = (self._answer_seconds or _GUESSED_SECONDS) * len(self._line) / self._seats
+        waiting = f"{len(self._line)} questions are" if len(self._line) > 1 else "Others are"
         return (
-            f"{len(self._line)} questions are waiting for the model already. "
+            f"{waiting} waiting for the model already. "
             f"Please try again in {max(1, round(seconds / 60))} min."
         )

@@ -1,5 +1,9 @@
-"""Read what a GGUF file says of its tokens and its chat template; its weights are not touched."""
+"""Read what a GGUF file says of itself: of its model, its tokens, its chat template, its pooling.
 
+Its weights are counted, not read.
+"""
+
+import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -18,8 +22,10 @@ _NUMBERS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?"))) | {
 }
 _TEXT: Final = 8
 _ARRAY: Final = 9
-_PREFIX: Final = "tokenizer."
+_POOLING: Final = ".pooling_type"  # behind the name of the architecture
+_MOST_DIMENSIONS: Final = 4  # as in ggml
 _UNREAD: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long, and no use
+_ENDS: Final = ("eos", "eot", "eom")
 _CONTROL: Final = 3  # as in llama.cpp's llama_token_type
 _ADDED: Final = 4
 
@@ -31,15 +37,40 @@ class Tokens:
     chat_template: str | None
     bos_token: str
     eos_token: str
+    ends: tuple[str, ...]  # what ends an answer: of a text, of a turn, of a message
     control: Mapping[int, str]  # never read from text, unless one asks for it
     added: Mapping[int, str]  # read from any text: some models have their markers here
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the weights."""
+
+    values: Mapping[str, Any]  # by GGUF's keys; long lists are left out
+    parameters: int  # how many numbers all the tensors hold
+
+
 def read_tokens(path: Path) -> Tokens:
+    """Raise SettingsError when the file cannot be read as GGUF."""
+    return _tokens(read_header(path).values)
+
+
+def read_pooling(path: Path) -> int | None:
+    """How the model makes one vector of many, by llama.cpp's number; None if it does not say.
+
+    Raises:
+        SettingsError: the file cannot be read as GGUF.
+    """
+    values = read_header(path).values
+    found = next((value for key, value in values.items() if key.endswith(_POOLING)), None)
+    return found if isinstance(found, int) else None
+
+
+def read_header(path: Path) -> Header:
     """Raise SettingsError when the file cannot be read as GGUF."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _tokens(_Reader(data).metadata())
+            return _Reader(data).header()
     except (OSError, ValueError, LookupError, OverflowError, RecursionError, struct.error) as error:
         raise SettingsError(f"{path} cannot be read as a GGUF file: {error}") from None
 
@@ -61,6 +92,7 @@ def _tokens(metadata: Mapping[str, Any]) -> Tokens:
         chat_template=template if isinstance(template, str) else None,
         bos_token=named("bos"),
         eos_token=named("eos"),
+        ends=tuple(dict.fromkeys(word for each in _ENDS if (word := named(each)))),
         control=of(_CONTROL),
         added=of(_ADDED),
     )
@@ -73,22 +105,32 @@ class _Reader:
         self._data = data
         self._at = 0
 
-    def metadata(self) -> dict[str, Any]:
-        """Return what concerns the tokenizer."""
+    def header(self) -> Header:
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._at = len(_MAGIC)
         version = self._number("I")
         if not isinstance(version, int) or version < _OLDEST_VERSION:
             raise ValueError(f"version {version} is too old")
-        _tensors, count = self._number("Q"), self._number("Q")
+        tensors, count = self._number("Q"), self._number("Q")
         found = {}
         for _ in range(count):
             key = self._text()
-            value = self._value(self._number("I"), keep=key.startswith(_PREFIX))
-            if key.startswith(_PREFIX) and key not in _UNREAD:
+            value = self._value(self._number("I"), keep=key not in _UNREAD)
+            if value is not None:
                 found[key] = value
-        return found
+        return Header(found, sum(self._tensor() for _ in range(tensors)))
+
+    def _tensor(self) -> int:
+        """How many numbers the next tensor holds."""
+        self._text()
+        dimensions = self._number("I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"a tensor of {dimensions} dimensions")
+        size: int = math.prod(self._number("Q") for _ in range(dimensions))
+        self._number("I")  # its kind
+        self._number("Q")  # where it lies
+        return size
 
     def _value(self, kind: int, *, keep: bool) -> Any:
         if kind in _NUMBERS:

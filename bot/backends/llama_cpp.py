@@ -17,23 +17,24 @@ from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
 from bot.backends.places import Places
-from bot.backends.sampling import output_limit, to_sampling
+from bot.backends.sampling import output_limit, stops, to_sampling
 from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
-from bot.chat.prompt import Delta, Finish, Prompt, Token, Waiting
+from bot.backends.thoughts import Thinking, opened_by, separated, thinking_of
+from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Counts, Remembers, Tokenizes
+from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
 from bot.settings import ProviderSettings
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
+_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _MOST_COUNTED = 256
 _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
-_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 
 
-class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
+class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -55,7 +56,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish | Waiting, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
@@ -67,7 +68,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
 
     async def _answer(
         self, model: "_Model", prompt: Prompt, rendered: Rendered
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
@@ -147,13 +148,9 @@ class LlamaCpp(Backend, Counts, Tokenizes, Remembers):
             what = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
 
-    async def start(self) -> None:
-        """Load the default model now rather than at the first question.
-
-        Raises:
-            BackendUnavailable: there is none, or it does not start.
-        """
-        await self._model("default")
+    @override
+    async def warm(self, model: str) -> None:
+        await self._model(model)
 
     async def _model(self, word: str) -> "_Model":
         try:
@@ -177,6 +174,8 @@ class _Model:
     path: Path
     engine: Engine
     template: OwnTemplate
+    ends: tuple[str, ...]
+    thinking: Thinking
     tokenizer: Tokenizer
     places: Places
     line: FairQueue
@@ -190,21 +189,44 @@ class _Model:
 
     async def answer(
         self, prompt: Prompt, rendered: Rendered
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
-        ends = (*prompt.stop, *rendered.stop, self.template.eos_token)
-        stop = tuple(dict.fromkeys(word for word in ends if word))
-        sampling, limit = to_sampling(prompt), output_limit(prompt)
+        stop = self._stops(prompt, rendered)
+        ends = self._ends(rendered) if self.thinking.words else stop
+        answer = self._answer(prompt, rendered, ends)
+        thinking = opened_by(self.thinking, rendered.pieces)
+        async with aclosing(separated(answer, thinking, stop)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _answer(
+        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str]
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
         ids = await self.ids(rendered)
         try:
             async with self.places.seat(whose, ids) as seat:
-                question = Question(ids, stop, sampling, limit, seat.place, seat.own)
+                question = Question(ids, ends, sampling, limit, seat.place, seat.own, shown)
                 async with aclosing(self.engine.generate(question)) as pieces:
                     async for piece in pieces:
                         yield piece
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
+
+    def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+        """Every word that ends an answer."""
+        found = (*stops(prompt), *rendered.stop, *self.ends)
+        return tuple(dict.fromkeys(word for word in found if word))
+
+    def _ends(self, rendered: Rendered) -> tuple[str, ...]:
+        """What alone ends the engine's work for a model that thinks.
+
+        It would find a speaker's tag in a thought as well, and what closes one.
+        """
+        closing = {closes for _, closes in self.thinking.marks}
+        ends = dict.fromkeys((*rendered.stop, *self.ends))
+        return tuple(word for word in ends if word and word not in closing)
 
 
 @asynccontextmanager
@@ -219,6 +241,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
     start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running(start) as engine:
         tokens = await asyncio.to_thread(read_tokens, start.model)
+        special = (*tokens.control.values(), *tokens.added.values())
         saved = SavedPlaces(
             start.states,
             await asyncio.to_thread(fingerprint, start.model, engine.version),
@@ -231,6 +254,8 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
             start.model,
             engine,
             OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            tokens.ends,
+            thinking_of(tokens.chat_template, special),
             Tokenizer(engine, tokens),
             Places(engine, saved),
             FairQueue(engine.places, settings.most_waiting, clock),

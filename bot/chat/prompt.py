@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 Role = Literal["system", "user", "assistant"]
 
@@ -63,6 +63,13 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Others are served first; said before the first delta, and again from time to time."""
 
@@ -89,6 +96,10 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+
+
+Event: TypeAlias = Waiting | Thought | Delta | Finish
+"""What a model's answer is made of."""
 
 
 @dataclass(frozen=True, slots=True)

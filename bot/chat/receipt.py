@@ -50,3 +50,4 @@ class Receipt:
     reason: FinishReason | None  # None: the answer was interrupted
     usage: Usage
     timings: Timings
+    thoughts: str = ""  # of a model that thinks before it answers; no reader sees them

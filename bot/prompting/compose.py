@@ -5,14 +5,16 @@ what it quotes, and the message. A backend keeps the beginning of a prompt warm,
 with every message comes last. What of it fits in is chosen afterwards (budget.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
+from bot.prompting.instructions import instructions
 from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
@@ -35,11 +37,13 @@ def compose(
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
     summary: Part | None = None,
+    stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
     `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message.
+    instructions, and `found` beside the newest message. `stories` go where the persona wants
+    them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
@@ -54,8 +58,16 @@ def compose(
         Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
         for turn in rounds(turns, preset.max_rounds)
     ]
-    system, pinned = preset.system_text, [_pinned(one) for one in preset.messages]
-    if prompter := prompter_of(preset):
+    filled = instructions(
+        preset,
+        stories,
+        bot_name=name,
+        user_name=known[incoming.author.id],
+        newest=incoming.text,
+    )
+    system = filled.text
+    pinned = [_pinned(one) for one in preset.messages]
+    if prompter := prompter_of(preset, system):
         system, newest = _filled(prompter, newest.content)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, earlier = [], []
@@ -79,6 +91,7 @@ def compose(
         history=units(earlier),
         context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
+        stories=filled.stories,
     )
 
 

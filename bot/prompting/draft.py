@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Span
+from bot.prompting.persona import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
 
@@ -42,6 +43,7 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
+    stories: tuple[Story, ...] = ()  # those that stand in the system text, with their scores
 
     @property
     def prompt(self) -> Prompt:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from bot.chat.prompt import Role
 from bot.errors import TemplateError
+from bot.prompting.persona import parse_persona
 from bot.prompting.preset_names import name_problem, preset_id
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
@@ -187,6 +188,8 @@ class Preset(_Strict):
     avatar: str | None = None  # a link
     role_name: str | None = None
     persona: str | None = None
+    # A file with persona and stories, as seen from the presets' folder, or a known role's name.
+    character: Word | None = None
     greeting: str | None = None
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
@@ -206,11 +209,6 @@ class Preset(_Strict):
     def id(self) -> str:
         """The name as commands and files look it up: case and width do not matter."""
         return preset_id(self.name)
-
-    @property
-    def system_text(self) -> str:
-        """What every conversation begins with; empty if there is nothing to say."""
-        return "\n\n".join(part for part in (self.system, self.persona) if part)
 
     @model_validator(mode="before")
     @classmethod
@@ -233,6 +231,13 @@ class Preset(_Strict):
             except TemplateError as error:
                 raise ValueError(str(error)) from None
         return template
+
+    @field_validator("persona")
+    @classmethod
+    def _persona(cls, persona: str | None) -> str | None:
+        if problems := parse_persona(persona or "").problems:
+            raise ValueError("; ".join(problems))
+        return persona
 
     @field_validator("token_counter")
     @classmethod

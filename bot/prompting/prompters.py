@@ -246,8 +246,8 @@ class ChatPrompter(_Prompter):
         return self._configs.soa
 
 
-def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
-    """Build what the preset's `prompter` asks for; the system text stands first."""
+def prompter_of(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
+    """Build what the preset's `prompter` asks for; the `system` text stands first."""
     choice = preset.prompter
     if choice is None:
         return None
@@ -256,5 +256,5 @@ def prompter_of(preset: Preset) -> AlpacaPrompter | ChatPrompter | None:
         parts = {"system": choice.instruction, "user": choice.user}
     kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
     prompter = kind(parts, choice.extra_keys)
-    prompter.set_model_configs(system=preset.system_text)
+    prompter.set_model_configs(system=system)
     return prompter

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage, Waiting
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage, Waiting
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
@@ -26,6 +26,7 @@ class Written:
     usage: Usage
     first_word_seconds: float | None  # since the model was asked
     seconds: float
+    thoughts: str = ""  # what the model thought before; for those who run it, never for readers
 
 
 def receipt_of(
@@ -42,6 +43,7 @@ def receipt_of(
         tokens=fitted.tokens,
         limit=fitted.limit,
         answer=written.text,
+        thoughts=written.thoughts,
         reason=written.reason,
         usage=written.usage,
         timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
@@ -62,6 +64,7 @@ async def write(
     """
     echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
     said: list[str] = []
+    thoughts: list[str] = []
     end = Finish(FinishReason.STOP)
     asked = clock.monotonic()
     first_word: float | None = None
@@ -80,6 +83,8 @@ async def write(
                             first_word = clock.monotonic() - asked
                             SECONDS_TO_FIRST_WORD.observe(first_word)
                         hear(cleaned.feed(echo.feed(text)))
+                    case Thought(text):
+                        thoughts.append(text)
                     case Finish():
                         end = event
                     case Waiting():
@@ -96,4 +101,5 @@ async def write(
         usage=end.usage,
         first_word_seconds=first_word,
         seconds=clock.monotonic() - asked,
+        thoughts="".join(thoughts).strip(),
     )

@@ -38,18 +38,18 @@ class Casting:
         self.versions = versions or {}
         self._choices = choices
         try:
-            self._default = find_preset(presets, default)
+            self.default = find_preset(presets, default)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
 
     async def cast(self, scopes: Sequence[str]) -> Cast:
         choice = await self._choices.chosen(scopes, _KEY)
         if choice is None:
-            return self._cast(self._default, None)
+            return self._cast(self.default, None)
         preset = self.presets.get(choice.value)
         if preset is None:  # its file was taken away since
             _log.warning("preset_missing", preset=choice.value, scope=choice.scope)
-            return self._cast(self._default, None)
+            return self._cast(self.default, None)
         return self._cast(preset, choice.scope)
 
     def _cast(self, preset: Preset, scope: str | None) -> Cast:

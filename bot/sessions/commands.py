@@ -52,18 +52,16 @@ class CommandDesk:
             case "new":
                 cast = await self._casting.cast(incoming.scopes)
                 return _begin("A new conversation begins.", cast.preset)
+            case "context":
+                return await self._context(incoming)
             case "forget":
                 await self._require_admin(incoming, "make me forget what was said here")
                 cast = await self._casting.cast(incoming.scopes)
                 return replace(_begin("A new conversation begins.", cast.preset), forgets=True)
-            case "context":
-                return await self._context(incoming)
             case "help" | "start":
                 return await self._help(incoming)
-            case "ask":
-                raise UserError("There is nothing to fill in here; just write your message.")
             case name:
-                raise UserError(f"I do not know /{name[:32]}. /help says what I can do.")
+                raise _cannot(name)
 
     async def _preset(self, command: Command, incoming: Incoming) -> Reply:
         match command.action:
@@ -139,6 +137,12 @@ class CommandDesk:
     ) -> None:
         if not await self._may_change(incoming):
             raise UserError(f"Only an admin can {what}.")
+
+
+def _cannot(name: str) -> UserError:
+    if name == "ask":
+        return UserError("There is nothing to fill in here; just write your message.")
+    return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
 
 def _begin(said: str, preset: Preset) -> Reply:

@@ -159,3 +159,23 @@ receipt = Table(
     Index("ix_receipt_at", "at"),
     sqlite_autoincrement=True,
 )
+
+# The stories of characters. A vector is of use beside others of the same model only.
+story = Table(
+    "story",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("model", Text),
+    Column("vector", LargeBinary),  # float32, little-endian; NULL until it was made
+)
+
+# Grows with every change of a character's stories, so that whoever has them in memory notices.
+story_revision = Table(
+    "story_revision",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+)

@@ -3,7 +3,7 @@
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Waiting
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Waiting
 from bot.errors import BackendError
 from bot.ports import Backend
 
@@ -16,6 +16,7 @@ def prompt(text: str = "hello", **parts: object) -> Prompt:
 @dataclass
 class Answer:
     deltas: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     finish: Finish | None = None
     error: BackendError | None = None
 
@@ -40,6 +41,9 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                     case Delta(text):
                         assert text, "an empty delta says nothing"
                         answer.deltas.append(text)
+                    case Thought(text):
+                        assert text, "an empty thought is none"
+                        answer.thoughts.append(text)
                     case Finish():
                         answer.finish = piece
                     case Waiting():

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Delta, Finish, FinishReason, Message, Prompt, TemplateChoice, Waiting
+from bot.chat.prompt import Event, FinishReason, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.budget import fit
 from bot.prompting.draft import Draft, units
@@ -44,7 +44,7 @@ async def local(
     await lend_model(tmp_path)
     settings = ProviderSettings(kind="llama_cpp", engine=request.param)
     backend = LlamaCpp(settings, tmp_path, renderer)
-    await backend.start()
+    await backend.warm("default")
     yield backend
     await backend.close()
 
@@ -163,7 +163,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[Delta | Finish | Waiting] = []
+    heard: list[Event] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):
@@ -199,7 +199,7 @@ async def test_stuck_engine_is_killed_and_replaced(
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
     local = LlamaCpp(quick, tmp_path, renderer)
-    await local.start()
+    await local.warm("default")
     stuck = engine()
     stuck.suspend()
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from statistics import mean
 
 import httpx2
 import psutil
@@ -12,7 +13,8 @@ import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
 from bot.backends.xllamacpp_engine import XllamacppEngine
-from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.prompt import Delta, Message, Prompt, Usage, Waiting
+from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends.asking import ask, prompt
@@ -21,6 +23,7 @@ from tests.backends.local_model import lend_model
 pytestmark = pytest.mark.service
 
 SETTINGS = ProviderSettings(kind="llama_cpp", parallel=2, context_tokens=1024)
+STORY = prompt("Tell me a very long story.", model="default", max_output_tokens=900)
 SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind. " * 20)
 
 
@@ -29,12 +32,12 @@ class House:
 
     def __init__(self, folder: Path, renderer: Renderer) -> None:
         self.folder = folder
-        self._renderer = renderer
+        self.renderer = renderer
         self.backend = LlamaCpp(SETTINGS, folder, renderer)
 
     async def restart(self) -> None:
         await self.backend.close()
-        self.backend = LlamaCpp(SETTINGS, self.folder, self._renderer)
+        self.backend = LlamaCpp(SETTINGS, self.folder, self.renderer)
 
     async def turn(self, conversation: str, *said: Message) -> Usage:
         asked = Prompt((SYSTEM, *said), "default", conversation, max_output_tokens=1)
@@ -131,10 +134,9 @@ async def test_killed_engine_finds_what_was_saved(house: House) -> None:
 
 
 async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(house: House) -> None:
-    story = prompt("Tell me a very long story.", model="default", max_output_tokens=400)
     took: list[float] = []
     for _ in range(5):
-        async with aclosing(house.backend.generate(story)) as pieces:
+        async with aclosing(house.backend.generate(STORY)) as pieces:
             await anext(pieces)
         left = time.perf_counter()
         engine = (await house.backend._model("default")).engine
@@ -150,3 +152,54 @@ async def until_idle(server: httpx2.AsyncClient) -> None:
         if not any(slot["is_processing"] for slot in (await server.get("/slots")).json()):
             return
         await asyncio.sleep(0.005)
+
+
+async def test_of_four_people_at_once_nobody_waits_more_than_twice_the_average(
+    house: House,
+) -> None:
+    await house.turn("warm", *words(0))
+    waits: dict[str, list[float]] = {name: [] for name in "abcd"}
+
+    async def ask_five_times(name: str) -> None:
+        for number in range(5):
+            said = (SYSTEM, *words(number))
+            asked = Prompt(said, "default", name, max_output_tokens=20, asked_by=name)
+            began = time.perf_counter()
+            async with aclosing(house.backend.generate(asked)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Delta) and len(waits[name]) == number:
+                        waits[name].append(time.perf_counter() - began)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in waits:
+            tasks.create_task(ask_five_times(name))
+
+    average = mean(wait for each in waits.values() for wait in each)
+    assert max(mean(each) for each in waits.values()) <= 2 * average, waits
+
+
+async def test_who_waits_is_told_and_a_full_line_refuses(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.backends.fair_queue._TOLD_AFTER_SECONDS", 0.01)
+    few = SETTINGS.model_copy(update={"parallel": 1, "most_waiting": 1})
+    house.backend = LlamaCpp(few, house.folder, house.renderer)
+    async with aclosing(house.backend.generate(STORY)) as first:
+        await anext(first)
+        async with aclosing(house.backend.generate(STORY)) as second:
+            told = await anext(second)
+            refused = await ask(house.backend, STORY)
+
+    assert told == Waiting(1, None)
+    assert refused.error is not None
+    assert refused.error.notice.startswith("Others are waiting for the model")
+
+
+async def test_answer_ends_at_its_time_limit(house: House) -> None:
+    brief = SETTINGS.model_copy(update={"total_seconds": 1.0})
+    house.backend = LlamaCpp(brief, house.folder, house.renderer)
+    await house.backend.check()
+
+    answer = await ask(house.backend, STORY)
+
+    assert isinstance(answer.error, BackendInterrupted | BackendUnavailable)

@@ -4,12 +4,14 @@ import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bot.backends import models
+from bot.backends import hub, models
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
+from tests.attacks import attacks, expanded
 
 GGUF = b"GGUF and the rest"
 
@@ -64,6 +66,52 @@ def test_full_path_is_taken_as_it_is(tmp_path: Path, put: Callable[[str], Path])
 def test_name_does_not_lead_out_of_the_data_directory(tmp_path: Path, word: str) -> None:
     with pytest.raises(SettingsError):
         found(word, tmp_path)
+
+
+@pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
+def test_hostile_names_open_nothing(
+    tmp_path: Path, put: Callable[[str], Path], case: dict[str, Any]
+) -> None:
+    word = expanded(case["input"])
+    put("models/preset.gguf")
+    (tmp_path / "models" / "symlink_to_root.gguf").symlink_to(put("secret"))
+
+    with pytest.raises(SettingsError) as refused:
+        found(word, tmp_path)
+
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
+def test_hostile_words_import_nothing(tmp_path: Path, case: dict[str, Any]) -> None:
+    word = expanded(case["input"])
+
+    with pytest.raises(SettingsError):
+        models.import_file(Path(word), tmp_path)
+
+    assert models.installed(tmp_path) == []
+    assert hub.source_of(word) is None
+
+
+def test_link_within_the_folder_is_as_good_as_a_file(
+    tmp_path: Path, put: Callable[[str], Path]
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "best.gguf").symlink_to(put("models/qwen.gguf"))
+
+    assert found("best", tmp_path).name == "best.gguf"
+
+
+@pytest.mark.parametrize("name", ["a b", "-rf", ".hidden", "x..y", "NUL", "com1.q4", "n\0", "a/b"])
+def test_file_whose_name_could_lead_elsewhere_is_not_imported(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="is no name of a model"):
+        models.checked_name(f"{name}.gguf")
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct-q4_k_m", "Meta-Llama-3.1_8B+x", "模型"])
+def test_names_that_models_have_are_fine(name: str) -> None:
+    assert models.checked_name(f"{name}.gguf") == name
 
 
 def test_unknown_name_is_said_with_a_remedy(tmp_path: Path) -> None:

@@ -162,6 +162,37 @@ async def test_reason_of_the_end_is_told(
     assert answer.finish == Finish(reason)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        chunk(reasoning_content="Hm") + chunk(reasoning_content=".") + said("Hi."),
+        chunk(reasoning="Hm.") + said("Hi."),
+        said("<th", "ink>H", "m.</thi", "nk>\n\nHi."),
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}])
+        + chunk([{"type": "text", "text": "Hi."}]),
+    ],
+    ids=["DeepSeek", "OpenRouter", "in the text", "Mistral"],
+)
+async def test_thoughts_are_told_from_words_in_every_services_way(
+    connect: Connect, service: FakeOpenAI, script: bytes
+) -> None:
+    service.plays([script + STOP + DONE])
+
+    answer = await ask(connect())
+
+    assert ("".join(answer.thoughts), answer.text) == ("Hm.", "Hi.")
+
+
+async def test_service_that_only_thought_may_be_asked_again(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([chunk(reasoning_content="Hm.")], [said("Hi.") + STOP + DONE])
+
+    answer = await ask(connect())
+
+    assert (answer.text, answer.error) == ("Hi.", None)
+
+
 async def test_service_that_cannot_stream_is_understood(
     connect: Connect, service: FakeOpenAI
 ) -> None:

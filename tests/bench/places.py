@@ -22,7 +22,7 @@ import httpx2
 
 from bot.backends.llama_cpp import LlamaCpp
 from bot.backends.openai_compatible import OpenAICompatible
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Usage, Waiting
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Usage, Waiting
 from bot.children import supervised
 from bot.ports import Backend
 from bot.settings import ProviderSettings
@@ -93,7 +93,7 @@ class Run:
                         said.append(words)
                     case Finish(_, usage):
                         self.turns.append(Turn(number, first, usage))
-                    case Waiting():
+                    case Waiting() | Thought():
                         pass
         history.append(Message("assistant", "".join(said)))
 
@@ -127,7 +127,7 @@ async def ours(data_dir: Path, seed: int, engine: str) -> Run:
     async with Renderer() as renderer:
         for visitors in (order(seed), list(range(CONVERSATIONS))):
             backend = LlamaCpp(settings, data_dir, renderer)
-            await backend.start()
+            await backend.warm("default")
             try:
                 for visitor in visitors:
                     await run.ask(backend, visitor)

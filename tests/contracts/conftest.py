@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bot.clock import SystemClock
-from bot.ports import Coordinator
+from bot.ports import Coordinator, Stories
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database, opened
@@ -22,6 +22,7 @@ from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.redis import connected
+from bot.storage.stories import stories_in
 from bot.storage.versions import SqlPresetVersions
 from tests.fakes import FakeCoordinator
 
@@ -36,6 +37,7 @@ class Store:
     outbox: SqlOutbox
     choices: SqlChoices
     versions: SqlPresetVersions
+    stories: Stories
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +75,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             SqlOutbox(database, clock),
             SqlChoices(database, clock),
             SqlPresetVersions(database, clock),
+            await stories_in(database),
         )
 
 

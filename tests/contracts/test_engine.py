@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.engines import Engine, EngineFailed, Question, Start, running
-from bot.chat.prompt import Delta, Finish, FinishReason
+from bot.chat.prompt import Delta, Finish, FinishReason, Thought
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings
 from tests.backends.local_model import ENGINES, lend_model
@@ -70,6 +70,8 @@ async def ask(
         match piece:
             case Delta(words):
                 said += words
+            case Thought():
+                raise AssertionError("an engine does not know thoughts from words")
             case Finish():
                 finish = piece
     assert finish is not None

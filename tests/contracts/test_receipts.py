@@ -65,3 +65,12 @@ async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
     assert await forget_old(store.database, SystemClock(), 2) == 1
     count = select(func.count(receipt.c.id))
     assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
+
+
+async def test_receipts_are_forgotten_with_their_conversation(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT])
+
+    await store.conversations.forget(claim)
+
+    assert await SqlReceipts(store.database).find(1) is None

@@ -22,7 +22,7 @@ import bot.delivery.sender
 from bot.backends.openai_compatible import OpenAICompatible
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import OutboxRow, Sending
-from bot.chat.prompt import Delta, Finish, Prompt
+from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.delivery.sender import Sender
 from bot.intake.intake import WakingIntake
 from bot.platforms.discord.surface import DiscordSurface
@@ -95,7 +95,7 @@ def _during_generation(passed: Passed) -> None:
 
     async def generate(
         self: OpenAICompatible, prompt: Prompt
-    ) -> AsyncGenerator[Delta | Finish, None]:
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         async with aclosing(original(self, prompt)) as stream:
             async for event in stream:
                 yield event

@@ -149,10 +149,8 @@ def test_unknown_model_config_is_named() -> None:
     ],
 )
 def test_a_preset_chooses_its_prompter(choice: Any, system: str, user: str) -> None:
-    preset = Preset(
-        name="nova", provider="local", model="default", system="Be brief.", prompter=choice
-    )
-    prompter = prompter_of(preset)
+    preset = Preset(name="nova", provider="local", model="default", prompter=choice)
+    prompter = prompter_of(preset, "Be brief.")
     assert prompter is not None
 
     values = {**dict.fromkeys(prompter.slots, "Latin"), "text": "hi"}

@@ -1,0 +1,170 @@
+"""Vectors from a GGUF file, made by llama.cpp in a process of its own, started when first asked."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import msgspec
+from pydantic import SecretStr
+from typing_extensions import override
+
+from bot.backends import processor
+from bot.backends.embedding_openai import EmbeddingEndpoint, EmbeddingsService
+from bot.backends.embedding_texts import MOST_TOKENS, fingerprint
+from bot.backends.gguf import read_pooling
+from bot.chat.story import Vector
+from bot.children import Child, ChildFailed, private_folder, supervised
+from bot.errors import EmbeddingFailed, SettingsError
+from bot.ports import Embedder
+from bot.settings import EmbeddingSettings, ProviderSettings
+
+_START_SECONDS = 120.0  # a large file from a slow disk
+_RESTART_SECONDS = 30.0
+_TOKENIZE_SECONDS = 30.0
+_MEAN = 1  # the usual way, and right where the file says nothing, or that there is none
+_SOCKET = "embedding.sock"
+
+
+class GgufEmbedder(Embedder):
+    """A model made for embeddings finds well; one that was made for chats hardly does."""
+
+    def __init__(self, model: Path, data_dir: Path) -> None:
+        """Raises `SettingsError` when the file cannot be read as GGUF."""
+        self._pooling = read_pooling(model) or _MEAN
+        self._model = model
+        self._data_dir = data_dir
+        self._model_id = f"gguf:{fingerprint(model)}:{self._pooling}"
+        self._engine: _Engine | None = None
+        self._open = AsyncExitStack()
+        self._one_start_at_a_time = asyncio.Lock()
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._model_id
+
+    @override
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        engine = await self._started()
+        return await engine.service.vectors([await engine.tokens(text) for text in texts])
+
+    @override
+    async def query(self, text: str) -> Vector:
+        return (await self.passages([text]))[0]
+
+    @override
+    async def check(self) -> str:
+        await self.query("hello")
+        return f"{self._model.stem} on this machine"
+
+    @override
+    async def close(self) -> None:
+        self._engine = None
+        await self._open.aclose()
+
+    async def _started(self) -> "_Engine":
+        try:
+            async with self._one_start_at_a_time:
+                if self._engine is None:
+                    processor.check_for("TROUPE_EMBEDDING__")
+                    opening = _running(self._model, self._pooling, self._data_dir)
+                    self._engine = await self._open.enter_async_context(opening)
+            await self._engine.child.wait_serving(_RESTART_SECONDS)
+        except (SettingsError, ChildFailed) as error:
+            raise EmbeddingFailed(str(error)) from error
+        return self._engine
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    child: Child
+    client: httpx2.AsyncClient
+    service: EmbeddingsService
+
+    async def tokens(self, text: str) -> list[int]:
+        """The ids of a text that is short enough, with what the model wants around it."""
+        body = msgspec.json.encode(
+            {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
+        )
+        try:
+            async with asyncio.timeout(_TOKENIZE_SECONDS):
+                answer = await self.client.post("/tokenize", content=body)
+                ids = msgspec.json.decode(answer.content, type=_Ids).tokens
+        except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
+            raise EmbeddingFailed(f"{self.child.name} does not tokenize: {error}") from error
+        return ids if len(ids) <= MOST_TOKENS else [*ids[: MOST_TOKENS - 1], ids[-1]]
+
+
+class _Ids(msgspec.Struct):
+    tokens: list[int]
+
+
+@asynccontextmanager
+async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_Engine]:
+    """Keep an engine up; raises `ChildFailed` when it does not start."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(private_folder(_SOCKET)))
+        socket, key_file = folder / _SOCKET, folder / "key"
+        key = secrets.token_urlsafe(32)
+        key_file.write_text(key, encoding="ascii")
+        client = await stack.enter_async_context(
+            httpx2.AsyncClient(
+                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+                base_url="http://engine",
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=None,  # its callers have their own
+            )
+        )
+        child = await stack.enter_async_context(
+            supervised(
+                f"the embedding engine of {model.stem}",
+                _command(model, pooling, socket, key_file),
+                ready=lambda: _answers(client),
+                log_file=data_dir / "embedding-engine.log",
+                start_seconds=_START_SECONDS,
+            )
+        )
+        settings = ProviderSettings(
+            base_url="http://engine/v1", api_key=SecretStr(key), model=model.stem
+        )
+        service = EmbeddingsService(
+            EmbeddingEndpoint("embedding", child.name),
+            settings,
+            transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+        )
+        stack.push_async_callback(service.close)
+        yield _Engine(child, client, service)
+
+
+def _command(model: Path, pooling: int, socket: Path, key_file: Path) -> list[str]:
+    options = {
+        "model": model,
+        "alias": model.stem,
+        "socket": socket,
+        "key-file": key_file,
+        "pooling": pooling,
+        "tokens": MOST_TOKENS,
+        "threads": max(1, (os.cpu_count() or 1) - 1),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "bot.backends.embedding_engine", *words]
+
+
+async def _answers(client: httpx2.AsyncClient) -> bool:
+    try:
+        async with asyncio.timeout(1):
+            return (await client.get("/health")).is_success
+    except (TimeoutError, httpx2.TransportError):
+        return False
+
+
+def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    if settings.model_path is None:
+        raise SettingsError("TROUPE_EMBEDDING__MODEL_PATH is not set")
+    return GgufEmbedder(settings.model_path.expanduser(), data_dir)

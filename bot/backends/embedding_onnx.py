@@ -1,0 +1,157 @@
+"""Vectors from an ONNX model, as sentence-transformers exports them; needs onnxruntime installed.
+
+The path names the `.onnx` file, or a folder that has one; `tokenizer.json` lies beside it or one
+folder up. Where the model gives a vector for each token, `1_Pooling/config.json` says whether they
+are averaged; without that file the first one counts, as bge and bce want it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from importlib import import_module  # noqa: TID251 # packages that only this needs
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from bot.backends.embedding_texts import MOST_TOKENS, fingerprint, to_vectors
+from bot.chat.story import Vector
+from bot.errors import EmbeddingFailed, SettingsError
+from bot.ports import Embedder
+from bot.settings import EmbeddingSettings
+
+_SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
+_PACKAGES = ("onnxruntime", "tokenizers")
+_A_VECTOR_EACH = 3  # dimensions: texts, tokens, numbers
+
+
+class OnnxEmbedder(Embedder):
+    def __init__(self, path: Path) -> None:
+        """Look that all is there, and load nothing yet.
+
+        Raises:
+            SettingsError: a file or a package is missing; the text names it.
+        """
+        if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+            raise SettingsError(
+                f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
+                f"`pip install {' '.join(missing)}`"
+            )
+        self._model = _model_file(path)
+        self._tokenizer = _beside(self._model, "tokenizer.json")
+        if self._tokenizer is None:
+            raise SettingsError(f"{_SETTING}: there is no tokenizer.json beside {self._model}")
+        self._averaged = _is_averaged(self._model)
+        way = "mean" if self._averaged else "first"
+        self._model_id = f"onnx:{fingerprint(self._model)}:{way}"
+        self._loading = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._model_id
+
+    @override
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        # One after the other, so that a question which comes in between need not wait for all.
+        return [await asyncio.to_thread(self._embed, text) for text in texts]
+
+    @override
+    async def query(self, text: str) -> Vector:
+        return await asyncio.to_thread(self._embed, text)
+
+    @override
+    async def check(self) -> str:
+        await self.query("hello")
+        return f"{self._model.name} on this machine"
+
+    @override
+    async def close(self) -> None:
+        self._loaded = None
+
+    def _embed(self, text: str) -> Vector:
+        with self._loading:
+            self._loaded = self._loaded or _Loaded.of(self._model, self._tokenizer)
+        return to_vectors([self._loaded.vector(text, averaged=self._averaged)], 1)[0]
+
+
+class _Loaded:
+    """The model and its tokenizer, for any number of threads."""
+
+    def __init__(self, session: Any, tokenizer: Any) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._inputs = {given.name for given in session.get_inputs()}
+
+    @classmethod
+    def of(cls, model: Path, tokenizer: Path | None) -> Self:
+        """Raises `EmbeddingFailed` when one of them is no such file."""
+        runtime, tokenizers = (import_module(name) for name in _PACKAGES)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        try:
+            session = runtime.InferenceSession(
+                str(model), options, providers=["CPUExecutionProvider"]
+            )
+            reading = tokenizers.Tokenizer.from_file(str(tokenizer))
+        except Exception as error:  # neither package has a root for its errors
+            raise EmbeddingFailed(f"{_SETTING}: {model} cannot be loaded: {error}") from error
+        reading.enable_truncation(MOST_TOKENS)
+        reading.no_padding()
+        return cls(session, reading)
+
+    def vector(self, text: str, *, averaged: bool) -> npt.NDArray[np.float32]:
+        ids = self._tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
+        row = np.array([ids], dtype=np.int64)
+        given = {
+            "input_ids": row,
+            "attention_mask": np.ones_like(row),
+            "token_type_ids": np.zeros_like(row),
+        }
+        outputs = self._session.run(None, {n: v for n, v in given.items() if n in self._inputs})
+        # A model that pools by itself says so with two dimensions.
+        whole = next((output for output in outputs if output.ndim < _A_VECTOR_EACH), None)
+        if whole is not None:
+            return np.asarray(whole[0], dtype=np.float32)
+        tokens = np.asarray(outputs[0][0], dtype=np.float32)
+        return np.asarray(tokens.mean(axis=0) if averaged else tokens[0])
+
+
+class _Pooling(msgspec.Struct):
+    pooling_mode_mean_tokens: bool = False
+
+
+def _model_file(path: Path) -> Path:
+    if path.is_dir():
+        found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
+        if not found:
+            raise SettingsError(f"{_SETTING}: there is no .onnx file in {path}")
+        # Beside model.onnx there may be smaller ones for other machines.
+        return next((one for one in found if one.name == "model.onnx"), found[0])
+    return path
+
+
+def _beside(model: Path, name: str) -> Path | None:
+    places = (model.parent / name, model.parent.parent / name)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _is_averaged(model: Path) -> bool:
+    config = _beside(model, "1_Pooling/config.json")
+    if config is None:
+        return False
+    try:
+        return msgspec.json.decode(config.read_bytes(), type=_Pooling).pooling_mode_mean_tokens
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"{_SETTING}: {config} cannot be read: {error}") from None
+
+
+def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
+    if settings.model_path is None:
+        raise SettingsError(f"{_SETTING} is not set")
+    return OnnxEmbedder(settings.model_path.expanduser())

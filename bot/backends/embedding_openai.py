@@ -1,0 +1,154 @@
+"""Vectors from any service that speaks OpenAI's embeddings API."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import httpx2
+import msgspec
+import openai
+from typing_extensions import override
+
+from bot.backends import faults
+from bot.backends.connection import HttpRefusal, connect, request_options
+from bot.backends.embedding_texts import shortened, to_vectors
+from bot.backends.faults import Endpoint, Fault
+from bot.chat.story import Vector
+from bot.errors import EmbeddingFailed
+from bot.ports import Embedder
+from bot.prompting.tokens import count_tokens
+from bot.settings import EmbeddingSettings, ProviderSettings
+
+_TEXTS_AT_ONCE = 10  # DashScope takes no more
+_SECONDS = 30.0
+
+
+class EmbeddingsService:
+    """One place that makes vectors, with its own connections."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: ProviderSettings,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._model = settings.model or ""
+        self._client = connect(settings, transport)
+        self._options = request_options(settings)
+
+    async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
+        """The vectors of texts, or of texts that are tokens already; raises `EmbeddingFailed`."""
+        made: list[Vector] = []
+        for start in range(0, len(inputs), _TEXTS_AT_ONCE):
+            made += await self._some(inputs[start : start + _TEXTS_AT_ONCE])
+        return made
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _some(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
+        question = {"model": self._model, "input": inputs, "encoding_format": "float"}
+        try:
+            async with asyncio.timeout(_SECONDS):
+                body = await self._post(msgspec.json.encode(question))
+        except Fault as fault:
+            raise EmbeddingFailed(str(fault)) from None
+        except TimeoutError:
+            raise EmbeddingFailed(f"{self._endpoint} took over {_SECONDS:.0f} s") from None
+        try:
+            answer = msgspec.json.decode(body, type=_Answer)
+        except msgspec.DecodeError:
+            raise EmbeddingFailed(str(faults.garbled(self._endpoint, "no vectors"))) from None
+        rows = sorted(answer.data, key=lambda row: row.index)
+        return to_vectors([row.embedding for row in rows], len(inputs))
+
+    async def _post(self, body: bytes) -> bytes:
+        try:
+            response = await self._client.post(
+                "/embeddings", cast_to=httpx2.Response, content=body, options=self._options
+            )
+            try:
+                return await response.aread()
+            finally:
+                await response.aclose()
+        except HttpRefusal as refused:
+            raise faults.from_status(
+                self._endpoint,
+                self._model,
+                refused.status,
+                refused.headers,
+                refused.body,
+                time.time(),
+            ) from None
+        except (openai.APIConnectionError, httpx2.TransportError, aiohttp.ClientError) as error:
+            raise faults.unreachable(self._endpoint, str(error.__cause__ or error)) from None
+
+
+class OpenAIEmbedder(Embedder):
+    """A model far away or next door; it is asked once for each question, and never waited for long.
+
+    Its own tokenizer is not known here, so texts are cut by OpenAI's.
+    """
+
+    def __init__(self, settings: EmbeddingSettings) -> None:
+        self._model = settings.model or ""
+        self._service = EmbeddingsService(
+            EmbeddingEndpoint("embedding", settings.base_url or ""),
+            ProviderSettings(
+                base_url=settings.base_url, api_key=settings.api_key, model=settings.model
+            ),
+        )
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return f"openai:{self._model}"
+
+    @override
+    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        return await self._service.vectors([shortened(text, _count) for text in texts])
+
+    @override
+    async def query(self, text: str) -> Vector:
+        return (await self.passages([text]))[0]
+
+    @override
+    async def check(self) -> str:
+        vector = await self.query("hello")
+        return f"{self._model} answers with {len(vector) // 4} numbers"
+
+    @override
+    async def close(self) -> None:
+        await self._service.close()
+
+
+class EmbeddingEndpoint(Endpoint):
+    """The place that the embedding's settings name, in words for the operator."""
+
+    @override
+    def setting(self, part: str) -> str:
+        return f"TROUPE_EMBEDDING__{part}"
+
+    @override
+    def __str__(self) -> str:
+        return f"the embeddings at {self.base_url}"
+
+
+class _Row(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Row]
+
+
+def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
+    return OpenAIEmbedder(settings)
+
+
+def _count(text: str) -> int:
+    return count_tokens([text])[0]

@@ -1,0 +1,100 @@
+"""Presets whose `character` says where their persona and their stories come from.
+
+A new kind of file is a function, and a line in `_READERS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.errors import CharacterError, PresetError
+from bot.prompting.haruhi_rows import read_jsonl, read_rows
+from bot.prompting.known_roles import load_known, name_of
+from bot.prompting.preset import Preset
+from bot.prompting.presets import load_presets, preset_from
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterFile:
+    """What a file says about a character: keys of a preset, and stories."""
+
+    keys: Mapping[str, object]
+    stories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A preset that is ready to play, with the stories of its character."""
+
+    preset: Preset
+    stories: tuple[str, ...] = ()
+
+
+def load_roles(directory: Path) -> dict[str, Role]:
+    """Read every preset here, with its character; by name.
+
+    Raises:
+        PresetError: tells all that is wrong, a line each.
+    """
+    roles: dict[str, Role] = {}
+    problems: list[str] = []
+    for name, preset in load_presets(directory).items():
+        try:
+            roles[name] = role_of(preset, directory)
+        except PresetError as error:
+            problems.append(str(error))
+    if problems:
+        raise PresetError("\n".join(problems))
+    return roles
+
+
+def load_playable(directory: Path) -> dict[str, Preset]:
+    """The presets of `load_roles` without their stories."""
+    return {name: role.preset for name, role in load_roles(directory).items()}
+
+
+def role_of(preset: Preset, directory: Path) -> Role:
+    """Add to a preset what its character's file says; its own keys win.
+
+    `character` is a path as seen from the directory of the presets, or a known role's name.
+    """
+    if preset.character is None:
+        return Role(preset)
+    where = f"preset {preset.name!r}: character {preset.character!r}"
+    try:
+        file = read_character(preset.character, directory)
+    except CharacterError as error:
+        raise PresetError(f"{where}: {error}") from error
+    whole = preset_from({**file.keys, **preset.model_dump(exclude_unset=True)}, where)
+    if not whole.role_name:
+        raise PresetError(f"{where}: the file does not say who it is; add 'role_name'")
+    return Role(whole, file.stories)
+
+
+def read_character(reference: str, directory: Path) -> CharacterFile:
+    """Raises CharacterError: there is no such file or role, or it cannot be read."""
+    file = directory / reference
+    if not file.suffix:
+        data = load_known(reference)
+        keys = {"role_name": name_of(reference), "persona": data.persona}
+        return CharacterFile(keys, data.texts)
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        raise CharacterError(f"is no file of a kind that we know: {', '.join(sorted(_READERS))}")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CharacterError(f"{file} cannot be read ({error.strerror})") from error
+    return reader(content, str(file))
+
+
+def _haruhi(content: bytes, source: str) -> CharacterFile:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CharacterError(f"{source} is not UTF-8; save it as UTF-8") from error
+    data = read_rows(read_jsonl(text), source)
+    return CharacterFile({"persona": data.persona}, data.texts)
+
+
+_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {".jsonl": _haruhi}

@@ -1,0 +1,52 @@
+"""What a conversation with a preset begins with: its instructions, and the role that it plays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bot.prompting.haruhi_text import without_brackets
+from bot.prompting.persona import Filled, Story, fill, parse_persona, roleplay_system, with_names
+from bot.prompting.preset import Preset
+from bot.prompting.tokens import count_tokens
+
+
+def searches_of(preset: Preset, newest: str) -> Mapping[str, int]:
+    """Which stories the persona asks for: each query, with how many it takes, best first."""
+    return parse_persona(preset.persona or "").searches(newest)
+
+
+def instructions(
+    preset: Preset,
+    stories: Mapping[str, Sequence[Story]] | None,
+    *,
+    bot_name: str,
+    user_name: str,
+    newest: str,
+) -> Filled:
+    """The system text, with the stories that stand in it; `stories` are by query of `searches_of`.
+
+    A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
+    Without a `role_name` the persona stands as it is written, and `{{role}}` is the bot's name.
+    `stories` None: there is no library.
+    """
+    if preset.persona is None:
+        return Filled(preset.system or "", ())
+    persona = parse_persona(preset.persona)
+    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
+    if preset.role_name:
+        played = roleplay_system(
+            persona,
+            shown,
+            role_name=preset.role_name,
+            user_name=user_name,
+            newest=newest,
+            max_input_tokens=preset.max_input_tokens,
+            count=count_tokens,
+        )
+    else:
+        filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
+        played = replace(filled, text=with_names(filled.text, bot_name, user_name))
+    return replace(played, text="\n\n".join(part for part in (preset.system, played.text) if part))
+
+
+def _plain(stories: Sequence[Story]) -> list[Story]:
+    return [replace(story, text=without_brackets(story.text)) for story in stories]

@@ -1,0 +1,104 @@
+"""Roles that a name alone brings on: one that comes with Troupe, and ChatHaruhi's from the hub."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module, resources  # noqa: TID251 # for what few installations have
+from importlib.util import find_spec
+
+from bot.errors import CharacterError
+from bot.prompting.haruhi_rows import CharacterData, Row, read_jsonl, read_rows
+from bot.prompting.persona import parse_persona
+
+_HUB = "silk-road/ChatHaruhi-RolePlaying"
+_NAMES = {
+    "haruhi": "凉宫春日",
+    "Dumbledore": "Dumbledore",
+    "Harry": "Harry",
+    "Hermione": "Hermione",
+    "Luna": "Luna",
+    "Malfoy": "Malfoy",
+    "McGonagall": "McGonagall",
+    "Penny": "Penny",
+    "Raj": "Raj",
+    "Ron": "Ron",
+    "Sheldon": "Sheldon",
+    "Snape": "Snape",
+    "ayaka": "神里绫华",
+    "baizhantang": "白展堂",
+    "duanyu": "段誉",
+    "guofurong": "郭芙蓉",
+    "hutao": "胡桃",
+    "jiumozhi": "鸠摩智",
+    "liyunlong": "李云龙",
+    "murongfu": "慕容复",
+    "qiaofeng": "乔峰",
+    "raidenShogun": "雷电将军",
+    "tangshiye": "汤师爷",
+    "tongxiangyu": "佟湘玉",
+    "wanderer": "流浪者",
+    "wangduoyu": "王多鱼",
+    "wangyuyan": "王语嫣",
+    "weixiaobao": "韦小宝",
+    "xiaofeng": "萧峰",
+    "xuzhu": "虚竹",
+    "yuqian": "于谦",
+    "zhongli": "钟离",
+}
+_FILES = {
+    **{file[0].upper() + file[1:]: file for file in _NAMES},
+    **{name: file for file, name in _NAMES.items()},
+    **{file: file for file in _NAMES},
+    "Professor McGonagall": "McGonagall",
+    "Professor Dumbledore": "Dumbledore",
+}
+
+# Roles of ChatHaruhi 2 say nowhere where their stories belong.
+_PLACE_FOR_STORIES = "\n{{RAG多对话|token<=1000|n<=5}}\n"
+
+
+def name_of(word: str) -> str | None:
+    """The name that a known role plays under; "haruhi" is 凉宫春日. None: nobody knows it."""
+    return _NAMES[_FILES[word]] if word in _FILES else None
+
+
+def load_known(word: str) -> CharacterData:
+    """Raises CharacterError: nobody knows this role, or it must come from the hub and cannot."""
+    file = _FILES.get(word)
+    if file is None:
+        near = difflib.get_close_matches(word, _FILES, n=3)
+        hint = f"did you mean {' or '.join(map(repr, near))}" if near else "haruhi is known"
+        raise CharacterError(
+            f"{word!r} has no persona and is no known role; pass a `persona`, or {hint}"
+        )
+    shipped = resources.files("bot.prompting") / "roles" / f"{file}.jsonl"
+    if shipped.is_file():
+        return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
+    data = load_hub(f"{_HUB}/{file}")
+    if parse_persona(data.persona).placeholders:
+        return data
+    return replace(data, persona=data.persona + _PLACE_FOR_STORIES)
+
+
+def load_hub(name: str, column: str | None = None) -> CharacterData:
+    """Read `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
+
+    Raises:
+        CharacterError: the library is not installed, or it could not get the data set.
+    """
+    owner, _, rest = name.partition("/")
+    dataset, _, file = rest.partition("/")
+    if not (owner and dataset):
+        raise CharacterError(f"{name!r} is no data set; write owner/dataset or owner/dataset/role")
+    if find_spec("datasets") is None:
+        raise CharacterError(
+            f"{name} is on the data set hub, and its library is missing: pip install datasets"
+        )
+    files = {"train": f"{file}.jsonl"} if file else None
+    try:
+        rows: Iterable[Row] = import_module("datasets").load_dataset(
+            f"{owner}/{dataset}", data_files=files, split="train"
+        )
+    except (OSError, ValueError) as error:  # its own errors are among these
+        raise CharacterError(f"{name} did not come from the hub: {error}") from error
+    return read_rows(rows, name, column)

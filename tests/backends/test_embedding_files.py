@@ -1,0 +1,58 @@
+"""Embedders that run on a file of the operator's: what is said when something is missing."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from bot.backends.embedders import make_embedder
+from bot.backends.embedding_texts import MOST_TOKENS, fingerprint, shortened
+from bot.errors import SettingsError
+from bot.settings import EmbeddingSettings
+from tests.backends import tiny_gguf
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    if importlib.util.find_spec("onnxruntime"):
+        pytest.skip("onnxruntime is installed")
+    settings = EmbeddingSettings(kind="onnx", model_path=tmp_path)
+    with pytest.raises(SettingsError, match="pip install onnxruntime"):
+        make_embedder(settings, tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"no model"])
+def test_what_is_no_gguf_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bge.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match="bge"):
+        make_embedder(EmbeddingSettings(kind="gguf", model_path=path), tmp_path)
+
+
+def test_a_model_says_how_it_pools(tmp_path: Path) -> None:
+    plain, cls = tmp_path / "plain.gguf", tmp_path / "cls.gguf"
+    vocabulary = tiny_gguf.Vocabulary("", ["<s>", "</s>"])
+    tiny_gguf.write(plain, vocabulary)
+    tiny_gguf.write(cls, vocabulary, llama__pooling_type=2)
+    ids = [
+        make_embedder(EmbeddingSettings(kind="gguf", model_path=path), tmp_path).model_id
+        for path in (plain, cls)
+    ]
+    assert [one.rpartition(":")[2] for one in ids] == ["1", "2"]
+
+
+def test_a_fingerprint_is_the_same_elsewhere_and_of_another_model_it_is_not(
+    tmp_path: Path,
+) -> None:
+    here, there, other = (tmp_path / name / "m.gguf" for name in ("here", "there", "other"))
+    for path, last in ((here, b"1"), (there, b"1"), (other, b"2")):
+        path.parent.mkdir()
+        path.write_bytes(bytes(3_000_000) + last)
+
+    assert fingerprint(here) == fingerprint(there) != fingerprint(other)
+
+
+def test_a_text_is_cut_where_it_has_its_tokens() -> None:
+    assert shortened("a b c", lambda text: len(text.split())) == "a b c"
+    long = "word " * 1000
+    assert len(shortened(long, lambda text: len(text.split())).split()) == MOST_TOKENS

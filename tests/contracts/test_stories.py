@@ -1,0 +1,155 @@
+"""What the stories promise: on SQLite, on PostgreSQL with pgvector, and there without it."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from sqlalchemy import text
+
+from bot.chat.story import StoryVector, Vector
+from bot.ports import Stories
+from bot.storage.numpy_index import NumpyIndex
+from bot.storage.pgvector import TABLE, PgvectorIndex
+from bot.storage.stories import SqlStories, stories_in
+from tests.contracts.conftest import Store
+
+A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001f3ad"
+
+
+@pytest.fixture(params=["its own index", "numpy"])
+async def stories(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[Stories]:
+    """The store's stories, found in both ways that PostgreSQL has."""
+    if request.param == "numpy":
+        if store.database.is_sqlite:
+            pytest.skip("numpy is its own index there")
+        yield SqlStories(store.database, NumpyIndex(store.database))
+    else:
+        yield store.stories
+
+
+def vector(*numbers: float) -> Vector:
+    length = sum(number * number for number in numbers) ** 0.5
+    return struct.pack(f"<{len(numbers)}f", *(number / length for number in numbers))
+
+
+async def learn(
+    stories: Stories, vectors: dict[str, Vector], character: str = "nora", model: str = "m"
+) -> None:
+    await stories.lacking(character, list(vectors), model)
+    kept = [StoryVector(story, made) for story, made in vectors.items()]
+    await stories.keep(character, model, kept)
+
+
+async def texts_near(
+    stories: Stories, query: Vector, limit: int = 9, character: str = "nora", model: str = "m"
+) -> Sequence[str]:
+    return [one.text for one in await stories.nearest(character, query, model, limit)]
+
+
+async def test_the_nearest_come_first_with_their_scores(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0), B: vector(0, 1), C: vector(3, 4)})
+
+    found = await stories.nearest("nora", vector(1, 0), "m", 2)
+
+    assert [(one.text, one.place) for one in found] == [(A, 0), (C, 2)]
+    assert [one.score for one in found] == pytest.approx([1, 0.6])
+
+
+async def test_of_equals_the_earlier_comes_first(stories: Stories) -> None:
+    await learn(stories, {B: vector(1, 1), A: vector(1, 1), C: vector(1, 1)})
+    assert await texts_near(stories, vector(1, 0)) == [B, A, C]
+
+
+async def test_where_nobody_learned_anything_nothing_is_found(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0)})
+    assert await texts_near(stories, vector(1, 0), character="marlowe") == []
+    assert await texts_near(stories, vector(1, 0), limit=0) == []
+
+
+async def test_only_what_has_no_vector_of_this_model_is_lacking(stories: Stories) -> None:
+    assert await stories.lacking("nora", [A, B, A], "m") == [A, B]
+    await stories.keep("nora", "m", [StoryVector(A, vector(1, 0))])
+    assert await stories.lacking("nora", [A, B, C], "m") == [B, C]
+    assert await stories.lacking("nora", [A, B, C], "other") == [A, B, C]
+
+
+async def test_a_story_without_a_vector_is_not_found_yet(stories: Stories) -> None:
+    await stories.lacking("nora", [A, B], "m")
+    await stories.keep("nora", "m", [StoryVector(B, vector(1, 0))])
+    assert await texts_near(stories, vector(1, 0)) == [B]
+
+
+async def test_what_was_taken_away_or_changed_is_not_found_any_more(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0), B: vector(0, 1)})
+    assert await texts_near(stories, vector(1, 0)) == [A, B]
+
+    assert await stories.lacking("nora", [B, A + "!"], "m") == [A + "!"]
+    assert await texts_near(stories, vector(1, 0)) == [B]
+    await stories.keep("nora", "m", [StoryVector(A, vector(1, 0))])
+    assert await texts_near(stories, vector(1, 0)) == [B], "its story is gone"
+
+
+async def test_vectors_of_another_model_are_never_compared(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0), B: vector(0, 1)}, model="old")
+    await stories.keep("nora", "new", [StoryVector(A, vector(1, 0, 0))])
+
+    assert await texts_near(stories, vector(1, 0, 0), model="new") == [A]
+    assert await texts_near(stories, vector(1, 0), model="old") == [B]
+
+
+async def test_vectors_of_another_length_are_passed_over(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0), B: vector(1, 0, 0)})
+    assert await texts_near(stories, vector(0, 1, 0)) == [B]
+
+
+async def test_a_new_vector_replaces_the_old_one(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0), B: vector(0, 1)})
+    assert (await texts_near(stories, vector(1, 0)))[0] == A
+    await learn(stories, {A: vector(0, 1), B: vector(1, 0)}, model="n")
+    assert (await texts_near(stories, vector(1, 0), model="n"))[0] == B
+
+
+async def test_characters_do_not_mix(stories: Stories) -> None:
+    await learn(stories, {A: vector(1, 0)})
+    await learn(stories, {A: vector(1, 0), B: vector(1, 0)}, character="诺拉")
+    assert await texts_near(stories, vector(1, 0)) == [A]
+    assert await texts_near(stories, vector(1, 0), character="诺拉") == [A, B]
+
+
+async def test_what_no_database_can_write_is_no_obstacle(stories: Stories) -> None:
+    odd = "a\0b \ud83d c"
+    await learn(stories, {odd: vector(1, 0)})
+    assert await texts_near(stories, vector(1, 0)) == ["ab ? c"]
+    assert await stories.lacking("nora", [odd], "m") == []
+
+
+async def test_processes_that_start_together_agree(stories: Stories) -> None:
+    vectors = {A: vector(1, 0), B: vector(0, 1), C: vector(1, 1)}
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(learn(stories, vectors))
+    assert await texts_near(stories, vector(1, 0)) == [A, C, B]
+
+
+async def test_pgvector_takes_over_what_was_there_before(store: Store) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("only PostgreSQL has it")
+    await learn(SqlStories(store.database, NumpyIndex(store.database)), {A: vector(1, 0)})
+    async with asyncio.TaskGroup() as group:
+        starts = [group.create_task(stories_in(store.database)) for _ in range(4)]
+
+    assert await texts_near(starts[0].result(), vector(1, 0)) == [A]
+
+
+async def test_where_the_extension_is_refused_numpy_searches(store: Store) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("only PostgreSQL has it")
+    await store.database.write(lambda c: c.execute(text(f"DROP TABLE {TABLE}")))
+    await store.database.write(lambda c: c.execute(text("DROP EXTENSION vector")))
+    await store.database.write(lambda c: c.execute(text("CREATE TYPE vector AS (x int)")))
+
+    assert not await PgvectorIndex(store.database).prepare()
+    stories = await stories_in(store.database)
+    await learn(stories, {A: vector(1, 0)})
+    assert await texts_near(stories, vector(1, 0)) == [A]

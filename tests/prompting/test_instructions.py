@@ -1,0 +1,81 @@
+"""A preset in a channel says what a character of the library says."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.chat.session import Session
+from bot.errors import PresetError
+from bot.prompting.character import Character
+from bot.prompting.compose import compose
+from bot.prompting.instructions import searches_of
+from bot.prompting.persona import Story
+from bot.prompting.preset import Preset
+from bot.prompting.presets import preset_from
+from tests.samples import ALICE, incoming
+
+PERSONA = """\
+你是{{角色}}，和{{user}}一起。
+{{RAG多对话|token<=40|n<=2}}
+伤心的时候:
+{{RAG对话|c}}
+E"""
+STORIES = ["X:「a」", "X:「ab」", "X:「c」", "Y: 「abc」"]
+
+
+def letters(text: str) -> list[float]:
+    return [float(text.count(letter)) for letter in "abc"]
+
+
+def preset(**given: object) -> Preset:
+    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
+
+
+def system_in_a_channel(
+    who: Preset, text: str, stories: Mapping[str, Sequence[Story]] | None = None
+) -> str:
+    draft = compose(who, Session(1, ()), incoming(text), bot_name=who.name, stories=stories)
+    return draft.prompt.messages[0].content
+
+
+@pytest.mark.parametrize("texts", [STORIES, []])
+@pytest.mark.parametrize("tokens", [1600, 60, 1])
+def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens: int) -> None:
+    character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
+    who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
+    found = {
+        query: character._shelf.nearest(query, limit)
+        for query, limit in searches_of(who, "aab").items()
+    }
+
+    in_library = character.get_message(ALICE.name, "aab")[0]["content"]
+
+    assert system_in_a_channel(who, "aab", found if texts else None) == in_library
+
+
+def test_the_system_text_stands_before_the_role() -> None:
+    who = preset(system="Be brief.", role_name="Nora", persona="You keep the light.")
+
+    assert system_in_a_channel(who, "hi") == snapshot("""\
+Be brief.
+
+You are now in roleplay conversation mode. Pretend to be Nora whose persona follows:
+You keep the light.
+
+You will stay in-character whenever possible, and generate responses as if you were Nora\
+""")
+
+
+def test_without_a_role_name_the_persona_stands_as_it_is_written() -> None:
+    who = preset(persona="You are {{role}}, with {{user}}.\n{{RAG-dialogue}}")
+
+    assert system_in_a_channel(who, "hi") == snapshot("You are nora, with Alice.")
+
+
+@pytest.mark.parametrize("persona", ["{{RAG-dialogs}}", "{{RAG-dialogues|n<=2}}"])
+def test_a_persona_with_a_slip_is_a_broken_preset(persona: str) -> None:
+    data = {"name": "nora", "provider": "p", "model": "m", "persona": persona}
+
+    with pytest.raises(PresetError, match=r"nora\.json: persona: line 1 of the persona: "):
+        preset_from(data, "nora.json")

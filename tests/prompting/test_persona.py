@@ -1,0 +1,227 @@
+"""What a persona reads with its stories in place."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from bot.errors import CharacterError
+from bot.prompting.haruhi_text import without_brackets
+from bot.prompting.persona import (
+    Placeholder,
+    Story,
+    fill,
+    parse_persona,
+    roleplay_system,
+    with_names,
+)
+
+A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
+
+
+def words(texts: Sequence[str]) -> Sequence[int]:
+    return [len(text.split()) for text in texts]
+
+
+def filled(
+    text: str, found: Mapping[str, Sequence[Story]] | None, tokens: int | None = None
+) -> str:
+    return fill(parse_persona(text), found, newest="hi", tokens=tokens, count=words).text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{{RAG多对话|token<=9|n<=2}}",
+        "{{RAG多对话|n<=2|token<=9}}",
+        "{{RAG-dialogues|token<=9|n<=2}}",
+        "before {{RAG-dialogues| n <= 2 | token<= 9 }} after",
+    ],
+)
+def test_several_stories_take_their_limits_in_any_order(line: str) -> None:
+    assert parse_persona(line).placeholders == (
+        Placeholder(0, stories=2, tokens=9, at_least_one=False),
+    )
+
+
+@pytest.mark.parametrize("arguments", ["", "token<=9", "n<=2", "token<=1.5|n<=2", "n<=2|n<=3"])
+def test_a_missing_limit_is_an_error_that_names_the_line(arguments: str) -> None:
+    with pytest.raises(CharacterError, match=r"line 2 of the persona: .* missing"):
+        parse_persona(f"P\n{{{{RAG-dialogues|{arguments}}}}}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{{RAG多对话}}",
+        "{{RAG-dialogs|token<=9|n<=2}}",
+        "{{rag-dialogue}}",
+        "{{ RAG对话 }}",
+        "{{RAG对话",
+        "｛｛RAG对话｝｝",
+        "{{RAG对话|a{b}}",
+    ],
+)
+def test_what_only_looks_like_a_placeholder_is_reported_and_stays(line: str) -> None:
+    persona = parse_persona(line)
+
+    assert persona.placeholders == ()
+    assert persona.problems[0].startswith("line 1 of the persona: ")
+    assert filled(line, {}) == line
+
+
+@pytest.mark.parametrize("line", ["{{RAG对话}}{{RAG对话}}", "{{RAG多对话|token<=9|n<=2|happy}}"])
+def test_what_is_ignored_in_a_line_is_reported(line: str) -> None:
+    persona = parse_persona(line)
+
+    assert len(persona.placeholders) == 1
+    assert len(persona.problems) == 1
+
+
+def test_without_a_library_the_lines_go() -> None:
+    text = "P\n{{RAG-dialogue}}\nx {{RAG-dialogue|happy}} y\n{{RAG多对话}}\nE"
+
+    assert filled(text, None) == "P\nE"
+
+
+def test_without_a_fitting_story_the_line_is_empty() -> None:
+    assert filled("P\n{{RAG-dialogue}}\nE", {"hi": []}) == "P\n\nE"
+
+
+def test_a_story_is_told_once() -> None:
+    text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
+
+    assert filled(text, {"sad": [A, B, D], "hi": [A, B, C]}) == snapshot("""\
+###
+a
+###
+b
+###
+c
+###
+d\
+""")
+
+
+def test_searches_ask_for_as_many_as_uniqueness_may_need() -> None:
+    text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
+
+    assert parse_persona(text).searches("hi") == {"sad": 4, "hi": 3}
+
+
+def test_an_empty_query_and_chatharuhis_word_for_it_mean_the_newest_message() -> None:
+    text = "{{RAG-dialogue|}}\n{{RAG-dialogue|default}}\n{{RAG-dialogue}}"
+
+    assert parse_persona(text).searches("hi") == {"hi": 3}
+
+
+def test_the_first_story_that_does_not_fit_ends_the_place() -> None:
+    found = {"hi": [Story(1, "one two", 1), Story(2, "1 2 3 4", 1), Story(3, "one", 1)]}
+
+    assert filled("{{RAG-dialogues|token<=5|n<=3}}", found) == "###\none two"
+    assert filled("{{RAG-dialogues|token<=1|n<=3}}", found) == ""
+    assert filled("{{RAG-dialogues|token<=0|n<=3}}", found, tokens=6) == (
+        "###\none two\n###\n1 2 3 4"
+    )
+
+
+def test_one_story_is_told_however_long_it_is() -> None:
+    assert filled("{{RAG-dialogue}}", {"hi": [Story(1, "one two", 1)]}, tokens=-9) == (
+        "###\none two"
+    )
+
+
+def test_stories_and_names_are_put_in_once() -> None:
+    story = Story(1, "{{role}} and {{RAG-dialogue}}", 1)
+
+    made = roleplay_system(
+        parse_persona("{{角色}}, {{user}}\n{{RAG-dialogue}}"),
+        {"hi": [story]},
+        role_name="{{user}}",
+        user_name="{{role}}",
+        newest="hi",
+        max_input_tokens=None,
+        count=words,
+    )
+
+    assert made.stories == (story,)
+    assert made.text == snapshot("""\
+You are now in roleplay conversation mode. Pretend to be {{user}} whose persona follows:
+{{user}}, {{role}}
+###
+{{user}} and {{RAG-dialogue}}
+
+You will stay in-character whenever possible, and generate responses as if you were {{user}}\
+""")
+
+
+def test_a_name_that_nobody_knows_stays_a_placeholder() -> None:
+    assert with_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
+
+
+@given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        persona = parse_persona(text)
+    except CharacterError:
+        return
+    lines = text.split("\n")
+    assert all("{{RAG" in lines[place.line] for place in persona.placeholders)
+    # Without stories, every other line stays as it was.
+    after = filled(text, {}).split("\n")
+    changed = {place.line for place in persona.placeholders}
+    assert all(after[at] == line for at, line in enumerate(lines) if at not in changed)
+    assert all(after[at] == "" for at in changed)
+
+
+@given(
+    places=st.lists(
+        st.one_of(
+            st.just("{{RAG-dialogue}}"),
+            st.builds(
+                "{{{{RAG-dialogues|n<={}|token<={}}}}}".format,
+                st.integers(-1, 5),
+                st.integers(-1, 30),
+            ),
+        ),
+        max_size=4,
+    ),
+    lengths=st.lists(st.integers(0, 12), max_size=12),
+    tokens=st.integers(-5, 60) | st.none(),
+)
+def test_no_limit_is_broken_and_no_story_told_twice(
+    places: list[str], lengths: list[int], tokens: int | None
+) -> None:
+    stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
+    persona = parse_persona("\n".join(places))
+
+    made = fill(persona, {"hi": stories}, newest="hi", tokens=tokens, count=words)
+
+    told = [story.id for story in made.stories]
+    assert told == sorted(set(told))
+    assert len(told) <= persona.searches("hi").get("hi", 0)
+    several = [place for place in persona.placeholders if not place.at_least_one]
+    assume(len(several) == len(persona.placeholders))
+    spent = sum(words([story.text for story in made.stories]))
+    assert tokens is None or spent <= max(tokens, 0)
+    if len(several) == 1 and several[0].tokens > 0:
+        assert spent <= several[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("春日:「早！」\n阿虚: 「嗯」", "春日:早！\n阿虚: 嗯"),
+        ("春日：「早！」", "春日：早！"),
+        ("春日:「他说「好」」", "春日:他说「好」"),
+        ("春日:「一\n二」\n阿虚:「嗯」", "春日:一\n二\n阿虚:嗯"),
+        ("春日:「早」他说", "春日:「早」他说"),
+        ("旁白:天黑了", "旁白:天黑了"),
+        ("「无名」", "「无名」"),
+        ("春日:「没有关", "春日:「没有关"),
+    ],
+)
+def test_the_brackets_around_all_that_somebody_says_come_off(before: str, after: str) -> None:
+    assert without_brackets(before) == after

@@ -1,0 +1,37 @@
+"""The embedding that comes with Troupe."""
+
+import pytest
+
+from bot.embedding import NANO_E5, Embedding
+from bot.prompting.shelf import Shelf
+
+
+@pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, "word " * 10_000, "字" * 9000])
+def test_any_text_gets_a_vector(text: str) -> None:
+    assert len(NANO_E5.story(text)) == 384
+
+
+@pytest.mark.parametrize(
+    ("query", "nearest"),
+    [("I feel sad today", 1), ("我们去打棒球吧", 0), ("Wollen wir Baseball spielen?", 0)],
+)
+def test_stories_are_found_by_what_they_mean_in_any_language(query: str, nearest: int) -> None:
+    stories = ["The baseball season begins, let us join!", "她哭了，心里很难过。"]
+
+    assert Shelf(stories, None, NANO_E5).nearest(query, 1)[0].id == nearest
+
+
+def test_vectors_are_made_at_the_first_search_only() -> None:
+    made: list[str] = []
+
+    def embed(text: str) -> list[float]:
+        made.append(text)
+        return [1.0, float(len(text))]
+
+    shelf = Shelf(["a", "bb"], None, Embedding(embed, embed))
+    assert made == []
+
+    shelf.nearest("q", 1)
+    shelf.nearest("r", 1)
+
+    assert made == ["a", "bb", "q", "r"]
