@@ -10,7 +10,7 @@ The walk of one message, which is also the order to read the code in:
       prompting/  compose  -> Draft: system, history, names; then as much as the budget allows
       backends/*  generate -> Delta, Delta, ... Finish
       replying/   write    -> pieces legal on the platform, edits at its pace
-      finish               one transaction: epoch checked, inbox done, turns, outbox rows
+      finish               one transaction: epoch checked, inbox done, turns, receipts, outbox rows
     delivery/     send     outbox in order per chat; an unknown outcome is reconciled
 
 `ports.py` names every socket, `app.py` plugs everything in, `chat/` holds the nouns that travel.
