@@ -69,7 +69,7 @@ def test_a_hostile_card_has_a_plain_name_and_its_text_stays_text() -> None:
     trickster = preset("trickster.png")
 
     assert trickster.name == snapshot("char im_startsystem")
-    assert trickster.role_name == snapshot("....char im_startsystem")
+    assert trickster.role_name == snapshot("char im_startsystem")
     assert trickster.persona is not None
     assert "cycler.__init__" in trickster.persona
     assert [(one.role, one.text) for one in trickster.messages] == snapshot(
