@@ -8,11 +8,11 @@ from pathlib import Path
 import aiohttp
 import httpx2
 import msgspec
-import openai
 from typing_extensions import override
 
 from bot.backends import faults
-from bot.backends.connection import HttpRefusal, connect, request_options
+from bot.backends.answering import HttpRefusal, Unreached, reason
+from bot.backends.connection import OpenAIConnection
 from bot.backends.embedding_texts import shortened, to_vectors
 from bot.backends.faults import Endpoint, Fault
 from bot.chat.story import Vector
@@ -36,8 +36,7 @@ class EmbeddingsService:
     ) -> None:
         self._endpoint = endpoint
         self._model = settings.model or ""
-        self._client = connect(settings, transport)
-        self._options = request_options(settings)
+        self._connection = OpenAIConnection(settings, transport)
 
     async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
         """The vectors of texts, or of texts that are tokens already; raises `EmbeddingFailed`."""
@@ -47,7 +46,7 @@ class EmbeddingsService:
         return made
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._connection.close()
 
     async def _some(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
         question = {"model": self._model, "input": inputs, "encoding_format": "float"}
@@ -67,9 +66,7 @@ class EmbeddingsService:
 
     async def _post(self, body: bytes) -> bytes:
         try:
-            response = await self._client.post(
-                "/embeddings", cast_to=httpx2.Response, content=body, options=self._options
-            )
+            response = await self._connection.post("/embeddings", body)
             try:
                 return await response.aread()
             finally:
@@ -83,8 +80,8 @@ class EmbeddingsService:
                 refused.body,
                 time.time(),
             ) from None
-        except (openai.APIConnectionError, httpx2.TransportError, aiohttp.ClientError) as error:
-            raise faults.unreachable(self._endpoint, str(error.__cause__ or error)) from None
+        except (Unreached, httpx2.TransportError, aiohttp.ClientError) as error:
+            raise faults.unreachable(self._endpoint, reason(error)) from None
 
 
 class OpenAIEmbedder(Embedder):

@@ -13,13 +13,21 @@ from pathlib import Path
 
 import httpx2
 import msgspec
-from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends import processor
+from bot.backends.answering import (
+    Answering,
+    Connection,
+    HttpRefusal,
+    Request,
+    Unreached,
+    reason,
+    stop_at_errors,
+)
 from bot.backends.completions import streamed
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
-from bot.backends.openai_compatible import OpenAICompatible, Request
+from bot.backends.faults import Endpoint
 from bot.backends.retrying import CircuitBreaker
 from bot.backends.thoughts import NONE
 from bot.chat.prompt import Delta, Finish, Thought
@@ -45,14 +53,14 @@ class XllamacppEngine(Engine):
         model: str,
         settings: ProviderSettings,
         child: Child,
-        client: OpenAICompatible,
+        answering: Answering,
         server: httpx2.AsyncClient,
         version: str,
     ) -> None:
         self._model = model
         self._settings = settings
         self._child = child
-        self._client = client
+        self._answering = answering
         self._server = server
         self._version = version
         self._context_tokens: int | None = None  # as the server tells it, once asked
@@ -82,8 +90,8 @@ class XllamacppEngine(Engine):
     @override
     def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
         body = to_wire(question, self._model)
-        request = Request("/completions", body, self._model, question.stop, NONE)
-        return self._client.answer(request)
+        request = Request("/v1/completions", body, self._model, question.stop, NONE)
+        return self._answering.answer(request)
 
     @override
     async def tokenize(
@@ -183,7 +191,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Xllam
         socket, key_file = folder / _SOCKET, folder / "key"
         key = secrets.token_urlsafe(32)
         key_file.write_text(key, encoding="ascii")
-        settings = _settings(start, key)
+        settings = _settings(start)
         server = await stack.enter_async_context(
             httpx2.AsyncClient(
                 transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
@@ -201,15 +209,35 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Xllam
                 start_seconds=_START_SECONDS,
             )
         )
-        client = OpenAICompatible(
+        answering = Answering(
             settings,
-            start.provider,
-            transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+            Endpoint(start.provider, str(server.base_url)),
+            ServerConnection(server),
             max_retries=0,
             breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
-        stack.push_async_callback(client.close)
-        yield XllamacppEngine(model, settings, child, client, server, version)
+        yield XllamacppEngine(model, settings, child, answering, server, version)
+
+
+class ServerConnection(Connection):
+    """The way to a server on this machine; the openai client would take as long to load as it."""
+
+    def __init__(self, server: httpx2.AsyncClient) -> None:
+        self._server = server
+
+    @override
+    async def post(self, path: str, body: bytes) -> httpx2.Response:
+        request = self._server.build_request("POST", path, content=body)
+        try:
+            response = await self._server.send(request, stream=True)
+        except httpx2.TransportError as error:
+            raise Unreached(reason(error)) from error
+        try:
+            await stop_at_errors(response)
+        except HttpRefusal:
+            await response.aclose()
+            raise
+        return response
 
 
 def to_wire(question: Question, model: str) -> bytes:
@@ -234,17 +262,10 @@ def to_wire(question: Question, model: str) -> bytes:
     return streamed(body)
 
 
-def _settings(start: Start, key: str) -> ProviderSettings:
-    given = "first_token_seconds" in start.settings.model_fields_set
-    first_token = start.settings.first_token_seconds if given else _FIRST_TOKEN_SECONDS
-    return start.settings.model_copy(
-        update={
-            "base_url": "http://engine/v1",
-            "api_key": SecretStr(key),
-            "model": start.model.stem,
-            "first_token_seconds": first_token,
-        }
-    )
+def _settings(start: Start) -> ProviderSettings:
+    if "first_token_seconds" in start.settings.model_fields_set:
+        return start.settings
+    return start.settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
 
 
 def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:

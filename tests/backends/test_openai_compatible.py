@@ -8,7 +8,9 @@ import httpx2
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.openai_compatible import OpenAICompatible
+from bot.backends.answering import Answering, Request
+from bot.backends.faults import Endpoint
+from bot.backends.xllamacpp_engine import ServerConnection
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings
@@ -280,13 +282,14 @@ async def test_stream_that_hands_out_one_event_at_a_time_is_read_as_fast_as_it_c
     # As over a unix socket, to a model on this machine.
     service.plays([*[said("x")] * 200, STOP + DONE])
     settings = ProviderSettings(base_url=service.base_url)
-    backend = OpenAICompatible(settings, "acme", transport=httpx2.AsyncHTTPTransport())
     begun = time.monotonic()
 
-    answer = await ask(backend)
-    await backend.close()
+    async with httpx2.AsyncClient(base_url=service.base_url) as server:
+        way = Answering(settings, Endpoint("acme", service.base_url), ServerConnection(server))
+        request = Request("/chat/completions", b"{}", "m", ())
+        text = "".join([one.text async for one in way.answer(request) if isinstance(one, Delta)])
 
-    assert answer.text == "x" * 200
+    assert text == "x" * 200
     assert time.monotonic() - begun < 2
 
 
