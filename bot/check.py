@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.app import make_backends, make_platforms, presets_folder
+from bot.app import make_backends, make_platforms, presets_folder, stories_of
 from bot.backends import models
+from bot.backends.embedders import make_embedder
 from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
-from bot.importers.character_files import load_playable
+from bot.importers.character_files import load_playable, load_roles
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
@@ -39,7 +40,9 @@ async def check(settings: Settings, tell: Tell) -> bool:
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
-    if all(results):  # without presets nobody knows which providers are wanted
+    if all(results):  # without presets nobody knows what is wanted
+        if stories_of(load_roles(presets_folder(settings))):
+            await look("embedding", _embedding(settings))
         async with Renderer() as renderer:
             for name, backend in make_backends(settings, _read(settings), renderer).items():
                 await look(f"provider {name}", _backend(backend))
@@ -108,6 +111,14 @@ async def _platform(platform: Platform) -> str:
         return await platform.check()
     finally:
         await platform.close()
+
+
+async def _embedding(settings: Settings) -> str:
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    try:
+        return await embedder.check()
+    finally:
+        await embedder.close()
 
 
 async def _backend(backend: Backend) -> str:

@@ -171,3 +171,15 @@ async def test_a_provider_that_is_away_is_wrong(
     well, lines = await looked()
     assert not well
     assert wrong(lines)[0].startswith("provider mine: ")
+
+
+async def test_where_a_character_has_stories_what_finds_them_is_looked_at(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "character": "haruhi"})
+    well, lines = await looked()
+    assert well
+    assert "ok     embedding: multilingual-e5-small on this machine" in lines
+
+    well, lines = await looked(embedding={"kind": "gguf", "model_path": "bge.gguf"})
+    assert not well
+    [line] = wrong(lines)
+    assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")
