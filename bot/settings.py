@@ -82,8 +82,6 @@ class ProviderSettings(Part):
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
     message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
     gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
-    gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
-    message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
     idle_seconds: float = Field(15, gt=0)
