@@ -245,10 +245,9 @@ class Walk:
                 summary=await self._summarizer.part(preset, claim.conversation),
             )
             fitted = await fit_for(preset, draft, backend)
-            show = live.feed if preset.stream else _show_nothing
+            show = announcing(cue.line, live.feed if preset.stream else _show_nothing)
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
-            words = announcing(cue.line, show)
-            written = await write(backend, fitted.prompt, words, live.announce, self._clock)
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
             notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
             raise BackendError("an empty answer", notice=notice)

@@ -349,8 +349,8 @@ class Summaries(Protocol):
         """The whole session, with its summary if that still holds to the letter."""
         ...
 
-    async def keep(self, conversation: str, made: Summary) -> None:
-        """In the place of the one before."""
+    async def keep(self, conversation: str, made: Summary) -> bool:
+        """In the place of the one before; False: what it covers was changed or forgotten since."""
         ...
 
 

@@ -8,6 +8,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     SecretStr,
     ValidationError,
     field_validator,
@@ -80,6 +81,7 @@ class ProviderSettings(Part):
     saved_days: float = Field(7, gt=0)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
     message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
+    gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
     idle_seconds: float = Field(15, gt=0)

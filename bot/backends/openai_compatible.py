@@ -63,6 +63,7 @@ class OpenAICompatible(Backend, Counts):
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
         max_retries: int = retrying.MAX_RETRIES,
+        breaker: CircuitBreaker | None = None,
         clock: Clock | None = None,
         dice: random.Random | None = None,
     ) -> None:
@@ -72,7 +73,7 @@ class OpenAICompatible(Backend, Counts):
         self._clock = clock or SystemClock()
         self._dice = dice or random.SystemRandom()
         self._budget = RetryBudget()
-        self._breaker = CircuitBreaker()
+        self._breaker = breaker or CircuitBreaker()
         self._counter = PromptCounter()
         self._client = connect(settings, transport)
         self._options = request_options(settings)

@@ -1,6 +1,7 @@
 """The prebuilt engine: llama.cpp's own server in a child process, asked over a unix socket."""
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -19,6 +20,7 @@ from bot.backends import processor
 from bot.backends.completions import streamed
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.openai_compatible import OpenAICompatible, Request
+from bot.backends.retrying import CircuitBreaker
 from bot.backends.thoughts import NONE
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
@@ -204,6 +206,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Xllam
             start.provider,
             transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
             max_retries=0,
+            breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
         stack.push_async_callback(client.close)
         yield XllamacppEngine(model, settings, child, client, server, version)
@@ -253,6 +256,7 @@ def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[st
         "context-tokens": start.settings.context_tokens,
         "parallel": start.settings.parallel,
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
+        "gpu-layers": start.settings.gpu_layers,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", module, *words]

@@ -180,8 +180,8 @@ def _unit_prices(history: Sequence[Unit], limit: int | None, estimate: Estimate)
     prices: list[int] = []
     for start in range(len(history), 0, -_UNITS_AT_ONCE):
         some = history[max(0, start - _UNITS_AT_ONCE) : start]
-        each = iter(costs([message for unit in some for message in unit.messages], estimate))
-        prices += [sum(islice(each, len(unit.messages))) for unit in some][::-1]
+        each = iter(costs([message for unit in some for message, _ in unit.read], estimate))
+        prices += [sum(islice(each, len(unit.read))) for unit in some][::-1]
         if sum(prices) > left:
             break
     return prices

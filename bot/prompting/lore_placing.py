@@ -6,13 +6,13 @@ prompts before are searched again, with the same dice, as far back as such an ef
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message
 from bot.chat.receipt import Dropped
 from bot.chat.session import Turn
 from bot.prompting.budget import Estimate
-from bot.prompting.draft import Part, Unit
+from bot.prompting.draft import Inserted, Part, Unit
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
 from bot.prompting.lore_keys import Patience
 from bot.prompting.lorebook import UNMENTIONED, consult
@@ -96,19 +96,21 @@ def at_depth(lore: Lore, history: Sequence[Unit]) -> tuple[Unit, ...]:
     They belong to the unit around them, so that a question keeps its answer.
     """
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest
-    waiting: dict[int, list[Message]] = defaultdict(list)  # by the place they stand before
+    waiting: dict[int, list[Entry]] = defaultdict(list)  # by the messages before them
     for entry in lore.entries:
         if entry.position is Position.AT_DEPTH and not _is_beside(entry):
-            waiting[max(0, total - entry.depth)].append(Message(entry.role, entry.content))
-    placed, place = [], 0
+            waiting[max(0, total - entry.depth)].append(entry)
+    placed, before = [], 0
     for unit in history:
-        messages: list[Message] = []
-        for message in unit.messages:
-            messages += [*waiting[place], message]
-            place += 1
-        if place == total - 1:
-            messages += waiting[place]
-        placed.append(Unit(tuple(messages)))
+        said = len(unit.messages)
+        last = before + said == total - 1  # what stands just before the newest is its, too
+        inserted = tuple(
+            Inserted(place, Message(entry.role, entry.content), _told(lore, entry))
+            for place in range(said + last)
+            for entry in waiting[before + place]
+        )
+        placed.append(replace(unit, inserted=inserted))
+        before += said
     return tuple(placed)
 
 
@@ -135,5 +137,9 @@ def _is_beside(entry: Entry) -> bool:
 
 
 def _part(lore: Lore, entry: Entry) -> Part:
+    return Part("lore", entry.content, name=_told(lore, entry), priority=_LORE_PRIORITY)
+
+
+def _told(lore: Lore, entry: Entry) -> str:
     why = next(verdict.why for verdict in lore.verdicts if verdict.entry.uid == entry.uid)
-    return Part("lore", entry.content, name=f"{entry.label}: {why}", priority=_LORE_PRIORITY)
+    return f"{entry.label}: {why}"

@@ -52,7 +52,10 @@ def load_presets(directory: Path) -> dict[str, Preset]:
     problems: list[str] = []
     for file in _json_files(directory):
         try:
-            preset = with_lorebook(parse_preset(_read(file), str(file)), file)
+            text = _read(file)
+            if _is_lorebook(text):  # that of a preset beside it
+                continue
+            preset = with_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             problems.append(str(error))
             continue
@@ -146,6 +149,11 @@ def _json_files(directory: Path) -> list[Path]:
     if not files:
         raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
     return files
+
+
+def _is_lorebook(text: str) -> bool:
+    """Every preset has a provider, and every lorebook has entries."""
+    return '"entries"' in text and '"provider"' not in text
 
 
 def _read(file: Path) -> str:

@@ -13,7 +13,7 @@ import structlog
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.chat.session import Source, Summary, fingerprint
 from bot.errors import BackendError, StoreError
-from bot.ports import Backend, Summaries
+from bot.ports import Backend, Remembers, Summaries
 from bot.prompting.draft import Part
 from bot.prompting.preset import Preset
 from bot.prompting.summing import instruction, transcript, worth_reading
@@ -89,7 +89,8 @@ class Summarizer:
                 fingerprint=fingerprint(old[:covered]),
                 text=await self._written(preset, conversation, summary, some),
             )
-            await self._summaries.keep(conversation, summary)
+            if not await self._summaries.keep(conversation, summary):
+                return
 
     async def _written(
         self, preset: Preset, conversation: str, before: Summary | None, some: Sequence[Source]
@@ -107,11 +108,14 @@ class Summarizer:
             conversation=f"{conversation}:summary",
             max_output_tokens=tokens,
         )
+        backend = self._backends[provider]
         said: list[str] = []
-        async with aclosing(self._backends[provider].generate(asked)) as stream:
+        async with aclosing(backend.generate(asked)) as stream:
             async for event in stream:
                 if isinstance(event, Delta):
                     said.append(event.text)
+        if isinstance(backend, Remembers):  # it is asked this once
+            await backend.forget(asked.conversation)
         text = "".join(said).strip()
         if not text:
             raise BackendError(f"an empty summary by {provider}")

@@ -63,27 +63,7 @@ class SqlSummaries(Summaries):
 
     @override
     async def sources(self, conversation_key: str) -> Sources:
-        def unit(connection: Connection) -> Sources:
-            held = {"held": conversation_key}
-            session = connection.execute(_SESSION, held).scalar() or 1
-            asked = {**held, "of": session}
-            turns = tuple(
-                Source(
-                    one,
-                    Turn(
-                        role,
-                        words,
-                        Person(who, name) if who else None,
-                        datetime.fromtimestamp(at, UTC),
-                        preset,
-                    ),
-                )
-                for one, role, who, name, words, at, preset in connection.execute(_TURNS, asked)
-            )
-            row = connection.execute(_SUMMARY, asked).one_or_none()
-            return Sources(session, turns, Summary(session, *row) if row else None)
-
-        found = await self._database.read(unit)
+        found = await self._database.read(lambda c: _sources(c, conversation_key))
         return found if found.hold else Sources(found.session, found.turns, None)
 
     @override
@@ -101,7 +81,7 @@ class SqlSummaries(Summaries):
         return await self._database.read(unit)
 
     @override
-    async def keep(self, conversation_key: str, made: Summary) -> None:
+    async def keep(self, conversation_key: str, made: Summary) -> bool:
         row = {
             "conversation": conversation_key,
             "session": made.session,
@@ -109,12 +89,36 @@ class SqlSummaries(Summaries):
             "fingerprint": made.fingerprint,
             "text": made.text,
         }
-
         asked = {"held": conversation_key, "of": made.session, "last": made.covers_to}
 
-        def unit(connection: Connection) -> None:
+        def unit(connection: Connection) -> bool:
+            now = _sources(connection, conversation_key)
+            if not Sources(now.session, now.turns, made).hold:
+                return False
             turns, chars = connection.execute(_MEASURE, asked).one()
             measured = {**row, "turns": turns, "chars": chars}
             connection.execute(_KEEP[connection.dialect.name], measured)
+            return True
 
-        await self._database.write(unit)
+        return await self._database.write(unit)
+
+
+def _sources(connection: Connection, conversation_key: str) -> Sources:
+    held = {"held": conversation_key}
+    session = connection.execute(_SESSION, held).scalar() or 1
+    asked = {**held, "of": session}
+    turns = tuple(
+        Source(
+            one,
+            Turn(
+                role,
+                words,
+                Person(who, name) if who else None,
+                datetime.fromtimestamp(at, UTC),
+                preset,
+            ),
+        )
+        for one, role, who, name, words, at, preset in connection.execute(_TURNS, asked)
+    )
+    row = connection.execute(_SUMMARY, asked).one_or_none()
+    return Sources(session, turns, Summary(session, *row) if row else None)

@@ -214,3 +214,15 @@ def test_a_v1_card_leaves_as_a_v2_card_where_a_container_needs_one() -> None:
 
     assert (charx.spec, charx.name) == (Spec.V3, "Marta")
     assert json.loads(write_card(card, Container.JSON)) == INNKEEPER
+
+
+def test_a_zip_whose_files_overlap_is_refused() -> None:
+    """Two names for the same bytes: how small bombs become large ones (CVE-2024-0450)."""
+    honest = zipped(("card.json", CARD), ("a.txt", b"x" * 500), method=zipfile.ZIP_STORED)
+    second = honest.index(b"PK\x01\x02", honest.index(b"PK\x01\x02") + 1)
+    overlapping = honest[: second + 42] + b"\0\0\0\0" + honest[second + 46 :]
+
+    with pytest.raises(
+        PresetError, match=r"^evil\.charx: the CHARX is damaged .*download it again"
+    ):
+        read_card(overlapping, "evil.charx")

@@ -236,3 +236,20 @@ def test_a_hostile_book_costs_a_prompt_less_than_a_second() -> None:
     draft(one, long, history(*[long] * 100))
 
     assert time.monotonic() - begun < 5  # on a busy machine; it is a quarter of a second
+
+
+def test_lore_in_the_history_is_no_line_of_it_and_the_receipt_tells_it_apart() -> None:
+    deep = {"position": 4, "depth": 2}
+    one = preset(entry("dragon", content="LORE", name="beast", extensions=deep), system="S")
+
+    made = draft(one, "a dragon", history("one", "two", "three", "four"))
+
+    assert [len(unit.messages) for unit in made.history] == [2, 2]
+    assert [(span.section, span.message, span.messages, span.name) for span in made.layout] == [
+        ("system", 0, 1, ""),
+        ("history", 1, 3, ""),
+        ("lore", 4, 1, "beast: key 'dragon'"),
+        ("history", 5, 1, ""),
+        ("newest", 6, 1, ""),
+    ]
+    assert [content for _, content in shown(made)][3:6] == ["three", "LORE", "four"]

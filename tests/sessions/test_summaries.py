@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from bot.chat.session import Turn
 from bot.clock import SystemClock
@@ -15,7 +15,7 @@ from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import turn
+from bot.storage.tables import summary, turn
 from tests.fakes import FakeBackend, Step
 from tests.samples import ALICE, incoming
 from tests.waiting import until
@@ -51,6 +51,11 @@ class Archive:
         await self._conversations.finish(
             claim, heard, turns=said, outgoing=(), new_session=new_session
         )
+
+    async def forget(self) -> None:
+        claim = await self._conversations.claim(ROOM, "me", 60)
+        assert claim is not None
+        await self._conversations.forget(claim)
 
     async def shown(self) -> str | None:
         part = await self.summarizer.part(NORA, ROOM)
@@ -126,6 +131,30 @@ async def test_an_edit_of_the_same_length_is_found_when_the_next_summary_is_due(
     await archive.summarizer.sum_up(NORA, ROOM, kept=2)
     assert "Alice: lime 0" in archive.asked[1]
     assert (await archive.shown() or "").endswith("Nothing.")
+
+
+async def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    archive = Archive(database, [go_on, "A secret."])
+    await archive.say(*LINES)
+    summing = asyncio.create_task(archive.summarizer.sum_up(NORA, ROOM, kept=2))
+    await until(lambda: len(archive.backend.prompts) == 1)
+    await archive.forget()
+    go_on.set()
+    await summing
+    left = await database.read(lambda c: c.execute(select(summary.c.text)).scalars().all())
+    assert left == []
+
+
+async def test_forgetting_takes_the_summary_along(database: Database) -> None:
+    archive = Archive(database, ["A secret."])
+    await archive.say(*LINES)
+    await archive.summarizer.sum_up(NORA, ROOM, kept=2)
+    await archive.forget()
+    left = await database.read(lambda c: c.execute(select(summary.c.text)).scalars().all())
+    assert left == []
 
 
 async def test_a_new_session_begins_without_a_summary(database: Database) -> None:
