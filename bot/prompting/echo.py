@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from bot.prompting.lookalikes import invisible
-from bot.prompting.naming import COLONS
+from bot.prompting.naming import COLONS, name_alone
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COLON = re.compile(f"[{COLONS}]")
@@ -27,8 +27,7 @@ class EchoRemover:
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
         self.cut = False  # somebody else began to speak: nothing more is let through
         self._own = frozenset() if own is None else frozenset([_plain(own)])
-        bare = [each for label in others for each in (label, label.partition("#")[0])]
-        self._known = (self._own | {_plain(label) for label in bare}) - {""}
+        self._known = (self._own | {_plain(label) for label in others}) - {""}
         self._held = ""
         self._at_line_start = True
         self._spoken = False
@@ -103,11 +102,12 @@ def _closing(before: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name as it is compared: no frames, no case, nothing that nobody sees.
+    """A name as it is compared: no frames, no case, no mark, nothing that nobody sees.
 
-    Decomposed, so that the beginning of a name is also the beginning of its plain form.
+    Models invent marks, `Nora#12:`, and add how somebody speaks, `Nora (smiles):`. The name is
+    decomposed, so that its beginning is also the beginning of its plain form.
     """
-    decomposed = unicodedata.normalize("NFKD", text).casefold()
+    decomposed = unicodedata.normalize("NFKD", name_alone(text)).casefold()
     kept = (
         sign for sign in decomposed if sign.isspace() or not (sign in _FRAMES or invisible(sign))
     )

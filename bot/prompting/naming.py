@@ -15,6 +15,7 @@ NamingMode = Literal["default", "add", "not_add"]
 COLONS = ":：﹕︓∶ː꞉˸׃፡"
 """What ends a speaker's tag, or looks as if it did."""
 
+_ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
 _MAX_TAG_CHARS = 80
 _COLON = re.compile(f"[{COLONS}]")
 # What templates and their users call the speakers of a prompt. Nobody is called so.
@@ -62,7 +63,15 @@ class Speakers:
 
     def _looks_like_a_tag(self, line: str) -> bool:
         colons = _COLON.finditer(line, 0, _MAX_TAG_CHARS)
-        return any(skeleton(line[: colon.start()]) in self.guarded for colon in colons)
+        heads = [line[: colon.start()] for colon in colons]
+        return any(
+            skeleton(name) in self.guarded for head in heads for name in (head, name_alone(head))
+        )
+
+
+def name_alone(head: str) -> str:
+    """Take off what stands between a name and its colon: `Bob #12`, `Bob (laughs)`."""
+    return _ADDED.split(head, maxsplit=1)[0]
 
 
 def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speakers:

@@ -34,6 +34,9 @@ def streamed(own: str | None, pieces: Sequence[str]) -> str:
         '"Nora": hello',
         "“Nora”: hello",
         "\u200bNora:\n\nhello",
+        "Nora (smiles): hello",
+        "**Nora** (smiling):hello",
+        "Nora #5973:hello",
     ],
 )
 def test_the_own_tag_goes(answer: str) -> None:
@@ -41,7 +44,16 @@ def test_the_own_tag_goes(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["Norah: hello", "No", "I am Nora: hello", "", "Nora\nsays: no", "*bows* Bob: fine"]
+    "answer",
+    [
+        "Norah: hello",
+        "No",
+        "I am Nora: hello",
+        "",
+        "Nora\nsays: no",
+        "Nora (the keeper) left",
+        "*bows* Bob: fine",
+    ],
 )
 def test_anything_else_stays(answer: str) -> None:
     assert streamed("Nora", list(answer)) == answer
@@ -58,7 +70,15 @@ def test_the_own_tag_goes_from_every_line() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["Alice: and you?", "alice：hm", "**Alice:** hm", "Bob#a3f1: yes", "Bob: yes", "「小明」：好"],
+    [
+        "Alice: and you?",
+        "alice：hm",
+        "**Alice:** hm",
+        "Bob#a3f1: yes",
+        "Bob: yes",
+        "「小明」：好",
+        "Alice (laughs): no",
+    ],
 )
 def test_the_answer_ends_where_somebody_else_begins_to_speak(line: str) -> None:
     remover = EchoRemover("Nora", OTHERS)
@@ -73,7 +93,25 @@ def test_an_answer_that_begins_as_somebody_else_loses_the_tag_alone() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(["Nora", "Alice", "Bob", ":", "：", " ", "*", "**", "\n", "x", "「", "」"]),
+        st.sampled_from(
+            [
+                "Nora",
+                "Alice",
+                "Bob",
+                ":",
+                "：",
+                " ",
+                "*",
+                "**",
+                "(",
+                ")",
+                "#1",
+                "\n",
+                "x",
+                "「",
+                "」",
+            ]
+        ),
         max_size=14,
     ).map("".join),
     st.integers(1, 5),
