@@ -18,7 +18,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends.asking import ask, prompt
-from tests.backends.local_model import lend_model
+from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
@@ -30,14 +30,15 @@ SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind.
 class House:
     """A data directory, and the backend that works in it."""
 
-    def __init__(self, folder: Path, renderer: Renderer) -> None:
+    def __init__(self, folder: Path, renderer: Renderer, settings: ProviderSettings) -> None:
         self.folder = folder
         self.renderer = renderer
-        self.backend = LlamaCpp(SETTINGS, folder, renderer)
+        self.settings = settings
+        self.backend = LlamaCpp(settings, folder, renderer)
 
     async def restart(self) -> None:
         await self.backend.close()
-        self.backend = LlamaCpp(SETTINGS, self.folder, self.renderer)
+        self.backend = LlamaCpp(self.settings, self.folder, self.renderer)
 
     async def turn(self, conversation: str, *said: Message) -> Usage:
         asked = Prompt((SYSTEM, *said), "default", conversation, max_output_tokens=1)
@@ -50,11 +51,12 @@ class House:
         return list((self.folder / "slots").glob("*.state"))
 
 
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+@pytest.fixture(params=ENGINES)
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     await lend_model(tmp_path)
+    settings = SETTINGS.model_copy(update={"engine": request.param})
     async with Renderer() as renderer:
-        house = House(tmp_path, renderer)
+        house = House(tmp_path, renderer, settings)
         yield house
         await house.backend.close()
 
@@ -182,7 +184,7 @@ async def test_who_waits_is_told_and_a_full_line_refuses(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.fair_queue._TOLD_AFTER_SECONDS", 0.01)
-    few = SETTINGS.model_copy(update={"parallel": 1, "most_waiting": 1})
+    few = house.settings.model_copy(update={"parallel": 1, "most_waiting": 1})
     house.backend = LlamaCpp(few, house.folder, house.renderer)
     async with aclosing(house.backend.generate(STORY)) as first:
         await anext(first)
@@ -196,7 +198,7 @@ async def test_who_waits_is_told_and_a_full_line_refuses(
 
 
 async def test_answer_ends_at_its_time_limit(house: House) -> None:
-    brief = SETTINGS.model_copy(update={"total_seconds": 1.0})
+    brief = house.settings.model_copy(update={"total_seconds": 1.0})
     house.backend = LlamaCpp(brief, house.folder, house.renderer)
     await house.backend.warm("default")
 
