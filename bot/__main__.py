@@ -10,14 +10,22 @@ import uvloop
 
 from bot.app import presets_folder, running
 from bot.backends.registry import parameter_problems
+from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
 from bot.errors import PresetError, TroupeError, UserError
+from bot.importers.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.model_commands import model_app
 from bot.prompting.preset import Preset
-from bot.prompting.presets import export_preset, find_preset, load_presets, parse_preset
+from bot.prompting.presets import (
+    export_preset,
+    find_preset,
+    load_presets,
+    parse_preset,
+    with_lorebook,
+)
 from bot.render import View, preset_prompt, read_messages, template_prompt
 from bot.replay import as_sent, find_receipt
 from bot.replay import replay as replay_receipt
@@ -37,9 +45,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 preset_app = typer.Typer(no_args_is_help=True, help="The presets: who can answer.")
+character_app = typer.Typer(no_args_is_help=True, help="Character cards (V1, V2, V3).")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 app.add_typer(preset_app, name="preset")
+app.add_typer(character_app, name="character")
 app.add_typer(model_app, name="model")
 app.add_typer(db_app, name="db")
 app.add_typer(bench_app, name="bench")
@@ -132,7 +142,7 @@ def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
     providers = read_settings().providers
     for file in files:
-        preset = parse_preset(_read(file), str(file))
+        preset = with_lorebook(parse_preset(_read(file), str(file)), file)
         provider = providers.get(preset.provider)
         wrong = parameter_problems(provider, preset.parameters) if provider else []
         if wrong:
@@ -142,10 +152,12 @@ def validate_presets(files: list[Path]) -> None:
 
 @preset_app.command("import")
 def import_preset(
-    file: Annotated[Path, typer.Argument(help="a preset in JSON, or a Modelfile of ollama's")],
+    file: Annotated[
+        Path, typer.Argument(help="a preset, a Modelfile, or a template of SillyTavern's")
+    ],
     name: Annotated[str | None, typer.Option(help="what to call it")] = None,
 ) -> None:
-    """Take a preset or a Modelfile into the presets folder, written anew as strict JSON."""
+    """Take a file of another program into the presets folder, written as strict JSON."""
     imported = preset_from_text(_read(file), file, name)
     preset = imported.preset
     target = presets_folder(read_settings()) / f"{preset.id}.json"
@@ -175,6 +187,40 @@ def export_to_file(
     write = {Format.JSON: export_preset, Format.MODELFILE: modelfile_from_preset}[form]
     _write(file, write(preset))
     _tell(f"{preset.name} is now in {file}")
+
+
+@character_app.command("import")
+def import_card(
+    file: Annotated[Path, typer.Argument(help="a character card: PNG, JSON or CHARX")],
+    name: Annotated[str | None, typer.Option(help="what to call its preset")] = None,
+) -> None:
+    """Take a character card in: it becomes a preset, and the card itself is kept."""
+    settings = read_settings()
+    folder = presets_folder(settings)
+    like = find_preset(load_presets(folder), settings.default_preset)
+    preset = import_character(file, folder, like, name)
+    _tell(f"{preset.name} is now in {folder / f'{preset.id}.json'}")
+    _tell(f"talk to it: troupe chat, then /preset use {preset.name}")
+
+
+@character_app.command("export")
+def export_card(
+    name: str,
+    file: Annotated[Path, typer.Argument(help="where to")],
+    form: Annotated[
+        Container | None, typer.Option("--as", help="without: by the file's ending")
+    ] = None,
+) -> None:
+    """Write a character as a card that other programs read, with all that its own card said."""
+    preset = export_character(name, _presets(), presets_folder(read_settings()), file, form)
+    _tell(f"{preset.name} is now in {file}")
+
+
+@character_app.command("show")
+def show_character(name: str) -> None:
+    """Tell what a character brings along: greetings, lorebook, notes."""
+    preset = find_preset(_presets(), name)
+    _tell(described(preset, card_of(preset, presets_folder(read_settings()))))
 
 
 @db_app.command("upgrade")

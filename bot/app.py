@@ -35,6 +35,8 @@ from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
@@ -46,6 +48,7 @@ from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
 from bot.storage.redis import connected
 from bot.storage.retention import forget_old
+from bot.storage.summaries import SqlSummaries
 from bot.storage.versions import SqlPresetVersions
 from bot.templates.rendering import Renderer
 
@@ -80,6 +83,7 @@ class App:
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         self.casting = casting
+        self.people = People(SqlChoices(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
@@ -101,13 +105,20 @@ class App:
             settle_seconds=self.settings.delivery.settle_seconds,
         )
         self.lanes = self._desk("lanes", self.outbox.lanes, self.sender.work, _MOST_LANES)
+        self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
+            people=self.people,
             commands=CommandDesk(
-                self.casting, self._may_change, COMMANDS, SqlReceipts(self.database)
+                self.casting,
+                self._may_change,
+                COMMANDS,
+                SqlReceipts(self.database),
+                self.people,
             ),
             find_stories=self._find_stories,
+            summarizer=self.summarizer,
             backends=self.backends,
             surfaces={
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -163,6 +174,7 @@ class App:
                     self.listening.until_stopped(),
                     self.walks.run(),
                     self.lanes.run(),
+                    self.summarizer.run(),
                     self._give_up_stale(),
                     self._forget_old(),
                 )
@@ -371,21 +383,25 @@ def make_backends(
     backends: dict[str, Backend] = {}
     problems: list[str] = []
     for preset in presets.values():
-        provider = settings.providers.get(preset.provider)
-        if provider is None:
-            raise SettingsError(
-                f"preset {preset.name!r} wants the provider {preset.provider!r}, which is not set "
-                f"up; set TROUPE_PROVIDERS__{preset.provider.upper()}__API_KEY or __BASE_URL"
-            )
-        wrong = parameter_problems(provider, preset.parameters)
+        for name in _providers_of(preset):
+            provider = settings.providers.get(name)
+            if provider is None:
+                raise SettingsError(
+                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
+                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
+                )
+            if name not in backends:
+                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
+        wrong = parameter_problems(settings.providers[preset.provider], preset.parameters)
         problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
-        if preset.provider not in backends:
-            backends[preset.provider] = make_backend(
-                preset.provider, provider, settings.data_dir, renderer
-            )
     if problems:
         raise PresetError("\n".join(problems))
     return backends
+
+
+def _providers_of(preset: Preset) -> list[str]:
+    summing = preset.summary.provider if preset.summary else None
+    return [preset.provider, *([summing] if summing else [])]
 
 
 def make_platforms(

@@ -1,11 +1,14 @@
 """Look at everything an operator set up, and say what is wrong and how to mend it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.app import make_backends, make_platforms, presets_folder
+from bot.app import make_backends, make_platforms, presets_folder, stories_of
+from bot.backends import models
+from bot.backends.embedders import make_embedder
+from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
-from bot.importers.character_files import load_playable
+from bot.importers.character_files import load_playable, load_roles
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
@@ -37,10 +40,14 @@ async def check(settings: Settings, tell: Tell) -> bool:
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
-    if all(results):  # without presets nobody knows which providers are wanted
+    if all(results):  # without presets nobody knows what is wanted
+        if stories_of(load_roles(presets_folder(settings))):
+            await look("embedding", _embedding(settings))
         async with Renderer() as renderer:
             for name, backend in make_backends(settings, _read(settings), renderer).items():
                 await look(f"provider {name}", _backend(backend))
+            for model, measured in _models(settings, renderer):
+                await look(f"model {model}", measured)
     return all(results)
 
 
@@ -78,6 +85,13 @@ async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> N
                 raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
 
 
+def _models(settings: Settings, renderer: Renderer) -> Iterator[tuple[str, Awaitable[str]]]:
+    """The installed models, each with its trial on this machine."""
+    own = [each for each in settings.providers.values() if each.kind == "llama_cpp"]
+    for model in models.installed(settings.data_dir) if own else ():
+        yield model.name, measure(model.path, own[0], settings.data_dir, renderer)
+
+
 async def _database(settings: Settings) -> str:
     made(settings.data_dir)
     async with opened(settings.sqlalchemy_url) as database:
@@ -97,6 +111,14 @@ async def _platform(platform: Platform) -> str:
         return await platform.check()
     finally:
         await platform.close()
+
+
+async def _embedding(settings: Settings) -> str:
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    try:
+        return await embedder.check()
+    finally:
+        await embedder.close()
 
 
 async def _backend(backend: Backend) -> str:

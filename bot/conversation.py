@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
+from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
+from bot.ensemble import Cue, Ensemble, announcing
 from bot.errors import (
     BackendError,
     CoordinatorDown,
@@ -31,10 +33,13 @@ from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
 from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import receipt_of, write
-from bot.routing.decide import Answer, Ignore, Overhear, decide
+from bot.routing.decide import Answer, Ignore, Overhear
+from bot.routing.scheduling import LONGEST_CHAIN
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +48,7 @@ _LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not 
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
 # process again and again, faster than a long answer is written, takes innocent messages with it.
 _MOST_CRASHES = 16
+_TURNS_TO_SCHEDULE = 40  # who spoke before these is out of the talk
 _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it aside."
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 _ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
@@ -57,8 +63,10 @@ class Walk:
         *,
         conversations: Conversations,
         casting: Casting,
+        people: People,
         commands: CommandDesk,
         find_stories: FindStories,
+        summarizer: Summarizer,
         backends: Mapping[str, Backend],
         surfaces: Mapping[str, Surface],
         arrival: Callable[[int], Awaitable[str]],
@@ -66,11 +74,14 @@ class Walk:
         owner: str,
         clock: Clock,
         memories: Sequence[Remembers] = (),
+        dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations
         self._casting = casting
+        self._people = people
         self._commands = commands
         self._find_stories = find_stories
+        self._summarizer = summarizer
         self._backends = backends
         self._surfaces = surfaces
         self._arrival = arrival
@@ -78,6 +89,7 @@ class Walk:
         self._owner = owner
         self._clock = clock
         self._memories = memories
+        self._dice = dice
         self.stopping = False
 
     async def work(self, conversation: str) -> None:
@@ -136,8 +148,10 @@ class Walk:
     async def _answer(self, claim: Claim, heard: Heard) -> str:
         """Do what the message asks for; gives what became of it, for the metrics."""
         incoming = heard.incoming
-        cast = await self._casting.cast(incoming.scopes)
-        match decide(incoming, cast.preset, random.random):
+        ensemble = Ensemble(await self._casting.ensemble(incoming.scopes))
+        recent = await self._recent(claim, ensemble)
+        decision, chosen = ensemble.decide(incoming, recent, dice=self._dice, now=self._now())
+        match decision:
             case Ignore():
                 await self._conversations.finish(claim, heard, turns=(), outgoing=())
                 return "ignored"
@@ -145,15 +159,31 @@ class Walk:
                 await self._conversations.finish(claim, heard, turns=[_said(heard)], outgoing=())
                 return "overheard"
             case Command() as command:
-                await self._carry_out(claim, heard, command)
+                if (command.name, command.action) == ("preset", "who"):
+                    await self._rehearse(claim, heard, ensemble, command.argument)
+                else:
+                    await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                await self._reply(claim, heard, [cast])
+                await self._reply(claim, heard, ensemble, chosen)
                 return "answered"
+
+    async def _recent(self, claim: Claim, ensemble: Ensemble) -> Sequence[Turn]:
+        """What was said lately, if it matters to who speaks next."""
+        if len(ensemble.casts) == 1:
+            return ()
+        return (await self._conversations.recall(claim.conversation, _TURNS_TO_SCHEDULE)).turns
+
+    async def _rehearse(self, claim: Claim, heard: Heard, ensemble: Ensemble, text: str) -> None:
+        if not text:
+            raise UserError("Who would answer what? For example: /preset who good morning")
+        recent = await self._recent(claim, ensemble)
+        told = ensemble.rehearse(text, heard.incoming, recent, dice=self._dice, now=self._now())
+        await self._say(claim, heard, told)
 
     async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
-        greeting = [self._spoken(reply.greeting)] if reply.greeting else []
+        greeting = [self._turn(reply.greeting, reply.greeter)] if reply.greeting else []
         text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
         await self._say(claim, heard, text, greeting, new_session=reply.new_session)
         if reply.new_session:
@@ -167,50 +197,55 @@ class Walk:
         turns = await self._conversations.forget(claim)
         return f"Forgotten for good: {turns} messages and all that was kept of them."
 
-    async def _reply(self, claim: Claim, heard: Heard, speakers: Sequence[Cast]) -> None:
-        """Let the speakers answer, one after the other: each hears those before."""
-        session = await self._conversations.recall(
-            claim.conversation, _turns_worth_reading(speakers)
-        )
+    async def _reply(
+        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+    ) -> None:
+        """Let the chosen answer, one after the other, each hearing those before; others react."""
+        session = await self._conversations.recall(claim.conversation, _turns_worth_reading(chosen))
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
+        spoke = {turn.preset for turn in session.turns if turn.preset}
+        company = self._casting.names(ensemble.presets | spoke)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
         receipts: list[Receipt] = []
-        for cast in speakers:
+        queue = list(chosen)
+        while queue and len(turns) < LONGEST_CHAIN:
+            cast = queue.pop(0)
+            line = ensemble.line(cast, company, limits.speaker_line)
+            cue = Cue(tuple(turns), len(parts), company, line)
             try:
-                receipt = await self._answer_as(cast, claim, heard, session, turns, len(parts))
+                receipt = await self._answer_as(cast, claim, heard, session, cue)
             except BackendError as error:
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
                 continue  # what others have said is said
-            parts += final(receipt.answer, limits, len(parts))
-            turns.append(self._spoken(receipt.answer, cast))
+            parts += final(line + receipt.answer, limits, len(parts))
+            turns.append(self._turn(receipt.answer, cast.preset.name, cast.version))
             receipts.append(receipt)
+            if not queue:
+                queue += ensemble.reaction(turns, session.turns, dice=self._dice, now=self._now())
         await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
 
     async def _answer_as(
-        self,
-        cast: Cast,
-        claim: Claim,
-        heard: Heard,
-        session: Session,
-        answers: Sequence[Turn],
-        first_part: int,
+        self, cast: Cast, claim: Claim, heard: Heard, session: Session, cue: Cue
     ) -> Receipt:
-        """One character's answer, shown while it grows; `answers` are those of others."""
+        """One character's answer, shown while it grows."""
         preset, backend = cast.preset, self._backends[cast.preset.provider]
-        async with self._live(claim, heard, first_part) as live:
+        async with self._live(claim, heard, cue.first_part) as live:
             draft = compose(
                 preset,
                 session,
                 heard.incoming,
                 bot_name=preset.name,
-                answers=answers,
+                company=cue.company,
+                answers=cue.answers,
+                personas=await self._personas(session, heard.incoming),
                 stories=await self._find_stories(preset, heard.incoming.text),
+                summary=await self._summarizer.part(preset, claim.conversation),
             )
             fitted = await fit_for(preset, draft, backend)
-            show = live.feed if preset.stream else _show_nothing
+            show = announcing(cue.line, live.feed if preset.stream else _show_nothing)
             queued_seconds = max(0.0, self._clock.now() - heard.incoming.at.timestamp())
             written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         if not written.text:
@@ -218,7 +253,14 @@ class Walk:
             raise BackendError("an empty answer", notice=notice)
         if written.reason is FinishReason.LENGTH:
             _log.info("answer_cut_at_length", preset=preset.name)
+        if any(one.section == "history" for one in fitted.dropped):
+            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            self._summarizer.want(preset, claim.conversation, kept)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
+
+    async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:
+        speakers = (turn.speaker.id for turn in session.turns if turn.speaker)
+        return await self._people.personas([incoming.author.id, *speakers], incoming.scopes)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
@@ -278,11 +320,11 @@ class Walk:
         with contextlib.suppress(CoordinatorDown):  # the senders' janitor finds it in SQL
             await self._wake_lanes([lane])
 
-    def _spoken(self, text: str, cast: Cast | None = None) -> Turn:
-        at = datetime.fromtimestamp(self._clock.now(), UTC)
-        if cast is None:
-            return Turn("assistant", text, None, at)
-        return Turn("assistant", text, None, at, cast.preset.name, cast.version)
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now(), UTC)
+
+    def _turn(self, text: str, preset: str | None, version: int | None = None) -> Turn:
+        return Turn("assistant", text, None, self._now(), preset, version)
 
 
 def _said(heard: Heard) -> Turn:

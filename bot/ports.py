@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Event, Prompt, Token
 from bot.chat.receipt import Receipt
-from bot.chat.session import Choice, Claim, Edition, Heard, Session, Turn
+from bot.chat.session import Choice, Claim, Edition, Heard, Session, Sources, Summary, Turn
 from bot.chat.story import Found, StoryVector, Vector
 
 # --- platforms -------------------------------------------------------------------------------
@@ -325,6 +325,10 @@ class Choices(Protocol):
         """The value of the first of these scopes that has one."""
         ...
 
+    async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+        """The values of all of these scopes that have one, by scope."""
+        ...
+
 
 class Receipts(Protocol):
     """What was sent for the answers of late, each by its number."""
@@ -332,6 +336,22 @@ class Receipts(Protocol):
     async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
 
     async def find(self, number: int) -> Receipt | None: ...
+
+
+class Summaries(Protocol):
+    """What became too old for the histories, in short."""
+
+    async def current(self, conversation: str) -> Summary | None:
+        """The summary of the session; cheap: an edit that keeps a turn's length is not seen."""
+        ...
+
+    async def sources(self, conversation: str) -> Sources:
+        """The whole session, with its summary if that still holds to the letter."""
+        ...
+
+    async def keep(self, conversation: str, made: Summary) -> bool:
+        """In the place of the one before; False: what it covers was changed or forgotten since."""
+        ...
 
 
 class PresetVersions(Protocol):

@@ -87,7 +87,9 @@ async def template_prompt(word: str, messages: Sequence[Message], view: View) ->
 
 def as_messages(messages: Sequence[Message]) -> str:
     shown = [msgspec.to_builtins(each) for each in messages]
-    plain = [{key: each[key] for key in each if key != "parts" or each[key]} for each in shown]
+    plain = [
+        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
+    ]
     return json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -123,14 +125,14 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
     turns = tuple(
-        Turn(each.role, each.content, _SOMEBODY if each.role == "user" else None, _NO_TIME)
+        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _NO_TIME)
         for each in earlier
     )
     incoming = Incoming(
         address=_HERE,
         external_key="1",
         message_id=None,
-        author=_SOMEBODY,
+        author=_speaker(newest),
         text=newest.content,
         at=_NO_TIME,
         wake=Wake.DM,
@@ -138,6 +140,11 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     )
     session = Session(1, turns)
     return compose(preset, session, incoming, bot_name=preset.name)
+
+
+def _speaker(message: Message) -> Person:
+    """Whoever the file says it is; without a `name` all messages are one person's."""
+    return Person(f"render:{message.name}", message.name) if message.name else _SOMEBODY
 
 
 def _own_template(

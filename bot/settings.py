@@ -8,6 +8,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     SecretStr,
     ValidationError,
     field_validator,
@@ -79,6 +80,8 @@ class ProviderSettings(Part):
     saved_mib: int = Field(4096, ge=0)  # conversations' places on disk; 0: none
     saved_days: float = Field(7, gt=0)
     threads: int | None = Field(None, ge=1)  # unset: all cores but one
+    message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
+    gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
     connect_seconds: float = Field(5, gt=0)
     first_token_seconds: float = Field(30, gt=0)
     idle_seconds: float = Field(15, gt=0)
@@ -198,7 +201,10 @@ def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
         raise ValueError(f"provider {name!r} has no address; set {setting}BASE_URL")
     if provider.api_key is None and provider.base_url is None and name not in KEYLESS:
         raise ValueError(f"provider {name!r} has no key; set {setting}API_KEY")
-    return provider.model_copy(update={"base_url": base_url})
+    names = provider.message_names
+    if names is None:  # many services refuse what they do not know
+        names = base_url == WELL_KNOWN["openai"]
+    return provider.model_copy(update={"base_url": base_url, "message_names": names})
 
 
 def read_settings(**given: object) -> Settings:

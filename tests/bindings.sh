@@ -18,7 +18,7 @@ if [ ! -d "$wheels" ]; then
     part=$(mktemp -d "$cache/.part-XXXXXX")
     trap 'rm -rf "$part"' EXIT
     # pip's own cache does not know one set of CMAKE_ARGS from another.
-    if ! timeout 1500 "$python" -m pip wheel --no-cache-dir --no-deps --require-hashes \
+    if ! timeout 1200 "$python" -m pip wheel --no-cache-dir --no-deps --require-hashes \
         --disable-pip-version-check --requirement "$lock" --wheel-dir "$part" >"$cache/build.log" 2>&1
     then
         echo "the bindings cannot be built here, so their tests are skipped ($cache/build.log):" >&2

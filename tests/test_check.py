@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from bot.backends import models
 from bot.check import check
 from bot.settings import read_settings
+from tests.backends import tiny_gguf
+from tests.backends.local_model import lend_model
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -80,6 +84,46 @@ async def test_a_parameter_that_the_local_model_does_not_know_is_named(folder: P
     ]
 
 
+async def test_an_installed_file_that_is_no_model_is_wrong(folder: Path) -> None:
+    models.folder(folder / "data").mkdir(parents=True)
+    (models.folder(folder / "data") / "half.gguf").write_bytes(b"GGUF half")
+    well, lines = await looked()
+    assert not well
+    [line] = wrong(lines)
+    assert line.startswith("model half: data/models/half.gguf cannot be read as a GGUF file")
+
+
+@pytest.mark.service
+async def test_an_installed_model_is_tried_and_timed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the engine's process
+    await lend_model(folder / "data")
+    well, lines = await looked()
+    assert well
+    assert re.fullmatch(
+        r"ok     model smollm2-135m-instruct-q4_1: loads in \d+\.\d s, "
+        r"reads [1-9]\d* tokens/s, writes [1-9]\d* tokens/s",
+        lines[-1],
+    )
+    assert not list((folder / "data" / "slots").glob("*.bin"))
+
+
+async def test_a_model_that_wants_more_memory_than_there_is_is_not_even_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.folder(folder / "data").mkdir(parents=True)
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    tiny_gguf.write(models.folder(folder / "data") / "big.gguf", family)
+    monkeypatch.setattr("bot.backends.machine.free_bytes", lambda: 10_000_000)
+    well, lines = await looked()
+    assert not well
+    assert wrong(lines) == [
+        "model big: it wants about 0.1 GB of memory and this machine has 0.0 GB free; take a "
+        "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
+    ]
+
+
 async def test_a_template_that_fails_is_found_before_anybody_is_answered(folder: Path) -> None:
     write_preset(folder, {**ECHO, "template": "{{ nope( }}"})
     well, lines = await looked()
@@ -127,3 +171,15 @@ async def test_a_provider_that_is_away_is_wrong(
     well, lines = await looked()
     assert not well
     assert wrong(lines)[0].startswith("provider mine: ")
+
+
+async def test_where_a_character_has_stories_what_finds_them_is_looked_at(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "character": "haruhi"})
+    well, lines = await looked()
+    assert well
+    assert "ok     embedding: multilingual-e5-small on this machine" in lines
+
+    well, lines = await looked(embedding={"kind": "gguf", "model_path": "bge.gguf"})
+    assert not well
+    [line] = wrong(lines)
+    assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")

@@ -1,6 +1,7 @@
 """The command line as a person uses it: files in, files out, one line when it goes wrong."""
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from typer.testing import CliRunner
 
 from bot.__main__ import app
 from bot.clock import SystemClock
-from bot.errors import PresetError, UserError
+from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets import edition, load_presets
 from bot.storage.database import opened
 from bot.storage.versions import SqlPresetVersions
+from tests.backends import tiny_gguf
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -40,6 +42,44 @@ def troupe(*words: str) -> str:
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # to look for devices
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
+
+    told = troupe("model", "pull", str(model))
+
+    assert "the model is in data/models/tiny.gguf" in told
+    assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
+    assert "licence   mit" in told
+    assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
+    assert "devices   CPU (" in told
+    assert "CONTEXT_TOKENS is more than its 512" in told
+    assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
+    assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+
+
+@pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])
+def test_what_is_no_model_is_said_in_one_line(word: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        troupe("model", "pull", word)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
+def test_information_is_given_of_models_only(word: str) -> None:
+    with pytest.raises(SettingsError, match="is no name of a model"):
+        troupe("model", "info", word)
+
+
+def test_a_preset_that_a_local_model_does_not_understand_is_not_fine(folder: Path) -> None:
+    preset = {"name": "nova", "provider": "local", "model": "m", "parameters": {"top-p": 1}}
+    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
+
+    with pytest.raises(PresetError, match=r"nova.json: unknown parameter 'top-p'; .*'top_p'"):
+        troupe("preset", "validate", "nova.json")
 
 
 def test_a_modelfile_becomes_a_preset_in_the_presets_folder(folder: Path) -> None:

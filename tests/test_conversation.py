@@ -1,7 +1,7 @@
 """The walk of one message, on a real database: it is answered once, whatever goes wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -21,15 +21,18 @@ from bot.ports import Remembers
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS
-from bot.sessions.casting import Cast, Casting
+from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
+from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import incoming
@@ -96,6 +99,8 @@ class Stage:
         owner: str = "me",
         surface: FakeSurface | None = None,
         clock: FakeClock | None = None,
+        others: Sequence[dict[str, object]] = (),
+        dice: Callable[[], float] = lambda: 0.99,
         find_stories: FindStories = no_stories,
     ) -> None:
         self.database = database
@@ -105,16 +110,22 @@ class Stage:
         self.inbox = SqlInbox(database, self.clock)
         self.conversations = Histories(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
-        one = Preset.model_validate({**NORA, **(preset or {})})
+        one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
         choices = SqlChoices(database, self.clock)
-        casting = Casting({one.name: one}, one.name, choices, {one.name: 3})
+        presets = {each.name: each for each in (one, *more)}
+        casting = Casting(presets, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
+        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            commands=CommandDesk(casting, self._may_change, COMMANDS, SqlReceipts(database)),
+            people=People(choices),
+            commands=CommandDesk(
+                casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
+            ),
             find_stories=find_stories,
+            summarizer=self.summarizer,
             backends={"p": backend},
             surfaces={"telegram": self.surface},
             arrival=self.sender.arrival,
@@ -122,6 +133,7 @@ class Stage:
             owner=owner,
             clock=self.clock,
             memories=[self.memory],
+            dice=dice,
         )
 
     @property
@@ -189,6 +201,14 @@ async def test_a_message_is_answered_once_and_remembered(database: Database) -> 
     assert stage.texts == ["Hi there."]
     assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(stage.backend.prompts) == 1
+
+
+async def test_who_somebody_says_to_be_reaches_the_model(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["My lord."]))
+    await stage.talk("/me a tall knight", "hello")
+    said = stage.backend.prompts[-1].messages[-1].content
+    assert said == "(Alice says of themselves: a tall knight)\n\nhello"
+    assert await stage.history() == [("user", "hello"), ("assistant", "My lord.")]
 
 
 async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:
@@ -343,6 +363,21 @@ async def test_context_shows_the_last_answer_s_receipt(database: Database) -> No
     assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
 
 
+async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:
+    wants = {"max_input_tokens": 60, "summary": {}}
+    stage = Stage(database, backend=FakeBackend(["Hi."]), preset=wants)
+    summing = asyncio.create_task(stage.summarizer.run())
+    for n in range(12):
+        await stage.talk(f"tell me of {n}")
+    summing.cancel()
+    await asyncio.wait([summing])
+    prompts = stage.backend.prompts
+    told = [one.messages[-1].content for one in prompts if one.conversation != CHAT]
+    assert told[0].startswith("Conversation:\nAlice: tell me of 0\n")
+    first = [one.messages[0] for one in prompts if one.conversation == CHAT][-1]
+    assert (first.role, first.content) == ("system", "What was said before, in short:\nHi.")
+
+
 # --- commands ----------------------------------------------------------------------------------
 
 
@@ -453,41 +488,6 @@ async def test_a_long_answer_comes_in_parts(database: Database, placeholder: str
     await stage.talk("hello")
     assert stage.texts == ["x" * 30, "y" * 30]
     assert (await stage.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
-
-
-# --- several speakers --------------------------------------------------------------------------
-
-
-async def reply_as(stage: Stage, *names: str) -> None:
-    """Answer one message as these, one after the other."""
-    await stage.hear("hello")
-    claim = await stage.conversations.claim(CHAT, "me", 15)
-    assert claim is not None
-    heard = await stage.conversations.next(claim)
-    assert heard is not None
-    speakers = [Cast(Preset.model_validate({**NORA, "name": name}), None, 1) for name in names]
-    await stage.walk._reply(claim, heard, speakers)
-
-
-async def test_each_speaker_hears_those_before_and_all_are_one_turn(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["I am Nora."], ["And I am Nils."]))
-    await reply_as(stage, "nora", "nils")
-    assert stage.texts == ["I am Nora.", "And I am Nils."]
-    assert [message.content for message in stage.backend.prompts[1].messages] == [
-        "hello",
-        "I am Nora.",
-    ]
-    assert await stage.history() == [
-        ("user", "hello"),
-        ("assistant", "I am Nora."),
-        ("assistant", "And I am Nils."),
-    ]
-
-
-async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["one"], [BackendUnavailable("away")], ["three"]))
-    await reply_as(stage, "nora", "nils", "nova")
-    assert stage.texts == ["one", "three"]
 
 
 # --- crashes, fences, stops --------------------------------------------------------------------

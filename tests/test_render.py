@@ -56,6 +56,20 @@ def test_messages_are_those_that_an_online_model_is_sent() -> None:
     ]
 
 
+def test_names_in_the_file_are_speakers(folder: Path) -> None:
+    talk = [
+        {"role": "user", "content": "one", "name": "Ann"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three", "name": "Бен"},
+    ]
+    (folder / "talk.json").write_text(json.dumps(talk), encoding="utf-8")
+    add_preset(folder, max_rounds=0)
+
+    messages = json.loads(render("--preset", "nova", "--as", "messages"))
+
+    assert [one["content"] for one in messages[1:]] == ["Ann:one", "nova:two", "Бен:three"]
+
+
 def test_text_is_the_prompt_to_the_byte(folder: Path) -> None:
     add_preset(folder, name="vera", template="zephyr", max_rounds=0)
 

@@ -113,6 +113,20 @@ def test_a_well_known_provider_needs_only_its_key(
     assert read_settings().providers[name].base_url == WELL_KNOWN[name]
 
 
+def test_names_of_speakers_go_to_openai_unless_somebody_wants_them_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OPENAI", "MISTRAL_AI", "GROQ"):
+        monkeypatch.setenv(f"TROUPE_PROVIDERS__{name}__API_KEY", CANARY)
+    monkeypatch.setenv("TROUPE_PROVIDERS__GROQ__MESSAGE_NAMES", "true")
+    providers = read_settings().providers
+    assert [providers[name].message_names for name in ("openai", "mistral_ai", "groq")] == [
+        True,
+        False,
+        True,
+    ]
+
+
 def test_a_provider_of_ones_own_needs_an_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:9/v1")
     assert read_settings().providers["mine"].base_url == "http://127.0.0.1:9/v1"

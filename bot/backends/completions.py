@@ -1,5 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,12 +19,13 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model wr
 
 _WITH_USAGE = {"include_usage": True}
 _MAX_STOPS = 4  # OpenAI refuses more
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # all that OpenAI takes; other names go unsaid
 _REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
 _NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
 
 
-def to_wire(prompt: Prompt, model: str) -> bytes:
-    """Write the request's body.
+def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
+    """Write the request's body; with `names` it tells who said each message as far as it can.
 
     Parameters go in as the preset gives them; one that is null is left out, also of what we add.
 
@@ -38,7 +40,10 @@ def to_wire(prompt: Prompt, model: str) -> bytes:
         body[name] = min(asked, prompt.max_output_tokens)
     if prompt.stop:
         body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
-    messages = [{"role": each.role, "content": _content(each)} for each in prompt.messages]
+    messages = [
+        {"role": each.role, "content": _content(each), **(_named(each.name) if names else {})}
+        for each in prompt.messages
+    ]
     given = {name: value for name, value in body.items() if value is not None}
     return streamed({**given, "model": model, "messages": messages})
 
@@ -68,6 +73,11 @@ def parameters(prompt: Prompt) -> dict[str, object]:
             "This preset asks for several answers at once; an operator has to mend it.",
         )
     return {name: each for name, each in prompt.parameters.items() if name not in TEMPLATES}
+
+
+def _named(label: str | None) -> dict[str, str]:
+    written = (label or "").replace(" ", "_").replace("#", "-")
+    return {"name": written} if _NAME.fullmatch(written) else {}
 
 
 def streamed(body: Mapping[str, object]) -> bytes:

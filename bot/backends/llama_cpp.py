@@ -32,6 +32,7 @@ _NOTICE = "The model on this machine cannot be used; an operator has to mend it.
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _MOST_COUNTED = 256
 _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
+_BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
 
 
 class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
@@ -58,6 +59,9 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         model = await self._model(prompt.model)
+        if any(message.images for message in prompt.messages):
+            what = f"{model.path.stem} cannot see images; take them out of the preset"
+            raise BackendUnavailable(what, _BLIND_NOTICE)
         rendered = await self._rendered(prompt, model)
         with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for waiting in model.line.until_called(ticket):

@@ -38,10 +38,11 @@ class Facts:
     def memory_bytes(self, settings: ProviderSettings) -> int:
         """What an engine takes that holds this model and all its conversations, about.
 
-        Weights, and keys and values of `context_tokens` for each of `parallel` conversations; a
-        model that forgets what lies far back needs less.
+        Weights, and keys and values of `context_tokens`, as far as the model goes, for each of
+        `parallel` conversations; a model that forgets what lies far back needs less.
         """
-        cache = self.bytes_for_each_token * settings.context_tokens * settings.parallel
+        tokens = min(settings.context_tokens, self.context_tokens or settings.context_tokens)
+        cache = self.bytes_for_each_token * tokens * settings.parallel
         return _ENGINE_BYTES + round(self.weight_bytes * (1 + _WORKING_SHARE)) + cache
 
 
@@ -90,7 +91,7 @@ def _bytes_for_each_token(values: Mapping[str, Any], architecture: str) -> int:
     value = of("attention.value_length") or width
     listed = values.get(f"{architecture}.attention.head_count_kv")
     if isinstance(listed, list | tuple):  # some models differ from layer to layer
-        kept = sum(listed)
+        kept = sum(each for each in listed if isinstance(each, int))
     else:
         kept = layers * (listed if isinstance(listed, int) else heads)
     return kept * (key + value) * _BYTES_OF_A_NUMBER
@@ -99,7 +100,7 @@ def _bytes_for_each_token(values: Mapping[str, Any], architecture: str) -> int:
 def _number(values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
     if isinstance(value, list | tuple):  # one for each layer
-        value = max(value, default=0)
+        value = max((each for each in value if isinstance(each, int)), default=0)
     return value if isinstance(value, int) else 0
 
 

@@ -81,7 +81,8 @@ class OpenAICompatible(Backend, Counts):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = self._model(prompt.model)
-        request = Request("/chat/completions", to_wire(prompt, model), model, prompt.stop)
+        body = to_wire(prompt, model, names=bool(self._settings.message_names))
+        request = Request("/chat/completions", body, model, prompt.stop)
         async with aclosing(self.answer(request)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Finish):

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import xllamacpp
 
+from bot.backends import xllamacpp_devices
+from bot.backends.devices import layers_on
+
 # Between two batches others get their turn: half a second on one core. Larger ones read no faster.
 _BATCH_TOKENS = 128
 _WARNINGS = 2
@@ -29,6 +32,7 @@ def main() -> None:
     params.n_parallel = given.parallel
     params.n_ctx = given.context_tokens * given.parallel  # it is divided among the slots
     params.kv_unified = False  # a slot that shares its memory loses its prefix
+    params.n_gpu_layers = layers_on(xllamacpp_devices.gpus(), given.gpu_layers)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.fit_params = False  # it loads everything twice to find settings that we give anyway
     params.n_batch = params.n_ubatch = _BATCH_TOKENS
@@ -58,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--gpu-layers", default="auto", help="a number, or auto")
     return parser.parse_args()
 
 

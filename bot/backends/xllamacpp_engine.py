@@ -256,6 +256,7 @@ def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[st
         "context-tokens": start.settings.context_tokens,
         "parallel": start.settings.parallel,
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
+        "gpu-layers": start.settings.gpu_layers,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", module, *words]

@@ -19,6 +19,7 @@ class Limits:
     burst: int = 1  # how many of them may follow each other at once
     can_edit: bool = True
     can_reply: bool = True
+    speaker_line: str = "**{}**"  # says who speaks where several characters answer
     # None: a message is opened with its first text, and sending it again with the same nonce is
     # harmless. A text: the platform has no such key, so a message is opened with this placeholder
     # and gets its text by edits, which may be repeated.

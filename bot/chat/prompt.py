@@ -22,9 +22,12 @@ class Message:
     content: str
     # Where it has images: these between its texts, in order; the texts joined are the content.
     parts: tuple[str | Image, ...] = ()
+    name: str | None = None  # who says so in a crowd; it stands in the content as well
 
     @property
     def images(self) -> tuple[Image, ...]:
+        if not self.parts:  # as nearly always: this is asked for every message of every prompt
+            return ()
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
@@ -50,6 +53,7 @@ class Prompt:
     max_output_tokens: int | None = None
     filtered: tuple[str, ...] = ()  # texts that never reach the reader
     answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
+    speakers: tuple[str, ...] = ()  # everybody else's tags: what the model must not say
     template: TemplateChoice = field(default_factory=TemplateChoice)
     character: str = ""  # who answers: each keeps a prefix of its own
     asked_by: str | None = None  # a person's id: where a line forms, people take turns

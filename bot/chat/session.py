@@ -1,5 +1,7 @@
 """What a conversation remembers."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +17,7 @@ class Turn:
     text: str
     speaker: Person | None  # None: the bot
     at: datetime
-    preset: str | None = None  # who answered, where it is being written down
+    preset: str | None = None  # who answered; None: a person, or nobody in particular
     preset_version: int | None = None
 
 
@@ -48,6 +50,49 @@ class Session:
 
     number: int  # /new begins the next one; old ones are kept
     turns: tuple[Turn, ...]  # oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A turn that a summary may rest on."""
+
+    id: int
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was said in a session up to a turn, in short."""
+
+    session: int
+    covers_to: int  # the id of the last turn in it
+    fingerprint: str  # of all that it covers
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """A whole session, oldest first, and the summary of its beginning."""
+
+    session: int
+    turns: tuple[Source, ...]
+    summary: Summary | None
+
+    @property
+    def hold(self) -> bool:
+        """Whether nothing that the summary covers was edited or forgotten since."""
+        if self.summary is None:
+            return True
+        covered = [one for one in self.turns if one.id <= self.summary.covers_to]
+        return fingerprint(covered) == self.summary.fingerprint
+
+
+def fingerprint(turns: Iterable[Source]) -> str:
+    """Tell whether these turns still say what they said."""
+    digest = hashlib.sha256()
+    for one in turns:
+        digest.update(f"{one.id}:{len(one.turn.text)}:{one.turn.text}".encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

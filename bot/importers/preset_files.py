@@ -1,4 +1,4 @@
-"""Read a preset from a file of any kind that we know: RodelAgent's JSON or ollama's Modelfile."""
+"""Read a preset from a file of any kind that we know: RodelAgent's, ollama's, SillyTavern's."""
 
 import re
 from dataclasses import dataclass
@@ -6,6 +6,13 @@ from pathlib import Path, PureWindowsPath
 
 from bot.errors import PresetError
 from bot.importers.modelfile import parse_modelfile, preset_from_modelfile, remarks_on
+from bot.importers.sillytavern import (
+    is_context,
+    is_instruct,
+    preset_from_context,
+    preset_from_instruct,
+)
+from bot.prompting.commented_json import JsonError, read_json
 from bot.prompting.presets import Preset, parse_preset, preset_from
 
 _JSON_BEGINNINGS = ("{", "//", "/*")
@@ -27,6 +34,8 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
     Raises PresetError, or TemplateError for a TEMPLATE that has no equal here.
     """
     if text.lstrip().startswith(_JSON_BEGINNINGS):
+        if foreign := _of_sillytavern(text, str(file), name):
+            return foreign
         preset = parse_preset(text, str(file))
         if name:
             preset = preset_from({**preset.model_dump(), "name": name}, str(file))
@@ -43,6 +52,19 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
     model, remark = _model(source, file.parent)
     preset = preset_from_modelfile(text, name or _name_of(source), model)
     return Imported(preset, [*remark, *remarks_on(modelfile)])
+
+
+def _of_sillytavern(text: str, source: str, name: str | None) -> Imported | None:
+    """None if it is no template of SillyTavern's."""
+    try:
+        data = read_json(text).value
+    except JsonError:
+        return None
+    if not isinstance(data, dict) or "provider" in data:
+        return None
+    if is_instruct(data):
+        return Imported(*preset_from_instruct(data, source, name))
+    return Imported(*preset_from_context(data, source, name)) if is_context(data) else None
 
 
 def _model(source: str, folder: Path) -> tuple[str, list[str]]:

@@ -103,6 +103,7 @@ class _Choices:
             context=tuple(part for part in whole.context if part.needed or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
             history=whole.history[oldest:],
+            left_out=(),
         )
 
     def near(self, kept: int, spare: float) -> int:
@@ -117,7 +118,8 @@ class _Choices:
 
     def fitted(self, kept: int, tokens: int) -> Fitted:
         chosen = self.draft(kept)
-        dropped = [_dropped(one, _TOO_LARGE) for one in self._too_large]
+        dropped = [*self._draft.left_out]
+        dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
         dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
         if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
             dropped.append(Dropped("history", "", _FULL, sum(len(one.messages) for one in gone)))
@@ -139,7 +141,7 @@ async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[
             good, tokens_of_good = probe, tokens
         else:
             bad = probe
-        stretch = max(1.0, tokens / max(1, choices.estimated(probe)))
+        stretch = max(1, tokens) / max(1, choices.estimated(probe))
         guess = choices.near(probe, (limit - tokens) / stretch)
         if bad - good == 1 or guess == good:
             break
@@ -178,8 +180,8 @@ def _unit_prices(history: Sequence[Unit], limit: int | None, estimate: Estimate)
     prices: list[int] = []
     for start in range(len(history), 0, -_UNITS_AT_ONCE):
         some = history[max(0, start - _UNITS_AT_ONCE) : start]
-        each = iter(costs([message for unit in some for message in unit.messages], estimate))
-        prices += [sum(islice(each, len(unit.messages))) for unit in some][::-1]
+        each = iter(costs([message for unit in some for message, _ in unit.read], estimate))
+        prices += [sum(islice(each, len(unit.read))) for unit in some][::-1]
         if sum(prices) > left:
             break
     return prices

@@ -29,7 +29,7 @@ from bot.prompting.haruhi_rows import (
 )
 from bot.prompting.haruhi_text import without_brackets
 from bot.prompting.known_roles import load_hub, load_known, name_of
-from bot.prompting.naming import clean
+from bot.prompting.label import clean
 from bot.prompting.persona import Count, Story, parse_persona, roleplay_system
 from bot.prompting.shelf import Shelf
 from bot.prompting.tokens import count_tokens

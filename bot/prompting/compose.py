@@ -2,10 +2,13 @@
 
 system -> the preset's own messages -> summary -> history -> what was found for the new message,
 what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
-with every message comes last. What of it fits in is chosen afterwards (budget.py).
+with every message comes last. A card's macros and lorebook are seen to at the end (staging.py);
+what of it all fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -13,12 +16,15 @@ from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
 from bot.prompting.instructions import instructions
-from bot.prompting.naming import labels, tag, tagging
+from bot.prompting.lookalikes import without_hidden_words
+from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
+from bot.prompting.scene import Room
 from bot.prompting.slots import asked, how_to_ask, read_slots
+from bot.prompting.staging import stage
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
@@ -33,66 +39,72 @@ def compose(
     incoming: Incoming,
     *,
     bot_name: str,
+    company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
     lore: Sequence[Part] = (),
     found: Sequence[Part] = (),
     summary: Part | None = None,
+    personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
     """Make the draft that answers `incoming`.
 
-    `answers` is what other characters have said to it already, `lore` stands behind the
-    instructions, and `found` beside the newest message. `stories` go where the persona wants
-    them (instructions.py).
+    `company` names the characters of the room by their presets, `answers` is what others of them
+    have said to it already, `lore` stands behind the instructions, and `found` beside the newest
+    message. What another character said is a user's line for this one. `personas` says who people
+    are, by id; `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     name = preset.role_name or bot_name
-    turns = (*session.turns, said, *answers)
-    known = labels((turn.speaker for turn in turns if turn.speaker), name)
+    turns = tuple(map(_read, (*session.turns, said, *answers)))
+    room = _room(turns, {**(company or {}), preset.name: name})
     # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
-    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns)
+    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns, preset.name)
     *earlier, newest = [
-        Message(turn.role, tag(turn, known, name) if tagged else asked(turn.text))
-        for turn in rounds(turns, preset.max_rounds)
+        _line(turn, preset, room if tagged else None) for turn in rounds(turns, preset.max_rounds)
     ]
     filled = instructions(
         preset,
         stories,
         bot_name=name,
-        user_name=known[incoming.author.id],
+        user_name=room.people[incoming.author.id],
         newest=incoming.text,
     )
-    system = filled.text
+    opening = filled.text
+    system = _cards_own(preset) if preset.macros else _part("system", opening, needed=True)
     pinned = [_pinned(one) for one in preset.messages]
-    if prompter := prompter_of(preset, system):
-        system, newest = _filled(prompter, newest.content)
+    if prompter := prompter_of(preset, opening):
+        instruction, newest = _filled(prompter, newest.content)
+        system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, earlier = [], []
-    return Draft(
+    draft = Draft(
         frame=Prompt(
             messages=(),
             model=preset.model,
             conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, known) if tagged else preset.stop_sequences,
+            stop=_stops(preset, turns, room) if tagged else preset.stop_sequences,
             parameters=_sampling(preset),
             max_output_tokens=preset.max_output_tokens,
             filtered=preset.filter_chars,
-            answers_as=name if tagged else None,
+            answers_as=room.characters[preset.name] if tagged else None,
+            speakers=room.others(preset.name) if tagged else (),
             template=template_of(preset),
             character=name,
             asked_by=incoming.author.id,
         ),
-        system=(*_part("system", system, needed=True), *lore),
+        system=(*system, *map(_read, lore)),
         pinned=tuple(pinned),
         summary=summary,
         history=units(earlier),
-        context=(*found, *_part("quote", _quote(incoming, session), priority=1)),
+        context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
         stories=filled.stories,
     )
+    return stage(draft, Room(preset, session, incoming, turns, room.people, name, personas or {}))
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -115,6 +127,12 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
+def _cards_own(preset: Preset) -> list[Part]:
+    """A card says by itself how it is to be played; its macros are filled later (staging.py)."""
+    persona = _part("persona", preset.persona, needed=True)
+    return [*_part("system", preset.system, needed=True), *persona]
+
+
 def _pinned(one: PresetMessage) -> Message:
     parts: list[str | Image] = [
         part.text if part.type == "text" else Image(part.image_url, part.detail)
@@ -124,7 +142,7 @@ def _pinned(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(section: str, text: str, *, needed: bool = False, priority: int = 0) -> list[Part]:
+def _part(section: str, text: str | None, *, needed: bool = False, priority: int = 0) -> list[Part]:
     return [Part(section, text, needed=needed, priority=priority)] if text else []
 
 
@@ -143,17 +161,43 @@ def _filled(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Me
 def _quote(incoming: Incoming, session: Session) -> str:
     """What the message replies to, unless it is the line just before."""
     quote = incoming.quote
-    if not quote or (session.turns and session.turns[-1].text.strip() == quote.strip()):
+    if not quote:
+        return ""
+    # Where several characters answer, the first line of a message says who speaks.
+    forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
+    if session.turns and session.turns[-1].text.strip() in forms:
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    return "\n".join(f"> {part}" for part in short.splitlines())
+    return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
 
 
-def _stops(preset: Preset, turns: Sequence[Turn], known: dict[str, str]) -> tuple[str, ...]:
+_Text = TypeVar("_Text", Turn, Part)
+
+
+def _read(one: _Text) -> _Text:
+    """Give something that people wrote as people see it."""
+    seen = without_hidden_words(one.text)
+    return one if seen is one.text else replace(one, text=seen)
+
+
+def _room(turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers:
+    gone = {turn.preset: turn.preset for turn in turns if turn.preset}
+    return speakers((turn.speaker for turn in turns if turn.speaker), {**gone, **names})
+
+
+def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
+    role = turn.role if turn.preset in {None, preset.name} else "user"
+    if room is None:
+        return Message(role, asked(turn.text))
+    return Message(role, room.tagged(turn, preset.name), name=room.label(turn, preset.name))
+
+
+def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
-    speakers = dict.fromkeys(turn.speaker.id for turn in reversed(turns) if turn.speaker)
-    lines = [f"\n{known[one]}:" for one in speakers]
-    return (*preset.stop_sequences, *lines)
+    last_heard = [room.label(turn, preset.name) for turn in reversed(turns)]
+    others = room.others(preset.name)
+    labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]
+    return (*preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
 def _sampling(preset: Preset) -> dict[str, object]:

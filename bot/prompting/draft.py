@@ -5,9 +5,11 @@ What must be in it is told apart from what may be left out when the context is s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 from bot.chat.prompt import Message, Prompt
-from bot.chat.receipt import Span
+from bot.chat.receipt import Dropped, Span
 from bot.prompting.persona import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
@@ -26,10 +28,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Inserted:
+    """An entry of a lorebook that stands in the history, behind so many messages of its unit."""
+
+    after: int
+    message: Message
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What is kept or left out together: a question with its answers."""
 
     messages: tuple[Message, ...]
+    inserted: tuple[Inserted, ...] = ()
+
+    @property
+    def read(self) -> Sequence[tuple[Message, str]]:
+        """What a model reads, in order; an inserted one with its name."""
+        found: list[tuple[Message, str]] = []
+        for place in range(len(self.messages) + 1):
+            found += [(one.message, one.name) for one in self.inserted if one.after == place]
+            found += [(message, "") for message in self.messages[place : place + 1]]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +64,8 @@ class Draft:
     history: tuple[Unit, ...]  # oldest first
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
-    stories: tuple[Story, ...] = ()  # those that stand in the system text, with their scores
+    stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
+    left_out: tuple[Dropped, ...] = ()  # before it came to the budget
 
     @property
     def prompt(self) -> Prompt:
@@ -51,27 +73,29 @@ class Draft:
         fixed = [*_system_message(self.system), *self.pinned]
         if self.summary:
             fixed.append(Message("system", self.summary.text))
-        return replace(self.frame, messages=(*fixed, *self._said(), _beside(self)))
+        said = (message for message, _ in self._read())
+        return replace(self.frame, messages=(*fixed, *said, _beside(self)))
 
     @property
     def layout(self) -> tuple[Span, ...]:
         """Where each section stands in the prompt."""
-        spans = [*_stretches(self.system, 0)]
+        spans = [*_stretches(self.system, 0, self.stories)]
         at = 1 if spans else 0
-        earlier = sum(len(unit.messages) for unit in self.history)
-        summaries = 1 if self.summary else 0
         for section, messages in (
             ("pinned", len(self.pinned)),
-            ("summary", summaries),
-            ("history", earlier),
+            ("summary", 1 if self.summary else 0),
         ):
             if messages:
                 spans.append(Span(section, at, messages))
                 at += messages
+        for name, some in groupby(self._read(), key=itemgetter(1)):
+            messages = len(list(some))
+            spans.append(Span("lore" if name else "history", at, messages, name=name))
+            at += messages
         return (*spans, *_stretches(self.context, at), Span("newest", at))
 
-    def _said(self) -> Iterator[Message]:
-        return (message for unit in self.history for message in unit.messages)
+    def _read(self) -> Iterator[tuple[Message, str]]:
+        return (each for unit in self.history for each in unit.read)
 
 
 def units(messages: Iterable[Message]) -> tuple[Unit, ...]:
@@ -85,11 +109,22 @@ def units(messages: Iterable[Message]) -> tuple[Unit, ...]:
     return tuple(Unit(tuple(group)) for group in groups)
 
 
-def _stretches(parts: Iterable[Part], message: int) -> list[Span]:
-    return [
-        Span(part.section, message, 1, len(part.text) + len(_BETWEEN), part.name, part.score)
-        for part in parts
-    ]
+def _stretches(
+    parts: Iterable[Part], message: int, stories: Sequence[Story] = ()
+) -> Iterator[Span]:
+    for part in parts:
+        at = 0
+        for story in stories if part.section == "system" else ():
+            begin = part.text.find(story.text, at)
+            if begin < 0:  # a prompter has made something else of it
+                continue
+            if begin > at:
+                yield Span(part.section, message, 1, begin - at)
+            name = story.text.partition("\n")[0]
+            yield Span("stories", message, 1, len(story.text), name, story.score)
+            at = begin + len(story.text)
+        chars = len(part.text) + len(_BETWEEN) - at
+        yield Span(part.section, message, 1, chars, part.name, part.score)
 
 
 def _system_message(parts: Sequence[Part]) -> list[Message]:

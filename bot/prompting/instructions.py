@@ -26,7 +26,7 @@ def instructions(
 
     A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
     Without a `role_name` the persona stands as it is written, and `{{role}}` is the bot's name.
-    `stories` None: there is no library.
+    `stories` None: there is no library. The stories given back read as they do in the text.
     """
     if preset.persona is None:
         return Filled(preset.system or "", ())
@@ -45,7 +45,13 @@ def instructions(
     else:
         filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
         played = replace(filled, text=with_names(filled.text, bot_name, user_name))
-    return replace(played, text="\n\n".join(part for part in (preset.system, played.text) if part))
+    role_name = preset.role_name or bot_name
+    told = [
+        replace(story, text=with_names(story.text.strip(), role_name, user_name))
+        for story in played.stories
+    ]
+    text = "\n\n".join(part for part in (preset.system, played.text) if part)
+    return Filled(text, tuple(told))
 
 
 def _plain(stories: Sequence[Story]) -> list[Story]:

@@ -1,61 +1,117 @@
-"""Who said what: a label for every person of a chat, unique, in any script, impossible to forge."""
+"""Who said what: a label for everybody in a room, unique, in any script, impossible to forge."""
 
-import hashlib
-import unicodedata
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
+from bot.prompting.label import clean, is_plain, marked
+from bot.prompting.lookalikes import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
 
-_MAX_LABEL_CHARS = 32
-_RESERVED = frozenset({"system", "assistant", "user", "tool", "developer", "model", "bot"})
-_STRUCTURAL = frozenset("[]{}()<>|:：#\"'`*_\\/@")  # what frames a speaker or a control token
+COLONS = ":：﹕︓∶ː꞉˸׃፡"
+"""What ends a speaker's tag, or looks as if it did."""
+
+_MAX_TAG_CHARS = 80
+_COLON = re.compile(f"[{COLONS}]")
+# What templates and their users call the speakers of a prompt. Nobody is called so.
+_ROLES = (
+    *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
+    *("function", "instruction", "response", "系统", "助手", "用户"),
+    *("система", "ассистент", "пользователь"),
+)
+_ROLE_BONES = frozenset(map(skeleton, _ROLES))
 
 
-def labels(people: Iterable[Person], bot_name: str) -> dict[str, str]:
-    """Give each person, by id, the label that the newest of these sightings leads to.
+@dataclass(frozen=True, slots=True)
+class Speakers:
+    """The labels of a room: those of people by their ids, those of characters by their presets."""
 
-    A name that is empty, reserved, the bot's, or taken by somebody else gets four hex digits of
-    its owner's id, so that it stays the same however many twins come and go.
+    people: Mapping[str, str]
+    characters: Mapping[str, str]
+    guarded: frozenset[str]  # skeletons of everything that a reader may take for a speaker
+
+    def label(self, turn: Turn, own: str) -> str:
+        """Name the speaker of a turn; `own` is the preset whose prompt this becomes."""
+        if turn.speaker:
+            return self.people[turn.speaker.id]
+        return self.characters.get(turn.preset or own, self.characters[own])
+
+    def tagged(self, turn: Turn, own: str) -> str:
+        """Write a turn with its speaker in front, `U1:MSG` (ChatHaruhi 3.0)."""
+        return self.line(self.label(turn, own), turn.text)
+
+    def line(self, label: str, text: str) -> str:
+        """Write what the owner of this label said.
+
+        A further line of it that looks like the tag of anybody here becomes a quotation, `> bob:
+        yes`, as mail programs write `>From ` where a line of a text could be taken for the
+        beginning of the next mail (RFC 4155). So each tag at the beginning of a line is ours.
+        """
+        first, *rest = text.splitlines(keepends=True) or [""]
+        quoted = [f"> {line}" if self._looks_like_a_tag(line) else line for line in rest]
+        return "".join([f"{label}:{first}", *quoted])
+
+    def others(self, own: str) -> tuple[str, ...]:
+        """Everybody's label but that of the preset `own`."""
+        characters = [label for preset, label in self.characters.items() if preset != own]
+        return (*self.people.values(), *characters)
+
+    def _looks_like_a_tag(self, line: str) -> bool:
+        colons = _COLON.finditer(line, 0, _MAX_TAG_CHARS)
+        return any(skeleton(line[: colon.start()]) in self.guarded for colon in colons)
+
+
+def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speakers:
+    """Label a room. `people` as they were seen, oldest first: the newest name of each counts.
+
+    A label without a mark is the name just as people see it. One that had to be changed, is a
+    role's, a character's or like somebody else's, gets a mark of its owner's id, the same whoever
+    comes and goes. `characters` are names by preset, written by the operator.
     """
+    names = _character_labels(characters)
+    known = labels(people, names.values())
+    seen = {skeleton(label) for label in (*known.values(), *names.values())}
+    unmarked = {skeleton(label.partition("#")[0]) for label in known.values()}
+    return Speakers(known, names, frozenset((seen | unmarked | _ROLE_BONES) - {""}))
+
+
+def labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
+    """Give each person, by id, a label that nobody else here has or seems to have."""
     newest = {person.id: person.name for person in people}
     cleaned = {one: clean(name) for one, name in newest.items()}
-    folded = [label.casefold() for label in cleaned.values()]
-    forbidden = _RESERVED | {clean(bot_name).casefold(), ""}
-    return {
-        one: f"{label or 'user'}#{_mark(one)}"
-        if label.casefold() in forbidden or folded.count(label.casefold()) > 1
-        else label
-        for one, label in cleaned.items()
-    }
+    bones = {one: skeleton(label) for one, label in cleaned.items()}
+    taken = _ROLE_BONES | {skeleton(name) for name in characters} | {""}
+    everybody = list(bones.values())
+    given: dict[str, str] = {}
+    for one in sorted(newest):
+        label, attempt = cleaned[one], 0
+        free = bones[one] not in taken and everybody.count(bones[one]) == 1
+        if not (free and is_plain(newest[one])):
+            label = marked(cleaned[one], one)
+            while label in given.values():  # one pair of twins in 65,536
+                attempt += 1
+                label = marked(cleaned[one], one, attempt)
+        given[one] = label
+    return {one: given[one] for one in newest}
 
 
-def clean(name: str) -> str:
-    """Keep letters, digits and plain marks of every script; no line break, bracket or colon."""
-    kept = (
-        " " if character.isspace() else character
-        for character in unicodedata.normalize("NFKC", name)
-        if character.isspace()
-        or (character not in _STRUCTURAL and unicodedata.category(character)[0] != "C")
-    )
-    return " ".join("".join(kept).split())[:_MAX_LABEL_CHARS].rstrip()
-
-
-def tagging(mode: NamingMode, turns: Sequence[Turn]) -> bool:
-    """Whether lines carry their speaker: `default` begins with the second one (ChatHaruhi 3.0)."""
+def tagging(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
+    """Whether lines carry their speaker: `default` begins with the second one besides `own`."""
     if mode == "default":
-        return len({turn.speaker.id for turn in turns if turn.speaker}) > 1
+        heard = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
+        return len(heard - {None, own}) > 1
     return mode == "add"
 
 
-def tag(turn: Turn, known: Mapping[str, str], bot_name: str) -> str:
-    """One line with its speaker in front, `U1:MSG`."""
-    label = known[turn.speaker.id] if turn.speaker else bot_name
-    return f"{label}:{turn.text}"
-
-
-def _mark(person_id: str) -> str:
-    return hashlib.sha256(person_id.encode()).hexdigest()[:4]
+def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
+    """Characters whose names are one go by the names of their presets, which never are."""
+    cleaned = {preset: clean(name) or clean(preset) for preset, name in characters.items()}
+    bones = [skeleton(label) for label in cleaned.values()]
+    return {
+        preset: label if bones.count(skeleton(label)) == 1 else marked(clean(preset), preset)
+        for preset, label in cleaned.items()
+    }

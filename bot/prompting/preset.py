@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -20,9 +21,12 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from bot.chat.prompt import Role
-from bot.errors import TemplateError
+from bot.errors import PresetError, TemplateError
+from bot.prompting.lore_entries import Lorebook
+from bot.prompting.lore_files import read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.preset_names import name_problem, preset_id
+from bot.prompting.story_string import parse_story
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 
@@ -156,6 +160,14 @@ class Fallback(_Strict):
     model: Word = DEFAULT_MODEL
 
 
+class SummaryChoice(_Strict):
+    """Who sums up what is too old for the history; {} is the preset's own model."""
+
+    provider: Word | None = None
+    model: Word | None = None
+    max_output_tokens: StrictInt = Field(200, ge=16)
+
+
 def _kind_alone(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
@@ -191,6 +203,12 @@ class Preset(_Strict):
     # A file with persona and stories, as seen from the presets' folder, or a known role's name.
     character: Word | None = None
     greeting: str | None = None
+    alternate_greetings: Words = ()  # one of all is chosen by dice, or by its number: `/new 2`
+    post_history_instructions: str | None = None  # said last, beside the newest message
+    # SillyTavern's World Info or a card's `character_book`, or a file with one near the preset's.
+    lorebook: str | dict[str, object] | None = None
+    story_string: str | None = None  # SillyTavern's layout of the system message
+    macros: StrictBool = False  # the texts come from a card: fill {{char}}, {{user}}, {{random}}
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
     max_output_tokens: StrictInt | None = Field(None, ge=1)
@@ -202,13 +220,24 @@ class Preset(_Strict):
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
     wake: Wake = Field(default_factory=Wake)
+    aliases: Words = ()  # what people call it besides, where several characters are
+    talkativeness: Annotated[float, Field(ge=0, le=1)] = (
+        0.5  # of answering what it was not called to
+    )
+    cooldown_seconds: Annotated[float, Field(ge=0)] = 0  # of silence after it spoke, unless called
     busy: Literal["collect", "interrupt", "queue"] = "collect"
     fallbacks: tuple[Fallback, ...] = ()
+    summary: SummaryChoice | None = None
 
     @property
     def id(self) -> str:
         """The name as commands and files look it up: case and width do not matter."""
         return preset_id(self.name)
+
+    @cached_property
+    def book(self) -> Lorebook | None:
+        """The lorebook as a value; None also for a file that nobody has read in."""
+        return read_lorebook(self.lorebook, self.name) if isinstance(self.lorebook, dict) else None
 
     @model_validator(mode="before")
     @classmethod
@@ -245,6 +274,25 @@ class Preset(_Strict):
         if name is not None and name not in ENCODINGS:
             raise ValueError(f"counts in no encoding {name!r}; there are {', '.join(ENCODINGS)}")
         return name
+
+    @field_validator("story_string")
+    @classmethod
+    def _story_string(cls, text: str | None) -> str | None:
+        try:
+            parse_story(text or "")
+        except TemplateError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    @field_validator("lorebook")
+    @classmethod
+    def _lorebook(cls, lorebook: object) -> object:
+        if isinstance(lorebook, dict):
+            try:
+                read_lorebook(lorebook, "inline")
+            except PresetError as error:
+                raise ValueError(str(error)) from None
+        return lorebook
 
     @field_validator("name")
     @classmethod

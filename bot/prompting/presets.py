@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
+from bot.prompting.lore_files import read_lorebook
 from bot.prompting.preset import (
     DEFAULT_MODEL,
     ContentPart,
@@ -40,6 +41,7 @@ __all__ = [
     "parse_preset",
     "preset_from",
     "preset_id",
+    "with_lorebook",
 ]
 
 
@@ -50,7 +52,10 @@ def load_presets(directory: Path) -> dict[str, Preset]:
     problems: list[str] = []
     for file in _json_files(directory):
         try:
-            preset = parse_preset(_read(file), str(file))
+            text = _read(file)
+            if _is_lorebook(text):  # that of a preset beside it
+                continue
+            preset = with_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             problems.append(str(error))
             continue
@@ -74,6 +79,27 @@ def parse_preset(text: str, source: str) -> Preset:
     if not isinstance(document.value, dict):
         raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
     return preset_from(document.value, source, document)
+
+
+def with_lorebook(preset: Preset, file: Path) -> Preset:
+    """Read in the lorebook that a preset names by its path from the preset's own folder.
+
+    Raises PresetError when there is none, or when the path leads out of that folder.
+    """
+    if not isinstance(preset.lorebook, str):
+        return preset
+    folder = file.parent.resolve()
+    book = (folder / preset.lorebook).resolve()
+    if folder not in book.parents:
+        raise PresetError(
+            f"{file}: lorebook: {preset.lorebook!r} leads out of {folder}; move it in"
+        )
+    try:
+        document = read_json(_read(book))
+    except JsonError as error:
+        raise PresetError(f"{book}, line {error.line}: {error}") from error
+    read_lorebook(document.value, str(book))
+    return preset.model_copy(update={"lorebook": document.value})
 
 
 def preset_from(data: object, source: str, document: Document | None = None) -> Preset:
@@ -123,6 +149,11 @@ def _json_files(directory: Path) -> list[Path]:
     if not files:
         raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
     return files
+
+
+def _is_lorebook(text: str) -> bool:
+    """Every preset has a provider, and every lorebook has entries."""
+    return '"entries"' in text and '"provider"' not in text
 
 
 def _read(file: Path) -> str:

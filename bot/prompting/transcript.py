@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
 from bot.prompting.echo import EchoRemover
-from bot.prompting.naming import labels
+from bot.prompting.naming import Speakers, speakers
 from bot.prompting.persona import Count
 
 Messages = list[dict[str, str]]
@@ -45,12 +45,11 @@ class Transcript:
     def written(self, lines: Sequence[Line]) -> Messages:
         """These lines as a model reads them."""
         tagged = self._names_speakers()
-        names = [*self._met, *(line.speaker for line in self.lines if line.speaker is not None)]
-        known = labels([Person(name, name) for name in names], self._role_name)
+        room = self._room()
         return [
             {
                 "role": "assistant" if line.speaker is None else "user",
-                "content": f"{self._label(line, known)}:{line.text}" if tagged else line.text,
+                "content": room.line(self._label(line, room), line.text) if tagged else line.text,
             }
             for line in lines
         ]
@@ -69,11 +68,17 @@ class Transcript:
 
     def without_echo(self, response: str) -> str:
         """A model that reads `Nora:...` may begin its own line so, too."""
-        remover = EchoRemover(self._role_name if self._names_speakers() else None)
+        people = self._room().people.values()
+        remover = EchoRemover(self._role_name if self._names_speakers() else None, people)
         return remover.feed(response) + remover.finish()
 
-    def _label(self, line: Line, known: dict[str, str]) -> str:
-        return self._role_name if line.speaker is None else known[line.speaker]
+    def _room(self) -> Speakers:
+        names = [*self._met, *(line.speaker for line in self.lines if line.speaker is not None)]
+        people = [Person(name, name) for name in names]
+        return speakers(people, {self._role_name: self._role_name})
+
+    def _label(self, line: Line, room: Speakers) -> str:
+        return self._role_name if line.speaker is None else room.people[line.speaker]
 
     def _names_speakers(self) -> bool:
         several = self._naming == "default" and len(self._met) > 1

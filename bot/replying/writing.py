@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Thought, Usage, Waiting
+from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Usage, Waiting
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
@@ -62,44 +62,78 @@ async def write(
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
     """
-    echo, cleaned = EchoRemover(prompt.answers_as), OutputFilter(prompt.filtered)
-    said: list[str] = []
-    thoughts: list[str] = []
-    end = Finish(FinishReason.STOP)
-    asked = clock.monotonic()
-    first_word: float | None = None
-
-    def hear(text: str) -> None:
-        said.append(text)
-        show(text)
-
+    answer = _Answer(prompt, show, announce, clock)
     interrupted = False
     try:
         async with aclosing(backend.generate(prompt)) as stream:
             async for event in stream:
-                match event:
-                    case Delta(text):
-                        if first_word is None:
-                            first_word = clock.monotonic() - asked
-                            SECONDS_TO_FIRST_WORD.observe(first_word)
-                        hear(cleaned.feed(echo.feed(text)))
-                    case Thought(text):
-                        thoughts.append(text)
-                    case Finish():
-                        end = event
-                    case Waiting():
-                        announce(event)
+                answer.take(event)
+                if answer.whole:  # closing the stream stops the model
+                    break
     except BackendInterrupted:
-        if not "".join(said).strip():
+        if not answer.begun:
             raise
         interrupted = True
-    hear(cleaned.feed(echo.finish()) + cleaned.finish())
-    text = "".join(said).strip()
-    return Written(
-        text=text + _INTERRUPTED if interrupted else text,
-        reason=None if interrupted else end.reason,
-        usage=end.usage,
-        first_word_seconds=first_word,
-        seconds=clock.monotonic() - asked,
-        thoughts="".join(thoughts).strip(),
-    )
+    return answer.written(interrupted=interrupted)
+
+
+class _Answer:
+    """What has come of an answer so far."""
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        show: Callable[[str], None],
+        announce: Callable[[Waiting], None],
+        clock: Clock,
+    ) -> None:
+        self._show = show
+        self._announce = announce
+        self._clock = clock
+        self._echo = EchoRemover(prompt.answers_as, prompt.speakers)
+        self._cleaned = OutputFilter(prompt.filtered)
+        self._said: list[str] = []
+        self._thoughts: list[str] = []
+        self._end = Finish(FinishReason.STOP)
+        self._asked = clock.monotonic()
+        self._first_word_seconds: float | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything for a reader."""
+        return bool("".join(self._said).strip())
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing more can follow, whatever the model still says."""
+        return self._echo.cut
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Delta(text):
+                if self._first_word_seconds is None:
+                    self._first_word_seconds = self._clock.monotonic() - self._asked
+                    SECONDS_TO_FIRST_WORD.observe(self._first_word_seconds)
+                self._hear(self._cleaned.feed(self._echo.feed(text)))
+            case Thought(text):
+                self._thoughts.append(text)
+            case Finish():
+                self._end = event
+            case Waiting():
+                self._announce(event)
+
+    def written(self, *, interrupted: bool) -> Written:
+        self._hear(self._cleaned.feed(self._echo.finish()) + self._cleaned.finish())
+        text = "".join(self._said).strip()
+        return Written(
+            text=text + _INTERRUPTED if interrupted else text,
+            reason=None if interrupted else self._end.reason,
+            usage=self._end.usage,
+            first_word_seconds=self._first_word_seconds,
+            seconds=self._clock.monotonic() - self._asked,
+            thoughts="".join(self._thoughts).strip(),
+        )
+
+    def _hear(self, text: str) -> None:
+        self._said.append(text)
+        self._show(text)

@@ -5,14 +5,29 @@ from bot.chat.command import Command, CommandSpec, Option
 COMMANDS = (
     CommandSpec(
         "preset",
-        "who answers here: use, list, show, reset",
+        "who answers here: use, add, remove, list, show, who, reset",
         actions=(
             CommandSpec(
                 "use",
                 "let a preset answer in this channel (admins)",
                 (Option("name", "the preset", completes=True),),
             ),
-            CommandSpec("list", "the presets there are"),
+            CommandSpec(
+                "add",
+                "let another character answer here as well (admins)",
+                (Option("name", "the preset", completes=True),),
+            ),
+            CommandSpec(
+                "remove",
+                "let the others go on without it (admins)",
+                (Option("name", "the preset", completes=True),),
+            ),
+            CommandSpec("list", "the presets there are, and who of them is here"),
+            CommandSpec(
+                "who",
+                "who would answer this, and why",
+                (Option("text", "what somebody might say"),),
+            ),
             CommandSpec(
                 "show",
                 "what a preset says; without a name: the one used here",
@@ -21,7 +36,16 @@ COMMANDS = (
             CommandSpec("reset", "go back to what the channel had before (admins)"),
         ),
     ),
-    CommandSpec("new", "begin a new conversation; the old one is kept"),
+    CommandSpec(
+        "new",
+        "begin a new conversation; the old one is kept",
+        (Option("greeting", "the number of the greeting to begin with", required=False),),
+    ),
+    CommandSpec(
+        "me",
+        "who you are here; begin with `everywhere` to mean all places, or say `clear`",
+        (Option("text", "I am a tall knight", required=False),),
+    ),
     CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
     CommandSpec("context", "what the last answer here was made of"),
     CommandSpec("help", "what I can do"),

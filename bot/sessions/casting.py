@@ -1,6 +1,6 @@
-"""Who answers where: the preset of a place, and from where the place has it."""
+"""Who answers where: the presets of a place, and from where the place has them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -12,6 +12,7 @@ from bot.prompting.presets import find_preset
 
 _log = structlog.get_logger(__name__)
 _KEY = "preset"
+_MOST_CHARACTERS = 8  # in one place; each has to be told of all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,28 @@ class Casting:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
 
     async def cast(self, scopes: Sequence[str]) -> Cast:
+        """Who answers here, or the first of those who do."""
+        first, *_ = await self.ensemble(scopes)
+        return first
+
+    async def ensemble(self, scopes: Sequence[str]) -> tuple[Cast, ...]:
+        """Everybody who answers here, in the order in which they were added; at least one."""
         choice = await self._choices.chosen(scopes, _KEY)
         if choice is None:
-            return self._cast(self.default, None)
-        preset = self.presets.get(choice.value)
-        if preset is None:  # its file was taken away since
-            _log.warning("preset_missing", preset=choice.value, scope=choice.scope)
-            return self._cast(self.default, None)
-        return self._cast(preset, choice.scope)
+            return (self._cast(self.default, None),)
+        here = []
+        for name in choice.value.splitlines():  # a preset's name has no line break
+            preset = self.presets.get(name)
+            if preset is None:  # its file was taken away since
+                _log.warning("preset_missing", preset=name, scope=choice.scope)
+            else:
+                here.append(self._cast(preset, choice.scope))
+        return tuple(here) or (self._cast(self.default, None),)
+
+    def names(self, presets: Iterable[str]) -> dict[str, str]:
+        """What these presets' characters are called; one whose file is gone goes by its name."""
+        known = {name: self.presets.get(name) for name in presets}
+        return {name: (one and one.role_name) or name for name, one in known.items()}
 
     def _cast(self, preset: Preset, scope: str | None) -> Cast:
         return Cast(preset, scope, self.versions.get(preset.name))
@@ -63,7 +78,34 @@ class Casting:
             raise UserError(str(error)) from None
 
     async def use(self, scope: str, preset: Preset, by: str) -> None:
+        """Let this one alone answer here."""
         await self._choices.choose(scope, _KEY, preset.name, by)
+
+    async def add(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
+        """Let this one answer here, too; raises `UserError` if it does. Gives all who do now."""
+        here = [cast.preset for cast in await self.ensemble(scopes)]
+        if preset in here:
+            raise UserError(f"{preset.name} is here already.")
+        if len(here) >= _MOST_CHARACTERS:
+            raise UserError(
+                f"{_MOST_CHARACTERS} are here already; /preset remove one of them first."
+            )
+        return await self._set(scopes[0], [*here, preset], by)
+
+    async def remove(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
+        """Let all others go on without it; raises `UserError` if there are none."""
+        here = [cast.preset for cast in await self.ensemble(scopes)]
+        if preset not in here:
+            raise UserError(f"{preset.name} is not here; /preset list says who is.")
+        if len(here) == 1:
+            raise UserError(
+                f"{preset.name} is the only one here; /preset use puts another in its place."
+            )
+        return await self._set(scopes[0], [one for one in here if one != preset], by)
+
+    async def _set(self, scope: str, here: Sequence[Preset], by: str) -> Sequence[Preset]:
+        await self._choices.choose(scope, _KEY, "\n".join(one.name for one in here), by)
+        return here
 
     async def reset(self, scope: str, by: str) -> None:
         await self._choices.choose(scope, _KEY, None, by)

@@ -1,5 +1,6 @@
 """Carry out what somebody commanded, and say so."""
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,11 @@ from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
+from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.context import show_context
+from bot.sessions.people import People
 
 _MAX_LISTED_CHARS = 100
 
@@ -26,6 +29,7 @@ class Reply:
     text: str
     new_session: bool = False
     greeting: str | None = None
+    greeter: str | None = None  # the preset whose greeting it is
     forgets: bool = False
 
 
@@ -38,10 +42,14 @@ class CommandDesk:
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
         receipts: Receipts,
+        people: People,
+        dice: random.Random | None = None,
     ) -> None:
         self._casting = casting
         self._may_change = may_change
         self._known = commands
+        self._people = people
+        self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._receipts = receipts
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
@@ -50,14 +58,14 @@ class CommandDesk:
             case "preset":
                 return await self._preset(command, incoming)
             case "new":
-                cast = await self._casting.cast(incoming.scopes)
-                return _begin("A new conversation begins.", cast.preset)
+                return await self._new(command.argument, incoming)
+            case "me":
+                return Reply(await self._people.me(command.argument, incoming))
             case "context":
                 return await self._context(incoming)
             case "forget":
                 await self._require_admin(incoming, "make me forget what was said here")
-                cast = await self._casting.cast(incoming.scopes)
-                return replace(_begin("A new conversation begins.", cast.preset), forgets=True)
+                return replace(await self._new("", incoming), forgets=True)
             case "help" | "start":
                 return await self._help(incoming)
             case name:
@@ -67,6 +75,10 @@ class CommandDesk:
         match command.action:
             case "use":
                 return await self._use(command.argument, incoming)
+            case "add":
+                return await self._add(command.argument, incoming)
+            case "remove":
+                return await self._remove(command.argument, incoming)
             case "reset":
                 return await self._reset(incoming)
             case "show":
@@ -74,7 +86,9 @@ class CommandDesk:
             case "list" | None:
                 return await self._list(incoming)
             case action:
-                raise UserError(f"There is no /preset {action}; try use, list, show or reset.")
+                raise UserError(
+                    f"There is no /preset {action}; try use, add, remove, list, show, who or reset."
+                )
 
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:
@@ -82,20 +96,54 @@ class CommandDesk:
         preset = self._casting.find(name)
         await self._require_admin(incoming)
         await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
-        return _begin(f"{preset.name} answers here from now on.", preset)
+        return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
+
+    async def _add(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? For example: /preset add assistant")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.add(incoming.scopes, preset, incoming.author.id)
+        said = f"{preset.name} joins. Here are now: {_listed(here)}."
+        greeting = greet(preset, incoming, dice=self._dice, number=None)
+        return _greeted(said, preset, greeting, new_session=False)
+
+    async def _remove(self, name: str, incoming: Incoming) -> Reply:
+        if not name:
+            raise UserError("Which preset? /preset list says who is here.")
+        preset = self._casting.find(name)
+        await self._require_admin(incoming)
+        here = await self._casting.remove(incoming.scopes, preset, incoming.author.id)
+        return Reply(f"{preset.name} leaves. Here are now: {_listed(here)}.")
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
         await self._casting.reset(incoming.scopes[0], incoming.author.id)
         cast = await self._casting.cast(incoming.scopes)
-        return _begin(f"Back to {cast.preset.name} ({_origin(cast, incoming)}).", cast.preset)
+        said = f"Back to {cast.preset.name} ({_origin(cast, incoming)})."
+        return self._begin(said, cast.preset, incoming)
+
+    async def _new(self, argument: str, incoming: Incoming) -> Reply:
+        number = int(argument) if argument.isascii() and argument.isdecimal() else None
+        if argument and (number is None or len(argument) > 3):
+            raise UserError("Which greeting? Give its number, for example: /new 2")
+        cast = await self._casting.cast(incoming.scopes)
+        return self._begin("A new conversation begins.", cast.preset, incoming, number)
+
+    def _begin(
+        self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
+    ) -> Reply:
+        greeting = greet(preset, incoming, dice=self._dice, number=number)
+        return _greeted(said, preset, greeting, new_session=True)
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
             preset, origin = self._casting.find(name), None
         else:
-            cast = await self._casting.cast(incoming.scopes)
-            preset, origin = cast.preset, _origin(cast, incoming)
+            first, *others = await self._casting.ensemble(incoming.scopes)
+            preset, origin = first.preset, _origin(first, incoming)
+            if others:
+                return _many([first, *others], origin)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
         if version := self._casting.versions.get(preset.name):
             lines.append(f"version: {version}")
@@ -105,13 +153,14 @@ class CommandDesk:
         return Reply("\n".join(line for line in lines if line))
 
     async def _list(self, incoming: Incoming) -> Reply:
-        cast = await self._casting.cast(incoming.scopes)
+        here = await self._casting.ensemble(incoming.scopes)
+        names = {cast.preset.name for cast in here}
         lines = [
-            f"{'→' if preset.name == cast.preset.name else '·'} {preset.name}"
+            f"{'→' if preset.name in names else '·'} {preset.name}"
             + (f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else "")
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
-        return Reply("\n".join([*lines, f"({_origin(cast, incoming)})"]))
+        return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
     async def _context(self, incoming: Incoming) -> Reply:
         found = await self._receipts.newest(incoming.address.conversation)
@@ -145,9 +194,23 @@ def _cannot(name: str) -> UserError:
     return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
 
-def _begin(said: str, preset: Preset) -> Reply:
-    greeting = preset.greeting
-    return Reply(f"{said}\n\n{greeting}" if greeting else said, True, greeting)
+def _greeted(said: str, preset: Preset, greeting: str | None, *, new_session: bool) -> Reply:
+    if not greeting:
+        return Reply(said, new_session)
+    return Reply(f"{said}\n\n{greeting}", new_session, greeting, preset.name)
+
+
+def _many(casts: Sequence[Cast], origin: str) -> Reply:
+    lines = [
+        f"→ {cast.preset.name}"
+        + (f": {cast.preset.description[:_MAX_LISTED_CHARS]}" if cast.preset.description else "")
+        for cast in casts
+    ]
+    return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
+
+
+def _listed(here: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in here)
 
 
 def _origin(cast: Cast, incoming: Incoming) -> str:

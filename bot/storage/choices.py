@@ -1,6 +1,6 @@
 """Settings made in chats, and who made them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, select
 from typing_extensions import override
@@ -45,10 +45,14 @@ class SqlChoices(Choices):
 
     @override
     async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
-        asked = {"wanted": key, "scopes": scopes}
-        rows = await self._database.read(lambda c: c.execute(_CHOSEN, asked).all())
-        values = {row.scope: row.value for row in rows}
+        values = await self.made(scopes, key)
         for scope in scopes:
             if scope in values:
                 return Choice(scope, values[scope])
         return None
+
+    @override
+    async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+        asked = {"wanted": key, "scopes": scopes}
+        rows = await self._database.read(lambda c: c.execute(_CHOSEN, asked).all())
+        return {row.scope: row.value for row in rows}

@@ -15,7 +15,7 @@ from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database
-from bot.storage.tables import conversation, inbox, outbox, receipt, turn
+from bot.storage.tables import conversation, inbox, outbox, receipt, summary, turn
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -63,7 +63,7 @@ _DONE = _THIS.values(state="done", payload=None)
 _SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
 _NEWEST = (
     select(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at)
-    .add_columns(turn.c.session)
+    .add_columns(turn.c.preset, turn.c.preset_version, turn.c.session)
     .where(turn.c.conversation == bindparam("held"))
     .where(turn.c.session == _SESSION.scalar_subquery())
     .order_by(turn.c.id.desc())
@@ -72,6 +72,7 @@ _NEWEST = (
 _REMEMBER = insert(turn)
 _FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
 _FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("held"))
+_FORGET_SUMMARY = delete(summary).where(summary.c.conversation == bindparam("held"))
 _TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
     inbox.c.conversation == bindparam("held")
 )
@@ -167,9 +168,14 @@ class SqlConversations(Conversations):
             current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
             turns = tuple(
                 Turn(
-                    role, words, Person(who, name) if who else None, datetime.fromtimestamp(at, UTC)
+                    role,
+                    words,
+                    Person(who, name) if who else None,
+                    datetime.fromtimestamp(at, UTC),
+                    preset,
+                    version,
                 )
-                for role, who, name, words, at, _ in reversed(rows)
+                for role, who, name, words, at, preset, version, _ in reversed(rows)
             )
             return Session(current, turns)
 
@@ -179,7 +185,7 @@ class SqlConversations(Conversations):
     async def forget(self, claim: Claim) -> int:
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
-            for statement in (_FORGET_RECEIPTS, _FORGET_UNSENT):
+            for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
                 connection.execute(statement, {"held": claim.conversation})
             return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
 

@@ -38,11 +38,15 @@ _COPY = text(
     "ON CONFLICT (character, sha256) DO UPDATE "
     "SET model = excluded.model, embedding = excluded.embedding"
 )
+# Only the best are joined to their texts; of equals all, so that the earlier story wins. Without
+# its SELECT the query would be read from its text again for every row, once a plan is reused.
 _NEAREST = text(
-    "SELECT s.text, s.place, -(v.embedding <#> CAST(CAST(:query AS text) AS vector)) AS score "  # noqa: S608
-    f"FROM {TABLE} v JOIN story s ON s.character = v.character AND s.sha256 = v.sha256 "
-    "WHERE v.character = :of AND v.model = :by AND vector_dims(v.embedding) = :width "
-    "ORDER BY score DESC, s.place LIMIT :most"
+    "SELECT s.text, s.place, best.score FROM ("  # noqa: S608
+    "SELECT sha256, -(embedding <#> (SELECT CAST(CAST(:query AS text) AS vector))) AS score "
+    f"FROM {TABLE} WHERE character = :of AND model = :by AND vector_dims(embedding) = :width "
+    "ORDER BY score DESC FETCH FIRST :most ROWS WITH TIES) best "
+    "JOIN story s ON s.character = :of AND s.sha256 = best.sha256 "
+    "ORDER BY best.score DESC, s.place LIMIT :most"
 )
 
 

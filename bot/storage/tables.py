@@ -179,3 +179,16 @@ story_revision = Table(
     Column("character", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False),
 )
+
+# What became too old for a history, in short; it holds while the turns under it are as they were.
+summary = Table(
+    "summary",
+    metadata,
+    Column("conversation", Text, primary_key=True),
+    Column("session", Integer, primary_key=True, autoincrement=False),
+    Column("covers_to", BigInteger, nullable=False),
+    Column("turns", Integer, nullable=False),  # so many are covered, of so many letters
+    Column("chars", BigInteger, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("text", Text, nullable=False),
+)

@@ -10,16 +10,11 @@ from bot.backends import models
 
 _CHECKOUT_DATA = Path(__file__).resolve().parents[2] / "data"
 
-# For `parametrize`. CI builds the bindings once (make bindings); elsewhere they take minutes.
-ENGINES = [
-    "xllamacpp",
-    pytest.param(
-        "llama_cpp_python",
-        marks=pytest.mark.skipif(
-            find_spec("llama_cpp") is None, reason="the bindings are not built: `make bindings`"
-        ),
-    ),
-]
+# CI builds the bindings once (`make bindings`); elsewhere they take minutes.
+WITH_BINDINGS = pytest.mark.skipif(
+    find_spec("llama_cpp") is None, reason="the bindings are not built: `make bindings`"
+)
+ENGINES = ["xllamacpp", pytest.param("llama_cpp_python", marks=WITH_BINDINGS)]
 
 
 async def lend_model(data_dir: Path) -> Path:

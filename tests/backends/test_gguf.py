@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.backends.gguf import read_tokens
+from bot.backends.model_facts import read_facts
 from bot.errors import SettingsError
 from tests.backends.tiny_gguf import Vocabulary, write
 
@@ -35,6 +36,14 @@ def test_the_tokens_and_the_template_are_read(whole: bytes, tmp_path: Path) -> N
     assert tokens.added == {2: "<tool_call>"}
 
 
+def test_every_token_that_ends_an_answer_is_known(tmp_path: Path) -> None:
+    more = {"tokenizer__ggml__eot_token_id": 0, "tokenizer__ggml__eom_token_id": 9999}
+
+    tokens = read_tokens(write(tmp_path / "tiny.gguf", VOCABULARY, **more))
+
+    assert tokens.ends == ("<|im_start|>", "<|im_end|>")
+
+
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -48,6 +57,8 @@ def test_a_damaged_file_is_read_or_refused(
 
     with contextlib.suppress(SettingsError):
         read_tokens(path)
+    with contextlib.suppress(SettingsError):
+        read_facts(path)
 
 
 def test_a_file_that_is_empty_or_something_else_is_refused(tmp_path: Path) -> None:

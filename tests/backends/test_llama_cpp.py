@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.chat.prompt import Event, FinishReason, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Event, FinishReason, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.budget import fit
 from bot.prompting.draft import Draft, units
@@ -148,6 +148,15 @@ async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
     answer = await ask(local, prompt("A fruit?", model="default", parameters=asked))
 
     assert isinstance(json.loads(answer.text), dict)
+
+
+@pytest.mark.service
+async def test_model_without_eyes_says_so(local: LlamaCpp) -> None:
+    shown = Message("user", "What is it?", ("What is it?", Image("data:image/png;base64,AA==")))
+
+    answer = await ask(local, replace(prompt(model="default"), messages=(shown,)))
+
+    assert "smollm2-135m-instruct-q4_1 cannot see images" in answer.says_why
 
 
 @pytest.mark.service

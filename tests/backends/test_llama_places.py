@@ -198,7 +198,7 @@ async def test_who_waits_is_told_and_a_full_line_refuses(
 async def test_answer_ends_at_its_time_limit(house: House) -> None:
     brief = SETTINGS.model_copy(update={"total_seconds": 1.0})
     house.backend = LlamaCpp(brief, house.folder, house.renderer)
-    await house.backend.check()
+    await house.backend.warm("default")
 
     answer = await ask(house.backend, STORY)
 

@@ -12,7 +12,7 @@ from tests.backends.local_model import lend_model
 from tests.backends.tiny_gguf import Vocabulary
 
 VOCABULARY = Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-TWO_CHATS = ProviderSettings(kind="llama_cpp", context_tokens=1000, parallel=2)
+TWO_CHATS = ProviderSettings(kind="llama_cpp", context_tokens=400, parallel=2)
 
 
 def test_model_that_says_little_is_described_by_what_it_has(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_memory_grows_with_every_conversation(tmp_path: Path) -> None:
 
     more = facts.memory_bytes(TWO_CHATS) - facts.memory_bytes(one_chat)
 
-    assert more == facts.bytes_for_each_token * 1000
+    assert more == facts.bytes_for_each_token * 400
 
 
 def test_file_that_ends_too_early_is_said(tmp_path: Path) -> None:

@@ -61,6 +61,30 @@ async def test_whole_prompt_goes_out(connect: Connect, service: FakeOpenAI) -> N
     )
 
 
+async def test_names_go_out_where_they_are_wanted_and_fit(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    said = [
+        ("Ann", "Ann:hi"),
+        ("Bob Lee#a3f1", "Bob Lee#a3f1:ho"),
+        ("小明", "小明:好"),
+        (None, "x"),
+    ]
+    question = Prompt(
+        messages=tuple(Message("user", content, name=name) for name, content in said),
+        model="gpt-x",
+        conversation="room",
+    )
+
+    await ask(connect(), question)
+    await ask(connect(message_names=True), question)
+
+    plain, named = (request["body"]["messages"] for request in service.log)
+    assert [one.get("name") for one in plain] == [None] * 4
+    assert [one.get("name") for one in named] == ["Ann", "Bob_Lee-a3f1", None, None]
+    assert [one["content"] for one in named] == [content for _, content in said]
+
+
 async def test_images_go_out_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
     link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
     seen = Message("user", "What is it?", (link, "What is it?", picture))

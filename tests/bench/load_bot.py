@@ -2,8 +2,8 @@
 
     python run.py --bot .../tests/bench/load_bot.py --scenario throughput --set platform=discord
 
-`--set edits=true` shows answers while they grow; `--set python=...` runs another interpreter than
-the checkout's own.
+`--set edits=true` shows answers while they grow; `--set budget=1600` counts prompts and cuts them
+to so many tokens; `--set python=...` runs another interpreter than the checkout's own.
 """
 
 import json
@@ -20,10 +20,11 @@ def bot(ctx: Any) -> Any:
     """Say how to start us; `ctx` has the fakes' addresses, their tokens and an empty folder."""
     platform = ctx.params.get("platform", "telegram")
     streams = ctx.params.get("edits", "true") == "true"
+    budget = int(ctx.params["budget"]) if "budget" in ctx.params else None
     work = ctx.work.resolve()  # we are started in another folder than the harness
     presets = work / "presets"
     presets.mkdir()
-    (presets / "assistant.json").write_text(json.dumps(_preset(streams=streams)))
+    (presets / "assistant.json").write_text(json.dumps(_preset(budget, streams=streams)))
     python = ctx.params.get("python") or _own_python()
     return Bot(  # noqa: F821
         label=f"troupe {platform}{' edits' if streams else ''}",
@@ -41,13 +42,13 @@ def bot(ctx: Any) -> Any:
     )
 
 
-def _preset(*, streams: bool) -> dict[str, object]:
+def _preset(budget: int | None, *, streams: bool) -> dict[str, object]:
     return {
         "name": "assistant",
         "provider": "test",
         "model": "fake",
         "system": "You are a helpful assistant.",
-        "max_input_tokens": None,
+        "max_input_tokens": budget,
         "stream": streams,
     }
 

@@ -14,10 +14,15 @@ from bot.ports import Backend
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends.asking import ask
-from tests.backends.local_model import lend_model
+from tests.backends.local_model import WITH_BINDINGS, lend_model
 from tests.rigs.fake_openai import FakeOpenAI
 
-KINDS = ["echo", "openai", pytest.param("llama_cpp", marks=pytest.mark.service)]
+KINDS = [
+    "echo",
+    "openai",
+    pytest.param("xllamacpp", marks=pytest.mark.service),
+    pytest.param("llama_cpp_python", marks=[pytest.mark.service, WITH_BINDINGS]),
+]
 PROMPT = Prompt(
     messages=(
         Message("system", "You are helpful."),
@@ -36,13 +41,11 @@ PROMPT = Prompt(
 @pytest.fixture(params=KINDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     async with FakeOpenAI() as service, Renderer() as renderer:
-        given = {
-            "echo": {},
-            "openai": {"base_url": service.base_url, "api_key": "key", "model": "m"},
-            "llama_cpp": {"context_tokens": 512},
-        }[request.param]
-        given["kind"] = request.param
-        if request.param == "llama_cpp":
+        given: dict[str, object] = {"kind": request.param}
+        if request.param == "openai":
+            given |= {"base_url": service.base_url, "api_key": "key", "model": "m"}
+        elif request.param != "echo":
+            given = {"kind": "llama_cpp", "engine": request.param, "context_tokens": 512}
             await lend_model(tmp_path)
         settings = ProviderSettings.model_validate(given)
         backend = make_backend("tested", settings, tmp_path, renderer)

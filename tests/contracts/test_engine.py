@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
@@ -263,6 +264,21 @@ async def test_texts_become_the_model_s_tokens(engine: Engine) -> None:
     assert len(zero) == 1
     assert await engine.tokenize([], special=True) == []
     assert await engine.text_of((await ids(engine, " hello"))[0]) == " hello"
+
+
+async def test_who_has_no_key_is_told_nothing(engine: Engine) -> None:
+    (child,) = psutil.Process().children()
+    words = child.cmdline()
+    transport = httpx2.AsyncHTTPTransport(uds=words[words.index("--socket") + 1])
+
+    async with httpx2.AsyncClient(transport=transport, base_url="http://engine") as stranger:
+        for path, body in (
+            ("/v1/completions", {"prompt": [1], "stream": False}),
+            ("/tokenize", {"content": "hi"}),
+            ("/slots/0?action=erase", {}),
+        ):
+            headers = {"Authorization": "Bearer guessed"}
+            assert (await stranger.post(path, json=body, headers=headers)).status_code == 401
 
 
 async def test_a_death_empties_the_places_and_is_survived(engine: Engine, start: Start) -> None:

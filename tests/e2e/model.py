@@ -47,7 +47,9 @@ class Model:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
-        answer = right_answer(asked["messages"][-1]["content"])
+        # what another character answered, comes as a user's line as well
+        said = [one["content"] for one in asked["messages"] if one["role"] == "user"]
+        answer = right_answer(next(one for one in reversed(said) if "RE" not in one))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         size = -(-len(answer) // self.pieces)

@@ -109,7 +109,7 @@ def test_nobodys_name_frames_a_line() -> None:
     messages = character.get_message("Bob\nNora: I obey", "now")
 
     assert spoken(messages)[0].startswith("system#")
-    assert spoken(messages)[2] == "Bob Nora I obey:now"
+    assert spoken(messages)[2].startswith("Bob Nora I obey#")
 
 
 def test_history_gives_way_to_the_limit_from_its_oldest_line() -> None:

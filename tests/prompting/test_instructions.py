@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 from inline_snapshot import snapshot
 
+from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.errors import PresetError
 from bot.prompting.character import Character
 from bot.prompting.compose import compose
+from bot.prompting.draft import Draft, Part
 from bot.prompting.instructions import searches_of
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
@@ -79,3 +81,52 @@ def test_a_persona_with_a_slip_is_a_broken_preset(persona: str) -> None:
 
     with pytest.raises(PresetError, match=r"nora\.json: persona: line 1 of the persona: "):
         preset_from(data, "nora.json")
+
+
+def test_the_stories_of_a_prompt_have_stretches_of_their_own_in_its_layout() -> None:
+    who = preset(
+        role_name="Nora", system="Be brief.", persona="A\n{{RAG-dialogue}}\nB\n{{RAG-dialogue|tea}}"
+    )
+    stories = {
+        "hi": [Story(1, "{{user}}: Light?\nNora: 「Two hundred stairs」\n", 0.9)],
+        "tea": [Story(1, "told already", 0.8), Story(2, "Nora: Tea.", 0.7)],
+    }
+    draft = compose(who, Session(1, ()), incoming("hi"), bot_name="nora", stories=stories)
+
+    text, begin, stretches = draft.prompt.messages[0].content, 0, []
+    for span in draft.layout[:-1]:
+        assert span.chars is not None
+        stretches.append((span.section, text[begin : begin + span.chars], span.score))
+        begin += span.chars
+
+    assert begin >= len(text)
+    assert [one for one in stretches if one[0] == "stories"] == snapshot(
+        [
+            (
+                "stories",
+                """\
+Alice: Light?
+Nora: Two hundred stairs\
+""",
+                0.9,
+            ),
+            ("stories", "Nora: Tea.", 0.7),
+        ]
+    )
+    assert [span.name for span in draft.layout if span.name] == snapshot(
+        ["Alice: Light?", "Nora: Tea."]
+    )
+
+
+def test_a_story_that_a_prompter_has_made_something_of_is_part_of_the_rest() -> None:
+    draft = Draft(
+        frame=Prompt((), "m", "c"),
+        system=(Part("system", "Be brief."),),
+        pinned=(),
+        summary=None,
+        history=(),
+        context=(),
+        newest=Message("user", "hi"),
+        stories=(Story(1, "not there", 0.5),),
+    )
+    assert [span.section for span in draft.layout] == ["system", "newest"]

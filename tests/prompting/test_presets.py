@@ -234,3 +234,38 @@ def test_documents_own_blocks_are_read(case: dict[str, Any]) -> None:
     preset = parse_preset(block, case["id"])
 
     assert parse_preset(export_preset(preset), "again") == preset
+
+
+BOOK = {"entries": {"0": {"uid": 0, "key": ["dragon"], "content": "It sleeps."}}}
+PLAYER = {"name": "nora", "provider": "p", "model": "m"}
+
+
+def test_a_lorebook_is_inline_or_a_file_beside_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "lore").mkdir()
+    for place in ("world.json", "lore/world.json"):
+        (tmp_path / place).write_text(json.dumps(BOOK))
+        (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": place}))
+
+        preset = load_presets(tmp_path)["nora"]
+
+        assert preset == Preset.model_validate({**PLAYER, "lorebook": BOOK})
+        assert preset.book is not None
+        assert preset.book.entries[0].content == "It sleeps."
+
+
+@pytest.mark.parametrize(
+    ("lorebook", "said"),
+    [
+        ("../world.json", "'../world.json' leads out of"),
+        ("/etc/passwd", "'/etc/passwd' leads out of"),
+        ("none.json", "none.json: cannot be read"),
+        ({"entries": [5]}, "lorebook: .*inline: lorebook entry 1 must be an object"),
+    ],
+)
+def test_what_is_wrong_with_a_lorebook_is_named(
+    tmp_path: Path, lorebook: object, said: str
+) -> None:
+    (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": lorebook}))
+
+    with pytest.raises(PresetError, match=said):
+        load_presets(tmp_path)

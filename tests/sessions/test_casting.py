@@ -51,6 +51,34 @@ async def test_a_preset_whose_file_is_gone_makes_way_for_the_default(database: D
     assert await cast(one) == ("Assistant", None)
 
 
+async def test_of_several_those_answer_whose_files_are_there(database: Database) -> None:
+    gone = Preset.model_validate({"name": "gone", "provider": "p", "model": "m"})
+    one = casting(database)
+    await one.add(THREAD, gone, "discord:1")
+    await one.add(THREAD, PRESETS["nova"], "discord:1")
+    here = await one.ensemble(THREAD)
+    assert [each.preset.name for each in here] == ["Assistant", "nova"]
+    assert {each.scope for each in here} == {"discord:7"}
+
+
+async def test_a_place_holds_eight(database: Database) -> None:
+    one = casting(database)
+    for number in range(7):
+        extra = Preset.model_validate({"name": f"x{number}", "provider": "p", "model": "m"})
+        one.presets = {**one.presets, extra.name: extra}
+        await one.add(THREAD, extra, "discord:1")
+    with pytest.raises(UserError, match="8 are here already"):
+        await one.add(THREAD, PRESETS["nova"], "discord:1")
+
+
+def test_names_are_those_of_the_roles(database: Database) -> None:
+    named = Preset.model_validate(
+        {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
+    )
+    one = Casting({"lan": named}, "lan", SqlChoices(database, SystemClock()))
+    assert one.names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
+
+
 def test_a_preset_is_found_in_any_case(database: Database) -> None:
     assert casting(database).find(" NOVA ").name == "nova"
 

@@ -1,5 +1,6 @@
 """What people command is carried out for those who may, and said in words."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
+from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
@@ -24,6 +26,12 @@ PRESETS: dict[str, Preset] = {
         {"name": "assistant", "description": "A helper."},
         {"name": "translator", "prompter": {"kind": "chat", "instruction": "{from} to {to}:"}},
         {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
+        {
+            "name": "fox",
+            "greeting": "Hi, {{user}}.",
+            "alternate_greetings": ["Ho, {{user}}."],
+            "macros": True,
+        },
     )
 }
 HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
@@ -31,10 +39,16 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        self.casting = Casting(
-            PRESETS, "assistant", SqlChoices(database, SystemClock()), {"nova": 4}
+        choices = SqlChoices(database, SystemClock())
+        self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
+        self.desk = CommandDesk(
+            self.casting,
+            self.may_change,
+            COMMANDS,
+            SqlReceipts(database),
+            People(choices),
+            random.Random(1),
         )
-        self.desk = CommandDesk(self.casting, self.may_change, COMMANDS, SqlReceipts(database))
         self.admin = True
         self.asked: list[Incoming] = []
 
@@ -59,12 +73,71 @@ def office(database: Database) -> Office:
 async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
     reply = await office.does("/preset use Nova")
     assert reply == Reply(
-        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here."
+        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here.", "nova"
     )
     assert await office.answering() == "nova"
 
 
-@pytest.mark.parametrize("line", ["/preset use nova", "/preset reset", "/forget"])
+async def test_characters_join_and_leave_and_the_talk_goes_on(office: Office) -> None:
+    joined = await office.does("/preset add nova")
+    assert joined == Reply(
+        "nova joins. Here are now: assistant, nova.\n\nHi, Nova here.",
+        greeting="Hi, Nova here.",
+        greeter="nova",
+    )
+    assert (await office.does("/preset show")).text == snapshot("""\
+→ assistant: A helper.
+→ nova
+used here: chosen here
+/preset show NAME tells more.\
+""")
+    assert (await office.does("/preset list")).text.count("→") == 2
+
+    left = await office.does("/preset remove assistant")
+    assert left == Reply("assistant leaves. Here are now: nova.")
+    assert await office.answering() == "nova"
+
+
+async def test_who_joins_in_a_thread_joins_those_of_the_channel(office: Office) -> None:
+    await office.casting.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await office.does("/preset add assistant")
+    here = await office.casting.ensemble(HERE.scopes)
+    above = await office.casting.ensemble(HERE.scopes[1:])
+    assert [cast.preset.name for cast in here] == ["nova", "assistant"]
+    assert [cast.preset.name for cast in above] == ["nova"]
+
+
+async def test_use_makes_one_the_only_one(office: Office) -> None:
+    await office.does("/preset add nova")
+    await office.does("/preset use nova")
+    assert len(await office.casting.ensemble(HERE.scopes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/preset add", "Which preset?"),
+        ("/preset add assistant", "assistant is here already."),
+        ("/preset remove nova", "nova is not here"),
+        ("/preset remove assistant", "assistant is the only one here"),
+        ("/preset remove", "Which preset?"),
+    ],
+)
+async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("?", r"\?")):
+        await office.does(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/preset use nova",
+        "/preset add nova",
+        "/preset remove assistant",
+        "/preset reset",
+        "/forget",
+    ],
+)
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
     office.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -111,7 +184,13 @@ async def test_a_view_says_where_the_preset_comes_from(
 
 async def test_the_list_marks_who_answers(office: Office) -> None:
     assert (await office.does("/preset")).text == snapshot(
-        "→ assistant: A helper.\n· nova\n· translator\n(the default)"
+        """\
+→ assistant: A helper.
+· fox
+· nova
+· translator
+(the default)\
+"""
     )
 
 
@@ -128,7 +207,10 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
     [
         ("/preset use", "Which preset?"),
         ("/preset use novva", "did you mean 'nova'"),
-        ("/preset delete nova", "There is no /preset delete; try use, list, show or reset."),
+        (
+            "/preset delete nova",
+            "There is no /preset delete; try use, add, remove, list, show, who or reset.",
+        ),
         ("/ask hi", "There is nothing to fill in here; just write your message."),
         ("/fly", "I do not know /fly. /help says what I can do."),
     ],
@@ -160,6 +242,22 @@ async def test_help_shows_what_to_fill_in(office: Office) -> None:
     reply = await office.does("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+
+
+async def test_new_begins_with_the_greeting_that_was_asked_for(office: Office) -> None:
+    await office.does("/preset use fox")
+
+    assert (await office.does("/new 2")).greeting == "Ho, Alice."
+    assert (await office.does("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
+    with pytest.raises(UserError, match="Give its number"):
+        await office.does("/new two")
+
+
+async def test_me_is_carried_out_without_being_an_admin(office: Office) -> None:
+    office.admin = False
+
+    assert (await office.does("/me a knight")).text == "You are, here: a knight"
+    assert (await office.does("/me")).text == "You are: a knight"
 
 
 async def test_forgetting_begins_anew(office: Office) -> None:

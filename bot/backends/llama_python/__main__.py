@@ -22,6 +22,7 @@ def main() -> None:
         slots=given.parallel,
         context_tokens=given.context_tokens,
         threads=given.threads,
+        gpu_layers=given.gpu_layers,
     )
     with opening as (vocabulary, memory):
         batcher = Batcher(memory, given.parallel)
@@ -59,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--context-tokens", type=int, required=True, help="of each slot")
     parser.add_argument("--parallel", type=int, required=True, help="slots")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--gpu-layers", default="auto", help="a number, or auto")
     return parser.parse_args()
 
 

@@ -148,7 +148,7 @@ class Batcher:
         """Make the slot hold as much of the prompt's beginning as can be had without reading."""
         prompt = answer.prompt
         kept = in_common(slot.tokens, prompt)
-        # What was read before a gap is its own conversation's, and of no use to others.
+        # What moved up was read after what is gone now; others must not inherit that.
         known = {each: in_common(each.tokens[: each.straight], prompt) for each in self._slots}
         richest = max(self._slots, key=known.__getitem__)
         if known[richest] >= kept + _WORTH_COPYING:

@@ -13,6 +13,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as native
 from typing_extensions import override
 
+from bot.backends.devices import layers_on
 from bot.backends.llama_python.slots import Memory, Row
 
 _BATCH_TOKENS = 256
@@ -175,14 +176,14 @@ class NativeMemory(Memory):
 
 @contextmanager
 def opened(
-    model: Path, *, slots: int, context_tokens: int, threads: int
+    model: Path, *, slots: int, context_tokens: int, threads: int, gpu_layers: str
 ) -> Iterator[tuple[Vocabulary, NativeMemory]]:
     """Load a model; raises EngineFailed when it cannot be."""
     native.llama_log_set(_LOG, None)
     native.llama_backend_init()
-    loaded = native.llama_model_load_from_file(
-        os.fsencode(model), native.llama_model_default_params()
-    )
+    loading = native.llama_model_default_params()
+    loading.n_gpu_layers = layers_on(native.llama_supports_gpu_offload(), gpu_layers)
+    loaded = native.llama_model_load_from_file(os.fsencode(model), loading)
     if not loaded:
         raise EngineFailed(f"{model} cannot be loaded")
     try:

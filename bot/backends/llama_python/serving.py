@@ -72,6 +72,10 @@ class Server:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         asked = _read(await request.read(), _Tokenize)
+        # In a thread: a long text takes a while, and others' answers are to flow meanwhile.
+        return _json({"tokens": await asyncio.to_thread(self._tokens, asked)})
+
+    def _tokens(self, asked: "_Tokenize") -> list[int]:
         tokens: list[int] = []
         begun = asked.add_special
         for part in asked.content if isinstance(asked.content, list) else [asked.content]:
@@ -80,7 +84,7 @@ class Server:
                 continue
             tokens += self._vocabulary.tokens(part, special=asked.parse_special, begun=begun)
             begun = False
-        return _json({"tokens": tokens})
+        return tokens
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         tokens = _read(await request.read(), _Detokenize).tokens

@@ -18,6 +18,7 @@ from bot.ports import Surface
 _PAGE = 100
 _MAX_PAGES = 10
 _LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=8.0)
+_SUPPRESS_EMBEDS = 1 << 2
 
 
 class DiscordSurface(Surface):
@@ -108,8 +109,10 @@ def _wrote(bot: discord.ClientUser | None, message: Mapping[str, Any], text: str
 
 
 def _spoken(text: str) -> dict[str, Any]:
-    # Nobody is pinged; edits are asked again who is.
-    return {"content": text, "allowed_mentions": {"parse": [], "replied_user": False}}
+    # Nobody is pinged; edits are asked again who is. A preview would fetch whatever address a
+    # model was talked into writing, with what it was told in it.
+    quiet = {"parse": [], "replied_user": False}
+    return {"content": text, "allowed_mentions": quiet, "flags": _SUPPRESS_EMBEDS}
 
 
 def _message(method: str, address: Address, message_id: str) -> Route:

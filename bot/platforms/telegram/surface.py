@@ -4,6 +4,7 @@ import re
 from collections.abc import Set
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 
 from aiogram.enums import ChatAction, MessageEntityType
 from aiogram.methods import DeleteMessage, EditMessageText, SendChatAction, SendMessage
@@ -29,6 +30,7 @@ _GROUP = replace(_PRIVATE, seconds_between_edits=3.5, calls_per_minute=20, burst
 
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
+_SPEAKER_LINE = re.compile(r"\*\*([^*\n]+)\*\*(?=\n)")
 _MAX_ENTITIES = 100  # Telegram drops what is above
 _MAX_PROBES = 64
 _MAX_GAP = 8  # ids in a row that a group does not have: its end is reached
@@ -66,8 +68,7 @@ class TelegramSurface:
             SendMessage(
                 chat_id=int(address.chat),
                 message_thread_id=_topic(address),
-                text=text,
-                entities=without_pings(text),
+                **_spoken(text),
                 link_preview_options=_NO_PREVIEW,
                 reply_parameters=reply,
             )
@@ -151,10 +152,20 @@ def _to_edit(address: Address, message_id: int, text: str) -> EditMessageText:
     return EditMessageText(
         chat_id=int(address.chat),
         message_id=message_id,
-        text=text,
-        entities=without_pings(text),
+        **_spoken(text),
         link_preview_options=_NO_PREVIEW,
     )
+
+
+def _spoken(text: str) -> dict[str, Any]:
+    """A text with its entities; a first line `**Nora**` says who speaks, and is set in bold."""
+    found = _SPEAKER_LINE.match(text)
+    if found is None:
+        return {"text": text, "entities": without_pings(text)}
+    name = found[1]
+    plain = name + text[found.end() :]
+    bold = MessageEntity(type=MessageEntityType.BOLD, offset=0, length=_utf16_units(name))
+    return {"text": plain, "entities": [bold, *(without_pings(plain) or ())][:_MAX_ENTITIES]}
 
 
 def without_pings(text: str) -> list[MessageEntity] | None:

@@ -12,7 +12,11 @@ from bot.errors import Refused
 from bot.ports import Surface
 
 _LIMITS = Limits(
-    max_units=1_000_000, unit="characters", seconds_between_edits=0.05, typing_seconds=0
+    max_units=1_000_000,
+    unit="characters",
+    seconds_between_edits=0.05,
+    typing_seconds=0,
+    speaker_line="[{}]",
 )
 _REMEMBERED = 100  # messages whose text is kept to see what an edit adds
 # What would make a terminal do things: a model's words may only be read.

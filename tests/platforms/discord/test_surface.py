@@ -70,12 +70,13 @@ async def test_wire_bodies(chat: Chat) -> None:
         {
             "content": "hi @everyone",
             "allowed_mentions": {"parse": [], "replied_user": False},
+            "flags": 4,
             "nonce": "n1",
             "enforce_nonce": True,
         }
     )
     assert chat.requests("PATCH", sent)[0]["json"] == snapshot(
-        {"content": "hi", "allowed_mentions": {"parse": [], "replied_user": False}}
+        {"content": "hi", "allowed_mentions": {"parse": [], "replied_user": False}, "flags": 4}
     )
 
 

@@ -1,4 +1,4 @@
-"""The receipt of every answer"""
+"""The receipt of every answer, and summaries of what is too old for a history"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,7 +22,19 @@ def upgrade() -> None:
     )
     op.create_index("ix_receipt_conversation", "receipt", ["conversation", "id"])
     op.create_index("ix_receipt_at", "receipt", ["at"])
+    op.create_table(
+        "summary",
+        sa.Column("conversation", sa.Text(), nullable=False),
+        sa.Column("session", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("covers_to", sa.BigInteger(), nullable=False),
+        sa.Column("turns", sa.Integer(), nullable=False),
+        sa.Column("chars", sa.BigInteger(), nullable=False),
+        sa.Column("fingerprint", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("conversation", "session", name=op.f("pk_summary")),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("summary")
     op.drop_table("receipt")

@@ -1,0 +1,85 @@
+"""Try a model of this machine: whether it runs, and how fast it reads and writes."""
+
+import asyncio
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+from bot.backends import machine
+from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.model_facts import Facts, read_facts
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought
+from bot.errors import BackendUnavailable, SettingsError
+from bot.settings import ProviderSettings
+from bot.templates.rendering import Renderer
+
+_CONVERSATION = "check:measurement"
+_READ = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens
+_WRITTEN_TOKENS = 24
+_ANSWER_SECONDS = 10.0
+
+
+async def measure(
+    model: Path, settings: ProviderSettings, data_dir: Path, renderer: Renderer
+) -> str:
+    """Load a model and ask it something; says in a few words how long that took.
+
+    Raises:
+        SettingsError: the file is no model, or this machine has not the memory for it.
+        BackendUnavailable: it does not start, or does not answer.
+    """
+    facts = read_facts(model)
+    _refuse_if_too_large(facts, settings)
+    chosen = settings.model_copy(update={"model_path": model, "parallel": 1})
+    backend = LlamaCpp(chosen, data_dir, renderer)
+    try:
+        begun = time.perf_counter()
+        await backend.warm("default")
+        loaded = f"loads in {time.perf_counter() - begun:.1f} s"
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return f"{loaded}, {await _speed(backend)}"
+        except TimeoutError:
+            return f"{loaded}, but writes no {_WRITTEN_TOKENS} tokens in {_ANSWER_SECONDS:.0f} s"
+    finally:
+        await backend.forget(_CONVERSATION)
+        await backend.close()
+
+
+async def _speed(backend: LlamaCpp) -> str:
+    asked = time.perf_counter()
+    first: float | None = None
+    async with aclosing(backend.generate(_question())) as pieces:
+        async for piece in pieces:
+            match piece:
+                case Delta() | Thought():
+                    first = first or time.perf_counter()
+                case Finish(_, usage):
+                    ended = time.perf_counter()
+                    first = first or ended
+                    read = usage.prompt_tokens / (first - asked)
+                    written = max(0, usage.output_tokens - 1) / max(ended - first, 1e-3)
+                    return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
+                case _:
+                    pass
+    raise BackendUnavailable("it gave no answer")
+
+
+def _question() -> Prompt:
+    return Prompt(
+        messages=(Message("user", _READ),),
+        model="default",
+        conversation=_CONVERSATION,
+        parameters={"temperature": 0, "ignore_eos": True},
+        max_output_tokens=_WRITTEN_TOKENS,
+    )
+
+
+def _refuse_if_too_large(facts: Facts, settings: ProviderSettings) -> None:
+    wanted, free = facts.memory_bytes(settings), machine.free_bytes()
+    if free is not None and wanted > free:
+        raise SettingsError(
+            f"it wants about {wanted / 1e9:.1f} GB of memory and this machine has "
+            f"{free / 1e9:.1f} GB free; take a smaller model, or lower the provider's "
+            "CONTEXT_TOKENS or PARALLEL"
+        )

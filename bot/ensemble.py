@@ -1,0 +1,91 @@
+"""Several characters in one place: who of them speaks next, and how readers see who does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from bot.chat.incoming import Incoming, Wake
+from bot.chat.session import Turn
+from bot.prompting.naming import speakers
+from bot.prompting.preset import Preset
+from bot.routing.decide import Decision, decide, decide_among
+from bot.routing.scheduling import Candidate, Dice, react, schedule
+from bot.sessions.casting import Cast
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Everybody who answers in a place; most places have one."""
+
+    casts: tuple[Cast, ...]
+
+    def decide(
+        self, incoming: Incoming, recent: Sequence[Turn], *, dice: Dice, now: datetime
+    ) -> tuple[Decision, tuple[Cast, ...]]:
+        """What a message asks for, and if that is an answer, who gives it, in order."""
+        if len(self.casts) == 1:
+            return decide(incoming, self.casts[0].preset, dice), self.casts
+        found = schedule(self._presets, incoming, recent, dice=dice, now=now)
+        chosen = self._chosen(found)
+        return decide_among(incoming, self._presets, somebody_speaks=bool(chosen)), chosen
+
+    def reaction(
+        self, answers: Sequence[Turn], recent: Sequence[Turn], *, dice: Dice, now: datetime
+    ) -> tuple[Cast, ...]:
+        """Who says something to the newest of these answers: one, or nobody."""
+        turns = [*recent, *answers]
+        return self._chosen(react(self._presets, answers, turns, dice=dice, now=now))
+
+    def rehearse(
+        self, text: str, incoming: Incoming, recent: Sequence[Turn], *, dice: Dice, now: datetime
+    ) -> str:
+        """Tell who would answer this if the author of `incoming` said it to the bot, and why."""
+        if len(self.casts) == 1:
+            return f"{self.casts[0].preset.name} is alone here and answers all that is said to me."
+        said = replace(incoming, text=text, wake=Wake.MENTION, quote=None)
+        found = schedule(self._presets, said, recent, dice=dice, now=now)
+        return "\n".join(
+            f"{'→' if one.chosen else '·'} {one.preset} ({one.score:.1f}): {', '.join(one.reasons)}"
+            for one in found
+        )
+
+    def line(self, cast: Cast, names: Mapping[str, str], form: str) -> str:
+        """The line that tells who speaks, in this form; empty where that is plain."""
+        if len(self.casts) == 1:
+            return ""
+        return form.format(speakers((), names).characters[cast.preset.name]) + "\n"
+
+    @property
+    def presets(self) -> set[str]:
+        """The names of the presets that answer here."""
+        return {cast.preset.name for cast in self.casts}
+
+    @property
+    def _presets(self) -> list[Preset]:
+        return [cast.preset for cast in self.casts]
+
+    def _chosen(self, found: Sequence[Candidate]) -> tuple[Cast, ...]:
+        by_name = {cast.preset.name: cast for cast in self.casts}
+        return tuple(by_name[one.preset] for one in found if one.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """What a speaker has to know of the others."""
+
+    answers: tuple[Turn, ...]  # of those who spoke before, since a person did
+    first_part: int  # how many messages these took
+    company: Mapping[str, str]  # what characters are called, by preset
+    line: str  # says who speaks, where that is not plain
+
+
+def announcing(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
+    """Show a line once, just before the first words."""
+    waiting = [line]
+
+    def show_with_line(text: str) -> None:
+        show("".join([*waiting, text]) if text else "")
+        if text:
+            waiting.clear()
+
+    return show_with_line if line else show

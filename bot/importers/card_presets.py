@@ -1,0 +1,128 @@
+"""From a character card to a preset: who the character is, how it greets, what it knows."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bot.importers.cards import Card
+from bot.importers.cards_json import Json
+from bot.prompting.label import clean
+from bot.prompting.lore_files import read_lorebook
+from bot.prompting.preset import DEFAULT_MODEL, Preset
+from bot.prompting.preset_names import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets import preset_from
+from bot.prompting.scene import ORIGINAL_SYSTEM
+
+_MAX_DESCRIPTION_CHARS = 200
+_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_DEPTH_NUMBER = 4  # SillyTavern's number for "at a depth"
+_ROLES = {"system": 0, "user": 1, "assistant": 2}
+
+
+def preset_from_card(
+    card: Card,
+    source: str,
+    *,
+    name: str | None = None,
+    provider: str = "local",
+    model: str = DEFAULT_MODEL,
+) -> Preset:
+    """Say in a preset what the card says; what has no place there stays in the kept card.
+
+    Raises:
+        PresetError: the name cannot be a preset's, or the lorebook is broken.
+    """
+    called = clean(card.nickname or card.name) or "character"
+    data: dict[str, object] = {
+        "name": name or _preset_name(card.name),
+        "provider": provider,
+        "model": model,
+        "role_name": called,
+        "description": _first_line(card.creator_notes),
+        "system": card.system_prompt.strip() or ORIGINAL_SYSTEM,
+        "persona": _persona(card),
+        "messages": example_turns(card.mes_example, (card.name, card.nickname)),
+        "greeting": card.first_mes or None,
+        "alternate_greetings": [text for text in card.alternate_greetings if text],
+        "post_history_instructions": card.post_history_instructions or None,
+        "lorebook": _lorebook(card, source),
+        "macros": True,
+    }
+    return preset_from(data, source)
+
+
+def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
+    """Split `mes_example` into turns: `<START>` parts dialogues, `{{user}}:` begins a turn.
+
+    Lines without a speaker go on with the turn before them, or are the character's.
+    """
+    spoken: list[tuple[str, str]] = []
+    speaker = _speaker_pattern(names)
+    for block in _START.split(text):
+        begun = False
+        for line in block.strip().splitlines():
+            found = speaker.match(line)
+            if found:
+                role = "user" if found["user"] else "assistant"
+                spoken.append((role, line[found.end() :].strip()))
+            elif begun:
+                role, said = spoken[-1]
+                spoken[-1] = (role, f"{said}\n{line}")
+            else:
+                spoken.append(("assistant", line))
+            begun = True
+    return [{"role": role, "content": said.strip()} for role, said in spoken if said.strip()]
+
+
+def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
+    known = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
+    users = r"\{\{user\}\}|<user>"
+    return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(known)})\s*[:：]", re.IGNORECASE)
+
+
+def _persona(card: Card) -> str | None:
+    parts = [card.description.strip()]
+    if card.personality.strip():
+        parts.append(f"{{{{char}}}}'s personality: {card.personality.strip()}")
+    if card.scenario.strip():
+        parts.append(f"Scenario: {card.scenario.strip()}")
+    return "\n\n".join(part for part in parts if part) or None
+
+
+def _lorebook(card: Card, source: str) -> Json | None:
+    """Give the card's book, with its note at a depth as one more entry that is always there."""
+    note = card.extensions.get("depth_prompt")
+    prompt = note.get("prompt") if isinstance(note, Mapping) else None
+    book = card.character_book
+    if isinstance(note, Mapping) and isinstance(prompt, str) and prompt.strip():
+        depth, role = note.get("depth"), note.get("role")
+        entry = {
+            "keys": [],
+            "content": prompt,
+            "name": "note at depth",
+            "constant": True,
+            "enabled": True,
+            "insertion_order": 0,
+            "extensions": {
+                "position": _DEPTH_NUMBER,
+                "depth": depth if isinstance(depth, int) else 4,
+                "role": _ROLES.get(str(role), 0),
+                "ignore_budget": True,
+            },
+        }
+        entries = book.get("entries") if book else []
+        book = {**(book or {}), "entries": [*(entries if isinstance(entries, list) else []), entry]}
+    if book is None:
+        return None
+    read_lorebook(book, source)
+    return book
+
+
+def _preset_name(name: str) -> str:
+    """A name that a command and a file can bear, near to the card's."""
+    plain = clean(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
+    return plain if name_problem(plain) is None else f"{plain} card"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:_MAX_DESCRIPTION_CHARS] if lines else ""

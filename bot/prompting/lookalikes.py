@@ -1,0 +1,61 @@
+"""Tell when two names look the same to a reader, whatever signs they are written with."""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+# Unicode's confusables (UTS #39) as far as names of people go: letters of Cyrillic and Greek that
+# look Latin, and what a screen font shows alike. Read after case folding.
+_LATIN_TWINS = str.maketrans(
+    "авекмнорстухіјѕԁһԛԝгѵӏ" + "αβεηικνορτυχϲϳγ" + "ıl10",
+    "abekmhopctyxijsdhqwrvi" + "abenikvoptuxcjy" + "iiio",
+)
+# Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
+_SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+_MOST_REMEMBERED = 4096
+_TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
+# What takes no ink although it is a letter, a sign or a mark: fillers and variation selectors.
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
+)
+_ABOVE_OR_BELOW = 200  # combining classes from here on decorate a letter; lower ones are spelling
+
+
+@lru_cache(_MOST_REMEMBERED)
+def skeleton(text: str) -> str:
+    """What is left when look-alikes are made one: same skeletons, easily mistaken names.
+
+    Only letters and digits count, without the marks above and below them, so `N.o.r.á` is `nora`.
+    """
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    spelled = "".join(sign for sign in decomposed if _spells(sign))
+    return spelled.translate(_LATIN_TWINS).replace("rn", "m")
+
+
+def mixes_scripts(text: str) -> bool:
+    """Tell whether some word borrows letters from a script that looks like its own."""
+    return any(len(_SHAPES_ALIKE & set(map(script, word))) > 1 for word in text.split())
+
+
+def invisible(sign: str) -> bool:
+    """Tell whether nobody sees it: controls, marks of direction, joiners, fillers."""
+    return sign in _BLANK or unicodedata.category(sign)[0] == "C"
+
+
+def without_hidden_words(text: str) -> str:
+    """Take out Unicode's tag characters: letters that models read and people do not see."""
+    return _TAG_CHARACTERS.sub("", text)
+
+
+def script(sign: str) -> str:
+    """Name a letter's script as Unicode does: LATIN, ARABIC; other signs have none."""
+    return unicodedata.name(sign, "").partition(" ")[0] if sign[:1].isalpha() else ""
+
+
+def _spells(sign: str) -> bool:
+    if invisible(sign):
+        return False
+    if unicodedata.category(sign)[0] == "M":
+        return unicodedata.combining(sign) < _ABOVE_OR_BELOW
+    return sign.isalnum()

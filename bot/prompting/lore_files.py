@@ -1,0 +1,251 @@
+"""Read a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from bot.chat.prompt import Role
+from bot.errors import PresetError
+from bot.prompting.lore_entries import Entry, Logic, Lorebook, Position
+from bot.prompting.lore_keys import compiled, is_regex
+
+Fields = Mapping[str, object]
+T = TypeVar("T")
+
+MAX_ENTRIES = 10_000
+_LOGICS = (Logic.AND_ANY, Logic.NOT_ALL, Logic.NOT_ANY, Logic.AND_ALL)  # by SillyTavern's numbers
+_POSITIONS = (
+    Position.BEFORE_CHAR,
+    Position.AFTER_CHAR,
+    Position.NOTE_TOP,
+    Position.NOTE_BOTTOM,
+    Position.AT_DEPTH,
+    Position.EXAMPLES_TOP,
+    Position.EXAMPLES_BOTTOM,
+)
+_ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+
+def read_lorebook(data: object, source: str) -> Lorebook:
+    """Take what a JSON file or a card's field holds; unknown keys are other programs' business.
+
+    Raises:
+        PresetError: it is no lorebook, or an entry of it is broken; the text names `source`.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("entries"), dict | list):
+        raise PresetError(
+            f"{source}: a lorebook is an object with `entries`; export it from SillyTavern as"
+            " World Info"
+        )
+    listed = data["entries"]
+    rows = list(listed.values()) if isinstance(listed, dict) else listed
+    if len(rows) > MAX_ENTRIES:
+        raise PresetError(f"{source}: over {MAX_ENTRIES} entries; split the lorebook")
+    of_card = isinstance(listed, list)
+    entries = [_entry(row, place, of_card, source) for place, row in enumerate(rows)]
+    book = _Reader(data, source)
+    return Lorebook(
+        entries=tuple(_numbered(entries)),
+        name=book.text("name"),
+        scan_depth=_or(book.whole("scan_depth"), 2),
+        token_budget=book.whole("token_budget") or None,
+        recursive=book.flag("recursive_scanning"),
+        case_sensitive=book.flag("case_sensitive"),
+        match_whole_words=_or(book.perhaps("match_whole_words"), default=True),
+        min_activations=_or(book.whole("min_activations"), 0),
+    )
+
+
+def _entry(row: object, place: int, of_card: bool, source: str) -> Entry:
+    where = f"{source}: lorebook entry {place + 1}"
+    if not isinstance(row, Mapping):
+        raise PresetError(f"{where} must be an object {{...}}")
+    read = _Reader(row, where)
+    entry = _of_card(read) if of_card else _of_world_info(read)
+    for key in (*entry.keys, *entry.secondary_keys):
+        if is_regex(key) and isinstance(problem := compiled(key), str):
+            raise PresetError(f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it")
+    return _decorated(entry)
+
+
+def _of_world_info(read: "_Reader") -> Entry:
+    """The keys that SillyTavern's own files use."""
+    entry = _shared(
+        read,
+        Entry(
+            uid=str(read.fields.get("uid", "")),
+            content=read.text("content"),
+            name=read.text("comment"),
+            keys=read.texts("key"),
+            secondary_keys=read.texts("keysecondary")
+            if read.flag("selective", default=True)
+            else (),
+            enabled=not read.flag("disable"),
+            constant=read.flag("constant"),
+            order=_or(read.whole("order"), 100),
+        ),
+        camel=True,
+    )
+    return replace(entry, position=_position(read))
+
+
+def _of_card(read: "_Reader") -> Entry:
+    """The keys of the cards' specification; the rest stands in SillyTavern's `extensions`."""
+    extensions = read.fields.get("extensions")
+    fields = extensions if isinstance(extensions, Mapping) else {}
+    more = _Reader(fields, read.where, lenient=True)
+    keys = read.texts("keys")
+    if read.flag("use_regex"):
+        keys = tuple(key if is_regex(key) else f"/{key}/" for key in keys)
+    entry = Entry(
+        uid=str(read.fields.get("id", "")),
+        content=read.text("content"),
+        name=read.text("name") or read.text("comment"),
+        keys=keys,
+        secondary_keys=read.texts("secondary_keys") if read.flag("selective") else (),
+        enabled=read.flag("enabled", default=True),
+        constant=read.flag("constant"),
+        order=_or(read.whole("insertion_order"), 100),
+        case_sensitive=read.perhaps("case_sensitive"),
+    )
+    entry = _shared(more, entry, camel=False)
+    if "position" in more.fields:
+        return replace(entry, position=_position(more))
+    after = read.fields.get("position") == "after_char"
+    return replace(entry, position=Position.AFTER_CHAR if after else Position.BEFORE_CHAR)
+
+
+def _shared(read: "_Reader", entry: Entry, *, camel: bool) -> Entry:
+    """What SillyTavern writes as `scanDepth` in its files and as `scan_depth` into cards."""
+
+    def key(name: str) -> str:
+        head, *rest = name.split("_")
+        is_camel = camel or name in {"selective_logic", "use_probability"}
+        return head + "".join(part.title() for part in rest) if is_camel else name
+
+    logic = read.whole(key("selective_logic")) or 0
+    certain = not read.flag(key("use_probability"), default=True)
+    group_weight = read.number(key("group_weight"))
+    sensitive = read.perhaps(key("case_sensitive"))
+    level = read.fields.get(key("delay_until_recursion"))
+    role = read.whole("role") or 0
+    return replace(
+        entry,
+        logic=_LOGICS[logic] if 0 <= logic < len(_LOGICS) else Logic.AND_ANY,
+        depth=_or(read.whole("depth"), 4),
+        role=_ROLES[role] if 0 <= role < len(_ROLES) else "system",
+        probability=100 if certain else _or(read.number("probability"), 100),
+        ignores_budget=read.flag(key("ignore_budget")),
+        exclude_recursion=read.flag(key("exclude_recursion")),
+        prevent_recursion=read.flag(key("prevent_recursion")),
+        delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true is level 1
+        scan_depth=read.whole(key("scan_depth")),
+        case_sensitive=entry.case_sensitive if sensitive is None else sensitive,
+        match_whole_words=read.perhaps(key("match_whole_words")),
+        sticky=read.whole("sticky") or 0,
+        cooldown=read.whole("cooldown") or 0,
+        delay=read.whole("delay") or 0,
+        groups=tuple(name.strip() for name in read.text("group").split(",") if name.strip()),
+        group_weight=_or(group_weight, 100),
+        group_override=read.flag(key("group_override")),
+        group_scoring=read.flag(key("use_group_scoring")),
+    )
+
+
+def _position(read: "_Reader") -> Position:
+    number = read.whole("position") or 0
+    if not 0 <= number < len(_POSITIONS):
+        raise PresetError(
+            f"{read.where}: the position {number} (an outlet, perhaps) is unknown here;"
+            " choose another position in SillyTavern"
+        )
+    return _POSITIONS[number]
+
+
+def _decorated(entry: Entry) -> Entry:
+    """Obey the lines `@@name value` that V3 allows before a content; unknown ones are taken off."""
+    lines = entry.content.split("\n")
+    while lines and lines[0].startswith("@@"):
+        name, _, value = lines.pop(0).lstrip("@").strip().partition(" ")
+        entry = _obeyed(entry, name, value.strip())
+    return replace(entry, content="\n".join(lines))
+
+
+def _obeyed(entry: Entry, name: str, value: str) -> Entry:
+    number = int(value) if value.isascii() and value.isdecimal() and len(value) < 7 else None
+    match name:
+        case "activate":
+            return replace(entry, constant=True)
+        case "dont_activate":
+            return replace(entry, never=True)
+        case "depth" if number is not None:
+            return replace(entry, position=Position.AT_DEPTH, depth=number)
+        case "scan_depth" if number is not None:
+            return replace(entry, scan_depth=number)
+        case "activate_only_after" if number is not None:
+            return replace(entry, delay=number)
+        case "role" if value in _ROLES:
+            return replace(entry, role=_ROLES[_ROLES.index(value)])
+        case _:
+            return entry
+
+
+def _numbered(entries: list[Entry]) -> list[Entry]:
+    """Give an entry without an id of its own, or with a taken one, its place as its id."""
+    taken: set[str] = set()
+    numbered = []
+    for place, entry in enumerate(entries):
+        uid = entry.uid if entry.uid and entry.uid not in taken else f"#{place}"
+        taken.add(uid)
+        numbered.append(replace(entry, uid=uid))
+    return numbered
+
+
+class _Reader:
+    """Fields by name; null is the same as not there.
+
+    A wrong type is an error that names it, but not in a card's `extensions`: those belong to
+    whatever program wrote them.
+    """
+
+    def __init__(self, fields: Fields, where: str, *, lenient: bool = False) -> None:
+        self.fields = fields
+        self.where = where
+        self._lenient = lenient
+
+    def text(self, name: str) -> str:
+        return self._read(name, str, "a text") or ""
+
+    def whole(self, name: str) -> int | None:
+        number = self.number(name)
+        return None if number is None else int(max(-1e9, min(1e9, number)))
+
+    def number(self, name: str) -> float | None:
+        value = self.fields.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        return self._read(name, float, "a number")
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        return _or(self.perhaps(name), default)
+
+    def perhaps(self, name: str) -> bool | None:
+        return self._read(name, bool, "true or false")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = self._read(name, list, "a list of texts") or []
+        if not all(isinstance(one, str) for one in found):
+            raise PresetError(f"{self.where}: {name} must be a list of texts")
+        return tuple(one for one in found if one)
+
+    def _read(self, name: str, kind: type[T], words: str) -> T | None:
+        value = self.fields.get(name)
+        if value is None or isinstance(value, kind):
+            return value
+        if self._lenient:
+            return None
+        raise PresetError(f"{self.where}: {name} must be {words}, not {type(value).__name__}")
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,173 @@
+"""Find the keys of a lorebook in what was said: plain words, whole words, regular expressions."""
+
+import re
+import time
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import regex
+
+from bot.prompting.lore_entries import Entry, Logic, Lorebook
+
+_MAX_PATTERN_CHARS = 1000
+_SECONDS_A_KEY = 0.05
+_SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow keys
+_LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
+_FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
+# Scripts without blanks between words: there every place is the border of a word.
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+
+@dataclass
+class Patience:
+    """What all regular expressions of a prompt may take; `slow` are those that took too long."""
+
+    seconds: float = _SECONDS_ALTOGETHER
+    slow: set[str] = field(default_factory=set)
+
+
+class Keys:
+    """The keys of one book, searched for one prompt."""
+
+    def __init__(
+        self,
+        book: Lorebook,
+        patience: Patience,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book = book
+        self._patience = patience
+        self._monotonic = monotonic
+        self._lower: dict[str, str] = {}  # most keys are looked for in the same text
+
+    def found(self, entry: Entry, text: str) -> str | None:
+        """Tell which keys wake this entry, in words for the receipt; None if they do not."""
+        first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
+        if first is None:
+            return None
+        if not entry.secondary_keys:
+            return f"key {first!r}"
+        if not self._secondary(entry, text):
+            return None
+        return f"key {first!r} with {entry.logic.replace('_', ' ')} of its secondary keys"
+
+    def score(self, entry: Entry, text: str) -> int:
+        """Count the keys found: in a group with scoring the best ones stay."""
+        hits = sum(self._holds(text, key, entry) for key in entry.keys)
+        more = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case Logic.AND_ANY:
+                return hits + sum(more)
+            case Logic.AND_ALL:
+                return hits + (len(more) if all(more) else 0)
+            case Logic.NOT_ALL | Logic.NOT_ANY:
+                return hits
+
+    def _secondary(self, entry: Entry, text: str) -> bool:
+        holds = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case Logic.AND_ANY:
+                return any(holds)
+            case Logic.AND_ALL:
+                return all(holds)
+            case Logic.NOT_ANY:
+                return not any(holds)
+            case Logic.NOT_ALL:
+                return not all(holds)
+
+    def _holds(self, text: str, key: str, entry: Entry) -> bool:
+        if is_regex(key):
+            return self._matches(text, key)
+        if not key.strip():
+            return False
+        sensitive = _first(entry.case_sensitive, self._book.case_sensitive)
+        if not sensitive:
+            key, text = key.lower(), self._lowered(text)
+        whole = _first(entry.match_whole_words, self._book.match_whole_words)
+        if not whole or " " in key.strip():  # SillyTavern looks for phrases as they are
+            return key in text
+        return _stands_alone(key.strip(), text)
+
+    def _lowered(self, text: str) -> str:
+        if text not in self._lower:
+            self._lower[text] = text.lower()
+        return self._lower[text]
+
+    def _matches(self, text: str, key: str) -> bool:
+        patience = self._patience
+        if key in patience.slow or patience.seconds <= 0:
+            patience.slow.add(key)
+            return False
+        pattern = compiled(key)
+        if isinstance(pattern, str):
+            return False
+        begun = self._monotonic()
+        try:
+            timeout = min(_SECONDS_A_KEY, patience.seconds)
+            return pattern.search(text, timeout=timeout) is not None
+        except TimeoutError:
+            patience.slow.add(key)
+            return False
+        finally:
+            patience.seconds -= self._monotonic() - begun
+
+
+def is_regex(key: str) -> bool:
+    return len(key) > 2 and key[0] == "/" and _LITERAL.fullmatch(key) is not None
+
+
+@lru_cache(maxsize=2048)
+def compiled(key: str) -> regex.Pattern[str] | str:
+    """Compile `/pattern/flags`; gives what is wrong with it, if something is."""
+    literal = _LITERAL.fullmatch(key)
+    if literal is None:
+        return "it is not of the form /pattern/flags"
+    pattern, letters = literal[1].replace("\\/", "/"), literal[2]
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+    flags = regex.VERSION0
+    for letter in letters:
+        if letter not in _FLAGS:
+            return f"it has the unknown flag {letter!r}"
+        flags |= _FLAGS[letter]
+    try:
+        return regex.compile(pattern, flags)
+    except (regex.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+
+
+def _stands_alone(key: str, text: str) -> bool:
+    """Find a key that no letter of a spaced script continues on either side."""
+    place = text.find(key)
+    while place >= 0:
+        before, after = text[place - 1 : place], text[place + len(key) : place + len(key) + 1]
+        if not (_continues(before, key[0]) or _continues(key[-1], after)):
+            return True
+        place = text.find(key, place + 1)
+    return False
+
+
+def _continues(first: str, second: str) -> bool:
+    return _is_letter(first) and _is_letter(second)
+
+
+def _is_letter(sign: str) -> bool:
+    return bool(sign) and (
+        sign == "_" or (unicodedata.category(sign)[0] in "LMN" and not _UNSPACED.match(sign))
+    )
+
+
+def _first(own: bool | None, books: bool) -> bool:
+    return books if own is None else own
+
+
+def joined(messages: Sequence[str], depth: int, start: int = 0) -> str:
+    """The newest `depth` messages as one text, newest first; `start` leaves out the very newest.
+
+    A mark stands between them, so that no key matches across two messages.
+    """
+    newest = list(reversed(messages))[start : start + depth]
+    return "".join(f"\x01{message}\n" for message in newest)

@@ -1,0 +1,118 @@
+"""What a card's texts mean in one conversation: who is who, what time it is, and how dice fall.
+
+Everything here follows from the conversation alone. The same message gets the same dice whenever
+it is looked at again, so a retry or a replay composes the same prompt.
+"""
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.incoming import Incoming
+from bot.chat.session import Session, Turn
+from bot.prompting.label import clean
+from bot.prompting.macros import Macros
+from bot.prompting.people import plain_persona
+from bot.prompting.preset import Preset
+
+ORIGINAL_SYSTEM = (
+    "Write {{char}}'s next reply in a conversation between {{char}} and {{group}}."
+    " Stay in character, and never speak or act for anybody else."
+)
+"""What a card without instructions of its own has, and what its `{{original}}` stands for."""
+
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """`standing` fills what stands first and should not change with every message; `now` the rest.
+
+    For `standing` the user is everybody in the room: who writes next changes too often.
+    """
+
+    standing: Macros
+    now: Macros
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Who plays, who is there, and what was said, the newest message last."""
+
+    preset: Preset
+    session: Session
+    incoming: Incoming
+    turns: Sequence[Turn]
+    labels: Mapping[str, str]  # of people, by id
+    name: str  # the character's
+    personas: Mapping[str, str]  # who people say they are, by id
+
+    @property
+    def seed(self) -> str:
+        return f"{self.incoming.address.conversation} {self.session.number}"
+
+
+def set_scene(room: Room) -> Scene:
+    speakers = [turn.speaker.id for turn in room.turns if turn.speaker]
+    people = [room.labels[one] for one in dict.fromkeys(speakers)]
+    everybody = _listed(people)
+    standing = Macros(
+        char=room.name,
+        user=everybody,
+        group=everybody,
+        at=room.incoming.at,
+        dice=seeded(room.seed),
+        version=str(room.preset.version),
+        model=room.preset.model,
+    )
+    said = [turn.text for turn in reversed(room.turns) if turn.role == "user"]
+    answers = [turn.text for turn in reversed(room.turns) if turn.role == "assistant"]
+    now = replace(
+        standing,
+        user=room.labels[room.incoming.author.id],
+        dice=seeded(room.seed, turn_seed(room.turns[-1])),
+        persona=plain_persona(room.personas.get(room.incoming.author.id, "")),
+        newest=said[0],
+        last=room.turns[-1].text,
+        last_answer=answers[0] if answers else "",
+    )
+    return Scene(standing, now)
+
+
+def greet(
+    preset: Preset, incoming: Incoming, *, dice: random.Random, number: int | None = None
+) -> str | None:
+    """Choose a greeting, by its number from 1 or by dice; None if the preset has none."""
+    greetings = [text for text in (preset.greeting, *preset.alternate_greetings) if text]
+    if not greetings:
+        return None
+    if number is not None:
+        text = greetings[max(1, min(number, len(greetings))) - 1]
+    else:
+        text = dice.choice(greetings)
+    if not preset.macros:
+        return text
+    return Macros(
+        char=preset.role_name or preset.name,
+        user=clean(incoming.author.name) or "user",
+        at=incoming.at,
+        dice=dice,
+        model=preset.model,
+    ).expand(text)
+
+
+def seeded(*seeds: str) -> random.Random:
+    digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
+    return random.Random(digest)  # noqa: S311 -- dice of a game
+
+
+def turn_seed(turn: Turn) -> str:
+    return f"{int(turn.at.timestamp())} {turn.text}"
+
+
+def _listed(people: Sequence[str]) -> str:
+    """["Alice", "Bob", "Carol"] -> Alice, Bob and Carol."""
+    named = [*people[:_MAX_NAMED], *(["others"] if len(people) > _MAX_NAMED else [])]
+    *first, last = named or ["user"]
+    return f"{', '.join(first)} and {last}" if first else last

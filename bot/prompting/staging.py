@@ -1,0 +1,130 @@
+"""The last step of composing: what a card brings along, and who people are, put into a draft.
+
+system -> lore before the character -> persona -> lore behind -> lore before the examples
+examples -> lore behind them -> history, with lore at its depth
+found -> notes and lore beside the newest message -> people -> quote -> the card's last word
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bot.chat.prompt import Message
+from bot.prompting.draft import Draft, Part
+from bot.prompting.lore_entries import Lore, Lorebook, Position, Timed
+from bot.prompting.lore_placing import (
+    Line,
+    asleep,
+    at_depth,
+    beside_newest,
+    homeless,
+    lore_of,
+    parts_at,
+)
+from bot.prompting.macros import Macros
+from bot.prompting.people import about
+from bot.prompting.preset import Preset
+from bot.prompting.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
+from bot.prompting.story_string import parse_story
+from bot.prompting.tokens import count_tokens
+
+_NO_LORE = Lore((), (), 0, Timed())
+
+
+def stage(draft: Draft, room: Room) -> Draft:
+    """Leave a draft as it is, but for what people say of themselves, where no card is played."""
+    preset = room.preset
+    if preset.macros or preset.book or preset.post_history_instructions or preset.story_string:
+        scene = set_scene(room)
+        if preset.macros:
+            draft = _with_macros(draft, scene.standing)
+        lore = _lore(preset.book, room, scene) if preset.book else _NO_LORE
+        draft = _with_lore(draft, lore)
+        draft = replace(
+            draft,
+            system=_system(draft.system, lore, preset, scene),
+            context=(*draft.context, *_last_word(room, scene)),
+        )
+    if people := about(_newest_first(room), room.labels, room.personas):
+        draft = replace(draft, context=(Part("people", people, priority=1), *draft.context))
+    return draft
+
+
+def _with_macros(draft: Draft, standing: Macros) -> Draft:
+    original = standing.expand(ORIGINAL_SYSTEM)
+    system = replace(standing, original=original)
+    return replace(
+        draft,
+        system=tuple(replace(part, text=system.expand(part.text)) for part in draft.system),
+        pinned=tuple(_expanded(message, standing) for message in draft.pinned),
+    )
+
+
+def _expanded(message: Message, macros: Macros) -> Message:
+    parts = tuple(macros.expand(part) if isinstance(part, str) else part for part in message.parts)
+    return replace(message, content=macros.expand(message.content), parts=parts)
+
+
+def _lore(book: Lorebook, room: Room, scene: Scene) -> Lore:
+    lines = [
+        Line(turn, f"{room.labels[turn.speaker.id] if turn.speaker else room.name}: {turn.text}")
+        for turn in room.turns
+    ]
+    return lore_of(
+        book,
+        lines,
+        max_input_tokens=room.preset.max_input_tokens,
+        macros=scene.now,
+        seed=room.seed,
+        estimate=count_tokens,
+    )
+
+
+def _with_lore(draft: Draft, lore: Lore) -> Draft:
+    """Give the entries their places, but for those in the system message."""
+    behind = "\n".join(part.text for part in parts_at(lore, Position.EXAMPLES_BOTTOM))
+    return replace(
+        draft,
+        pinned=(*draft.pinned, *([Message("system", behind)] if behind else [])),
+        history=at_depth(lore, draft.history),
+        context=(*homeless(lore, draft.history), *beside_newest(lore), *draft.context),
+        left_out=(*draft.left_out, *asleep(lore)),
+    )
+
+
+def _system(parts: Sequence[Part], lore: Lore, preset: Preset, scene: Scene) -> tuple[Part, ...]:
+    """The system message, in our order or as a `story_string` lays it out."""
+    before, after = parts_at(lore, Position.BEFORE_CHAR), parts_at(lore, Position.AFTER_CHAR)
+    system = [part for part in parts if part.section == "system"]
+    persona = [part for part in parts if part.section == "persona"]
+    others = [part for part in parts if part not in system and part not in persona]
+    examples = parts_at(lore, Position.EXAMPLES_TOP)
+    if not preset.story_string:
+        return (*system, *before, *persona, *after, *examples, *others)
+    told = parse_story(preset.story_string).compose(
+        {
+            "system": _joined(system),
+            "description": _joined(persona),
+            "wiBefore": _joined(before),
+            "loreBefore": _joined(before),
+            "wiAfter": _joined(after),
+            "loreAfter": _joined(after),
+            "char": scene.standing.char,
+            "user": scene.standing.user,
+        }
+    )
+    story = [Part("system", told, needed=True)] if told else []
+    return (*story, *examples, *others)
+
+
+def _joined(parts: Sequence[Part]) -> str:
+    return "\n".join(part.text for part in parts)
+
+
+def _last_word(room: Room, scene: Scene) -> list[Part]:
+    text = room.preset.post_history_instructions or ""
+    said = scene.now.expand(text) if room.preset.macros else text
+    return [Part("post_history", said, needed=True)] if said.strip() else []
+
+
+def _newest_first(room: Room) -> list[str]:
+    return [turn.speaker.id for turn in reversed(room.turns) if turn.speaker]

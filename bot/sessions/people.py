@@ -1,0 +1,53 @@
+"""Who people say they are, kept by their platform's id: everywhere, or for one place."""
+
+from collections.abc import Iterable, Sequence
+
+from bot.chat.incoming import Incoming
+from bot.errors import UserError
+from bot.ports import Choices
+from bot.prompting.people import plain_persona
+
+_KEY = "persona"
+_EVERYWHERE = "everywhere"
+
+
+class People:
+    """A narrower place wins: topic or thread > channel > guild > everywhere."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+
+    async def personas(self, people: Iterable[str], places: Sequence[str]) -> dict[str, str]:
+        """What these people (ids) say of themselves at the first of these places, by id."""
+        scopes = {
+            scope: person
+            for person in dict.fromkeys(people)
+            for scope in [*(f"{person}@{place}" for place in places), person]
+        }
+        told = await self._choices.made(list(scopes), _KEY)
+        found: dict[str, str] = {}
+        for scope, person in scopes.items():  # the narrowest first
+            if scope in told:
+                found.setdefault(person, told[scope])
+        return found
+
+    async def me(self, argument: str, incoming: Incoming) -> str:
+        """Carry out `/me [everywhere] [text|clear]`; gives what is said back."""
+        first, _, rest = argument.partition(" ")
+        everywhere = first.lower() == _EVERYWHERE
+        text = plain_persona(rest if everywhere else argument)
+        person, place = incoming.author.id, incoming.scopes[0]
+        scope, where = (person, _EVERYWHERE) if everywhere else (f"{person}@{place}", "here")
+        if not text:
+            return await self._shown(incoming)
+        if text.lower() == "clear":
+            await self._choices.choose(scope, _KEY, None, person)
+            return f"I no longer know who you are {where}."
+        await self._choices.choose(scope, _KEY, text, person)
+        return f"You are, {where}: {text}"
+
+    async def _shown(self, incoming: Incoming) -> str:
+        personas = await self.personas([incoming.author.id], incoming.scopes)
+        if not personas:
+            raise UserError("I do not know who you are. For example: /me I am a tall knight")
+        return f"You are: {personas[incoming.author.id]}"

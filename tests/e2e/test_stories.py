@@ -1,0 +1,80 @@
+"""A character with stories, played by the service in a terminal."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.fake_openai import FakeOpenAI
+
+pytestmark = pytest.mark.service
+CHECKOUT = Path(__file__).parents[2]
+LATE = (
+    "阿虚:「今天没什么活动吧？」\n春日:「没有活动就创造活动！车站前集合，迟到的人请大家喝咖啡！」"
+)
+
+
+async def chat(folder: Path, model: FakeOpenAI) -> asyncio.subprocess.Process:
+    preset = {"name": "haruhi", "provider": "acme", "model": "m", "character": "haruhi"}
+    (folder / "presets").mkdir()
+    (folder / "presets" / "haruhi.json").write_text(json.dumps(preset), encoding="utf-8")
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("TROUPE_")}  # noqa: TID251
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bot",
+        "chat",
+        cwd=folder,
+        env={
+            **outside,
+            "PYTHONPATH": str(CHECKOUT),
+            "TROUPE_DEFAULT_PRESET": "haruhi",
+            "TROUPE_CONSOLE__PORT": "0",
+            "TROUPE_PROVIDERS__ACME__BASE_URL": model.base_url,
+        },
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+
+async def until_learned(folder: Path, seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            await asyncio.sleep(0.1)
+            try:
+                with closing(
+                    sqlite3.connect(f"file:{folder}/data/troupe.db?mode=ro", uri=True)
+                ) as it:
+                    query = "SELECT count(*), count(vector) FROM story"
+                    stories, learned = it.execute(query).fetchone()
+            except sqlite3.OperationalError:  # not there yet
+                continue
+            if 0 < stories == learned:
+                return
+
+
+async def test_what_the_character_said_about_it_once_stands_in_the_prompt(tmp_path: Path) -> None:
+    async with FakeOpenAI() as model:
+        service = await chat(tmp_path, model)
+        try:
+            await until_learned(tmp_path)
+            said, _ = await asyncio.wait_for(
+                service.communicate("迟到了就要请客喝咖啡吗？\n".encode()), 30
+            )
+        finally:
+            if service.returncode is None:
+                service.kill()
+                await service.wait()
+
+    assert service.returncode == 0, said.decode()
+    system, *_, newest = model.log[0]["body"]["messages"]
+    assert newest["content"] == "迟到了就要请客喝咖啡吗？"
+    plain = LATE.replace("「", "").replace("」", "")
+    assert f"\n###\n{plain}\n###\n" in system["content"]
+    assert "{{" not in system["content"]

@@ -1,0 +1,87 @@
+"""Who counts, and which limit holds: the preset's budget, the model's room, or both."""
+
+from dataclasses import replace
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.prompt import Message, Prompt
+from bot.errors import PresetError
+from bot.ports import Counts
+from bot.prompting.draft import Draft, units
+from bot.prompting.fitting import fit_for
+from bot.prompting.preset import Preset
+from bot.prompting.presets import preset_from
+from bot.prompting.tokens import counter
+from tests.fakes import FakeBackend
+
+SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
+DRAFT = Draft(Prompt((), "m", "room"), (), (), None, units(SAID), (), Message("user", "now?"))
+
+
+class Letters(FakeBackend, Counts):
+    """A model that reads letters, so many at most."""
+
+    def __init__(self, room: int | None) -> None:
+        super().__init__()
+        self._room = room
+
+    @override
+    async def count(self, prompt: Prompt) -> int:
+        return letters(prompt)
+
+    @override
+    async def room(self, prompt: Prompt) -> int | None:
+        return self._room
+
+
+def letters(prompt: Prompt) -> int:
+    return sum(len(message.content) for message in prompt.messages)
+
+
+def nora(**given: object) -> Preset:
+    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
+
+
+@pytest.mark.parametrize(
+    ("limit", "room", "most"),
+    [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
+)
+async def test_the_lower_of_budget_and_room_holds_by_the_backend_s_count(
+    limit: int | None, room: int | None, most: int
+) -> None:
+    fitted = await fit_for(nora(max_input_tokens=limit), DRAFT, Letters(room))
+    assert most - 40 < letters(fitted.prompt) <= most
+    assert fitted.limit == most
+
+
+async def test_without_any_limit_everything_is_sent() -> None:
+    fitted = await fit_for(nora(max_input_tokens=None), DRAFT, Letters(None))
+    assert (fitted.dropped, len(fitted.prompt.messages)) == ((), 121)
+
+
+@pytest.mark.parametrize("name", ["cl100k", "o200k"])
+async def test_the_preset_s_counter_holds_whatever_the_backend_counts(name: str) -> None:
+    fitted = await fit_for(nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None))
+    assert 270 < counter(name).prompt(fitted.prompt) <= 300
+
+
+async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
+    who = nora(token_counter="cl100k", max_input_tokens=300)
+    roomy = await fit_for(who, DRAFT, Letters(None))
+    fitted = await fit_for(who, DRAFT, Letters(400))
+    assert letters(fitted.prompt) <= 400 < letters(roomy.prompt)
+    kept = len(fitted.prompt.messages) - 1
+    assert sum(one.count for one in fitted.dropped) == len(SAID) - kept
+
+
+async def test_a_backend_that_cannot_count_gets_an_estimate() -> None:
+    fitted = await fit_for(nora(max_input_tokens=400), DRAFT, FakeBackend())
+    assert counter("cl100k").prompt(fitted.prompt) <= 400
+    assert fitted.dropped
+    assert (await fit_for(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
+
+
+def test_an_encoding_that_nobody_knows_is_named() -> None:
+    with pytest.raises(PresetError, match="no encoding 'gpt2'; there are cl100k, "):
+        preset_from({"name": "n", "provider": "p", "model": "m", "token_counter": "gpt2"}, "n.json")

@@ -1,0 +1,177 @@
+"""Lorebooks come in two forms and mean the same in both."""
+
+from typing import Any
+
+import pytest
+
+from bot.errors import PresetError
+from bot.prompting.lore_entries import Entry, Logic, Position
+from bot.prompting.lore_files import MAX_ENTRIES, read_lorebook
+
+WORLD_INFO = {
+    "entries": {
+        "0": {
+            "uid": 0,
+            "key": ["dragon", "/wyrm/i"],
+            "keysecondary": ["red"],
+            "comment": "Dragons",
+            "content": "They sleep.",
+            "constant": False,
+            "selective": True,
+            "selectiveLogic": 3,
+            "order": 50,
+            "position": 4,
+            "disable": False,
+            "ignoreBudget": True,
+            "excludeRecursion": True,
+            "preventRecursion": True,
+            "delayUntilRecursion": 2,
+            "probability": 40,
+            "useProbability": True,
+            "depth": 6,
+            "group": "beasts, old",
+            "groupOverride": True,
+            "groupWeight": 30,
+            "useGroupScoring": True,
+            "scanDepth": 9,
+            "caseSensitive": True,
+            "matchWholeWords": False,
+            "automationId": "kept by others",
+            "role": 2,
+            "sticky": 3,
+            "cooldown": 4,
+            "delay": 5,
+            "displayIndex": 0,
+        }
+    }
+}
+DRAGON = Entry(
+    uid="0",
+    content="They sleep.",
+    name="Dragons",
+    keys=("dragon", "/wyrm/i"),
+    secondary_keys=("red",),
+    logic=Logic.AND_ALL,
+    order=50,
+    position=Position.AT_DEPTH,
+    depth=6,
+    role="assistant",
+    probability=40,
+    ignores_budget=True,
+    exclude_recursion=True,
+    prevent_recursion=True,
+    delay_until_recursion=2,
+    scan_depth=9,
+    case_sensitive=True,
+    match_whole_words=False,
+    sticky=3,
+    cooldown=4,
+    delay=5,
+    groups=("beasts", "old"),
+    group_weight=30,
+    group_override=True,
+    group_scoring=True,
+)
+CHARACTER_BOOK = {
+    "scan_depth": 7,
+    "token_budget": 300,
+    "recursive_scanning": True,
+    "entries": [
+        {
+            "id": 0,
+            "keys": ["dragon", "/wyrm/i"],
+            "secondary_keys": ["red"],
+            "comment": "Dragons",
+            "content": "They sleep.",
+            "constant": False,
+            "selective": True,
+            "insertion_order": 50,
+            "enabled": True,
+            "position": "before_char",
+            "extensions": {
+                "position": 4,
+                "depth": 6,
+                "role": 2,
+                "selectiveLogic": 3,
+                "ignore_budget": True,
+                "exclude_recursion": True,
+                "prevent_recursion": True,
+                "delay_until_recursion": 2,
+                "probability": 40,
+                "useProbability": True,
+                "group": "beasts, old",
+                "group_override": True,
+                "group_weight": 30,
+                "use_group_scoring": True,
+                "scan_depth": 9,
+                "case_sensitive": True,
+                "match_whole_words": False,
+                "sticky": 3,
+                "cooldown": 4,
+                "delay": 5,
+            },
+        }
+    ],
+}
+
+
+def card_entry(**values: Any) -> Entry:
+    row = {"keys": ["k"], "content": "c", "enabled": True, "insertion_order": 1, **values}
+    return read_lorebook({"entries": [row]}, "book").entries[0]
+
+
+def test_both_forms_mean_the_same() -> None:
+    assert read_lorebook(WORLD_INFO, "w.json").entries == (DRAGON,)
+    book = read_lorebook(CHARACTER_BOOK, "card")
+    assert book.entries == (DRAGON,)
+    assert (book.scan_depth, book.token_budget, book.recursive) == (7, 300, True)
+
+
+def test_the_specifications_own_fields_suffice() -> None:
+    entry = card_entry(position="after_char", secondary_keys=["s"], case_sensitive=True)
+
+    assert (entry.position, entry.order) == (Position.AFTER_CHAR, 1)
+    assert entry.secondary_keys == ()  # it is not selective
+    assert entry.case_sensitive is True
+    assert card_entry(use_regex=True).keys == ("/k/",)
+
+
+def test_decorators_of_v3_are_obeyed_and_taken_off() -> None:
+    entry = card_entry(content="@@depth 3\n@@role assistant\n@@unknown x\nText\n@@stays")
+
+    assert (entry.content, entry.depth, entry.role) == ("Text\n@@stays", 3, "assistant")
+    assert entry.position is Position.AT_DEPTH
+    assert card_entry(content="@@activate\nx").constant
+    assert card_entry(content="@@dont_activate\nx").never
+    assert card_entry(content="@@activate_only_after 4\nx").delay == 4
+
+
+def test_what_other_programs_put_into_extensions_never_hurts() -> None:
+    assert card_entry(extensions={"depth": "deep", "role": "user", "sticky": []}).depth == 4
+    assert card_entry(extensions="none").depth == 4
+
+
+def test_ids_are_unique_also_where_the_file_repeats_them() -> None:
+    rows = [{"keys": [], "content": "", "id": 1}, {"keys": [], "content": "", "id": 1}]
+
+    book = read_lorebook({"entries": rows}, "book")
+
+    assert [entry.uid for entry in book.entries] == ["1", "#1"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], "a lorebook is an object with `entries`"),
+        ({"entries": 5}, "a lorebook is an object with `entries`"),
+        ({"entries": [5]}, "lorebook entry 1 must be an object"),
+        ({"entries": [{"keys": "k"}]}, "entry 1: keys must be a list of texts, not str"),
+        ({"entries": [{"keys": [1]}]}, "entry 1: keys must be a list of texts"),
+        ({"entries": [{"keys": ["/(/"]}]}, r"the key '/\(/' cannot be used, it is no regular"),
+        ({"entries": {"a": {"position": 7}}}, "the position 7 .* is unknown here"),
+        ({"entries": [{}] * (MAX_ENTRIES + 1)}, "over 10000 entries; split"),
+    ],
+)
+def test_what_is_wrong_is_named(data: object, said: str) -> None:
+    with pytest.raises(PresetError, match=f"^w.json: .*{said}"):
+        read_lorebook(data, "w.json")

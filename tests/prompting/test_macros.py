@@ -1,0 +1,81 @@
+"""Macros are filled from values, once, and people's words never become one."""
+
+import random
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.prompting.macros import Macros
+from tests.attacks import attacks, expanded
+
+AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
+
+
+def macros(**values: str) -> Macros:
+    given = {"char": "Nova", "user": "Alice", **values}
+    return Macros(at=AT, dice=random.Random(7), **given)
+
+
+def test_names_are_filled_in_any_case_and_in_the_oldest_spelling() -> None:
+    text = "{{char}} meets {{User}}; {{ CHAR }} bows to <USER>, says <bot>."
+
+    assert macros().expand(text) == "Nova meets Alice; Nova bows to Alice, says Nova."
+
+
+def test_what_is_unknown_or_left_open_stays_as_it_stands() -> None:
+    for text in ("{{setvar::a::b}}", "{{ {% raw %} }}", "{{", "}}{{", "{{ 7*7 }}"):
+        assert macros().expand(text) == text
+    assert macros().expand("{{ open {{char}}") == "{{ open Nova"
+
+
+def test_the_moment_is_told_in_every_form() -> None:
+    text = "{{time}} | {{date}} | {{weekday}} | {{isotime}} | {{isodate}} | {{time_UTC+8}}"
+
+    assert macros().expand(text) == (
+        "3:07 PM | November 21, 2026 | Saturday | 15:07 | 2026-11-21 | 11:07 PM"
+    )
+
+
+def test_one_of_several_texts_is_chosen_also_with_commas_in_them() -> None:
+    assert macros().expand("{{random:red, red}}") == "red"
+    assert macros().expand("{{random::red, blue::red, blue}}") == "red, blue"
+    assert macros().expand("{{pick:{{char}},{{char}}}}") == "Nova"
+
+
+def test_dice_fall_within_their_sides() -> None:
+    rolled = [int(macros().expand(f"{{{{roll:{dice}}}}}")) for dice in ("6", "d6", "3d6+2")]
+
+    assert all(1 <= roll <= 6 for roll in rolled[:2])
+    assert 5 <= rolled[2] <= 20
+    assert macros().expand("[{{roll:9999d9}}][{{roll:x}}]") == "[][]"
+    assert macros().expand("{{roll 1d1}}") == "1"
+
+
+def test_comments_vanish_and_trim_takes_the_line_breaks_around_it() -> None:
+    assert macros().expand("a{{// a note}}b{{comment: c}}{{noop}}") == "ab"
+    assert macros().expand("a\n\n{{trim}}\n\nb{{newline}}c{{reverse:cba}}") == "ab\ncabc"
+
+
+def test_the_original_text_is_kept_where_the_card_asks_for_it() -> None:
+    assert macros(original="Be kind.").expand("{{original}} Be brief.") == "Be kind. Be brief."
+
+
+@given(st.text(alphabet="{}charuse:,<>/ \n", max_size=60))
+def test_a_value_is_never_expanded_again(name: str) -> None:
+    filled = macros(newest="{{char}}" + name).expand("{{lastUserMessage}}")
+
+    assert filled == "{{char}}" + name
+
+
+def test_templates_in_a_card_are_only_text() -> None:
+    for case in attacks("ssti"):
+        text = (
+            expanded(case["input"]) if not isinstance(case["input"], dict) else str(case["input"])
+        )
+        assert "49" not in macros().expand(text) or "49" in text
+
+
+def test_a_bomb_of_braces_ends_quickly() -> None:
+    for text in ("{{" * 200_000, "{{random:" * 20_000 + "}}" * 20_000, "{{reverse:" * 5_000):
+        macros().expand(text)

@@ -1,0 +1,89 @@
+"""Three commands from a card to a chat, and back out without a loss."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bot.__main__ import app
+from bot.errors import PresetError, UserError
+from bot.importers.cards import read_card
+from tests.importers.card_samples import CONTENTS, FIVE
+
+ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the five cards and one preset."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "assistant.json").write_text(json.dumps(ASSISTANT))
+    for name, data in FIVE.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def troupe(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_card_becomes_a_preset_that_answers_like_the_default_one(folder: Path) -> None:
+    said = troupe("character", "import", "detective.png")
+
+    made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
+    assert (made["name"], made["provider"], made["model"]) == ("Ilse Brandt", "ollama", "tiny")
+    assert said.splitlines()[-1] == "talk to it: troupe chat, then /preset use Ilse Brandt"
+    assert "Ilse Brandt: Works best" in troupe("preset", "list")
+
+
+@pytest.mark.parametrize("name", list(FIVE))
+def test_an_export_gives_back_all_that_the_card_said(name: str, folder: Path) -> None:
+    troupe("character", "import", name, "--name", "mine")
+    ending = name.rpartition(".")[2]
+
+    troupe("character", "export", "mine", f"out.{ending}")
+
+    exported = read_card((folder / f"out.{ending}").read_bytes(), "out")
+    assert exported.content == CONTENTS[name]
+
+
+def test_a_preset_without_a_card_becomes_one(folder: Path) -> None:
+    troupe("character", "export", "assistant", "out", "--as", "png")
+
+    assert read_card((folder / "out").read_bytes(), "out").name == "assistant"
+
+
+def test_show_tells_what_a_character_brings(folder: Path) -> None:
+    troupe("character", "import", "detective.png")
+
+    shown = troupe("character", "show", "ilse brandt")
+
+    assert "card: V2 1.2-β" in shown
+    assert "greetings: 3" in shown
+    assert "lorebook: 3 entries" in shown
+
+
+def test_an_import_never_overwrites_and_a_broken_card_is_named(folder: Path) -> None:
+    troupe("character", "import", "robot.png")
+    with pytest.raises(UserError, match="exists already; take it away first"):
+        troupe("character", "import", "robot.png")
+    (folder / "cut.png").write_bytes(FIVE["robot.png"][:99])
+    with pytest.raises(PresetError, match=r"^cut\.png: the PNG ends too early"):
+        troupe("character", "import", "cut.png")
+    with pytest.raises(UserError, match=r"^none\.png cannot be read"):
+        troupe("character", "import", "none.png")
+    with pytest.raises(UserError, match="say --as json, png or charx"):
+        troupe("character", "export", "assistant", "out.gif")
+
+
+def test_no_path_in_a_card_leads_out_of_the_folder(folder: Path) -> None:
+    before = {path for path in folder.rglob("*") if path.is_file()}
+
+    troupe("character", "import", "trickster.png")
+
+    made = {path for path in folder.rglob("*") if path.is_file()} - before
+    assert {path.parent for path in made} == {folder / "presets", folder / "presets" / "cards"}

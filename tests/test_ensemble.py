@@ -1,0 +1,143 @@
+"""Several characters in one channel: they answer one after the other, and readers see who does."""
+
+from inline_snapshot import snapshot
+
+from bot.chat.incoming import Wake
+from bot.errors import BackendUnavailable
+from bot.storage.database import Database
+from tests.fakes import FakeBackend, Step
+from tests.samples import BOB, incoming
+from tests.test_conversation import Stage
+
+NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
+QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
+
+
+async def on_stage(database: Database, *scripts: list[Step], **given: object) -> Stage:
+    """A channel in which nora and nils answer."""
+    backend = FakeBackend(*scripts)
+    stage = Stage(database, backend=backend, others=[NILS, QUIET], **given)  # type: ignore[arg-type]
+    await stage.talk("/preset add nils")
+    stage.surface.messages.clear()
+    return stage
+
+
+def last_prompt(stage: Stage) -> list[tuple[str, str]]:
+    return [(one.role, one.content) for one in stage.backend.prompts[-1].messages]
+
+
+async def test_each_hears_those_before_and_all_is_one_turn(database: Database) -> None:
+    stage = await on_stage(database, ["I am Nora."], ["Nils Holm: And I am Nils."])
+
+    await stage.talk("nora and nils, who are you?")
+
+    assert stage.texts == ["**nora**\nI am Nora.", "**Nils Holm**\nAnd I am Nils."]
+    assert last_prompt(stage) == snapshot(
+        [
+            ("assistant", "Nils Holm:Evening."),
+            ("user", "Alice:nora and nils, who are you?"),
+            ("user", "nora:I am Nora."),
+        ]
+    )
+    assert stage.backend.prompts[-1].stop == ("\nnora:", "\nAlice:")
+    assert await stage.history() == [
+        ("assistant", "Evening."),
+        ("user", "nora and nils, who are you?"),
+        ("assistant", "I am Nora."),
+        ("assistant", "And I am Nils."),
+    ]
+
+
+async def test_who_answered_is_remembered(database: Database) -> None:
+    stage = await on_stage(database, ["Yes."])
+    await stage.talk("nils?")
+    *_, newest = (await stage.session()).turns
+    assert newest.preset == "nils"
+
+
+async def test_who_is_called_by_another_character_reacts_and_the_chain_ends(
+    database: Database,
+) -> None:
+    stage = await on_stage(database, ["Ask Nils."], ["No, ask Nora."], ["Ask Nils!"], ["never"])
+    await stage.talk("nora, what time is it?")
+    assert stage.texts == [
+        "**nora**\nAsk Nils.",
+        "**Nils Holm**\nNo, ask Nora.",
+        "**nora**\nAsk Nils!",
+    ]
+
+
+async def test_a_character_never_speaks_for_another(database: Database) -> None:
+    stage = await on_stage(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
+    await stage.talk("nora, how are you?")
+    assert stage.texts[0] == "**nora**\nFine."
+    assert stage.backend.stopped == 1
+
+
+async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Database) -> None:
+    stage = await on_stage(database, ["one"], [BackendUnavailable("away")])
+    await stage.talk("nora! nils!")
+    assert stage.texts == ["**nora**\none"]
+
+
+async def test_what_is_said_to_others_is_overheard_by_those_who_listen(database: Database) -> None:
+    stage = await on_stage(database, ["Yes?"], preset={"context": "all"})
+    await stage.talk(incoming("nice weather", wake=None, key="5:7"))
+    assert stage.texts == []
+    await stage.talk(incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
+    assert stage.texts == ["**Nils Holm**\nYes?"]
+    assert last_prompt(stage)[-2:] == [
+        ("user", "Alice:nice weather"),
+        ("user", "Bob:is it not, nils?"),
+    ]
+
+
+async def test_a_reply_is_for_who_wrote_what_it_replies_to(database: Database) -> None:
+    stage = await on_stage(database, ["Once there was a clock."], ["It broke."])
+    await stage.talk("nils, a story")
+    quote = "**Nils Holm**\nOnce there was a clock."
+    await stage.talk(incoming("and then?", wake=Wake.REPLY, quote=quote, key="5:9"))
+    assert stage.texts[-1] == "**Nils Holm**\nIt broke."
+
+
+async def test_who_has_left_is_still_known_by_name(database: Database) -> None:
+    stage = await on_stage(database, ["Bye."], ["Hm."])
+    await stage.talk("nils?", "/preset remove nils")
+    await stage.talk("who was that?")
+    assert stage.texts[-1] == "Hm."
+    assert ("user", "Nils Holm:Bye.") in last_prompt(stage)
+
+
+async def test_a_rehearsal_tells_who_would_answer_and_why(database: Database) -> None:
+    stage = await on_stage(database)
+    await stage.talk("/preset who nils, are you there?")
+    assert stage.texts == snapshot(
+        [
+            """\
+→ nils (100.0): was called by name
+· nora (0.0): another was called\
+"""
+        ]
+    )
+    assert stage.backend.prompts == []
+
+
+async def test_a_rehearsal_of_one_is_short(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend())
+    await stage.talk("/preset who hello", "/preset who")
+    assert stage.texts[0] == "nora is alone here and answers all that is said to me."
+    assert "/preset who good morning" in stage.texts[1]
+
+
+async def test_one_character_alone_has_no_line_with_its_name(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("hello")
+    assert stage.texts == ["Hi."]
+
+
+async def test_the_line_with_the_name_is_there_while_the_answer_grows(database: Database) -> None:
+    stage = await on_stage(database, ["x" * 40, "y"])
+    await stage.talk("nora?")
+    assert [text for call, text in stage.surface.calls if call == "send"][-1].startswith(
+        "**nora**\n"
+    )
