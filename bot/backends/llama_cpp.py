@@ -186,8 +186,15 @@ class _Model:
 
     async def ids(self, rendered: Rendered) -> list[int]:
         """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
+        deaths = self.engine.deaths
         try:
-            return await self.tokenizer.ids(rendered.pieces)
+            try:
+                return await self.tokenizer.ids(rendered.pieces)
+            except EngineFailed:
+                if not await self.engine.died(deaths):
+                    raise
+                await self.engine.wait_serving()
+                return await self.tokenizer.ids(rendered.pieces)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
 

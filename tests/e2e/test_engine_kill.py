@@ -42,7 +42,8 @@ async def furnished(service: Service) -> None:
     }
     short = preset("tester", system="You tell stories.", max_output_tokens=60, max_rounds=3)
     (service.presets / "tester.json").write_text(short)
-    await service.begin()
+    await service.start()
+    await service.ready(120)  # a model is heavy on a machine that does other things too
 
 
 async def besiege(service: Service, world: World, kills: int) -> Counter[str]:
