@@ -205,6 +205,7 @@ class Walk:
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._casting.names(ensemble.presets | spoke)
+        personas = await self._personas(session, heard.incoming)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
         receipts: list[Receipt] = []
@@ -212,10 +213,10 @@ class Walk:
         while queue and len(turns) < LONGEST_CHAIN:
             cast = queue.pop(0)
             line = ensemble.line(cast, company, limits.speaker_line)
-            cue = Cue(tuple(turns), len(parts), company, line)
+            cue = Cue(tuple(turns), len(parts), company, personas, line)
             try:
                 receipt = await self._answer_as(cast, claim, heard, session, cue)
-            except BackendError as error:
+            except (BackendError, UserError) as error:  # a smaller budget, a form not filled in
                 if not turns:
                     raise
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
@@ -240,7 +241,7 @@ class Walk:
                 bot_name=preset.name,
                 company=cue.company,
                 answers=cue.answers,
-                personas=await self._personas(session, heard.incoming),
+                personas=cue.personas,
                 stories=await self._find_stories(preset, heard.incoming.text),
                 summary=await self._summarizer.part(preset, claim.conversation),
             )
