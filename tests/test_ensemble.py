@@ -88,6 +88,19 @@ async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Datab
     assert stage.texts == ["**nora**\none"]
 
 
+async def test_where_the_first_speaker_fails_the_next_one_answers(database: Database) -> None:
+    stage = await on_stage(database, [BackendUnavailable("away")], ["Nils is here."])
+    await stage.talk("nora! nils!")
+    assert stage.texts == ["**Nils Holm**\nNils is here."]
+
+
+async def test_where_all_fail_the_first_failure_is_told_once(database: Database) -> None:
+    away = BackendUnavailable("away", notice="The model is away.")
+    stage = await on_stage(database, [away])
+    await stage.talk("nora! nils!")
+    assert stage.texts == ["⚠ The model is away."]
+
+
 async def test_what_is_said_to_others_is_overheard_by_those_who_listen(database: Database) -> None:
     stage = await on_stage(database, ["Yes?"], preset={"context": "all"})
     await stage.talk(incoming("nice weather", wake=None, key="5:7"))

@@ -46,6 +46,8 @@ class Unit:
     @property
     def read(self) -> Sequence[tuple[Message, str]]:
         """What a model reads, in order; an inserted one with its name."""
+        if not self.inserted:  # as nearly always: each history is read several times
+            return [(message, "") for message in self.messages]
         found: list[tuple[Message, str]] = []
         for place in range(len(self.messages) + 1):
             found += [(one.message, one.name) for one in self.inserted if one.after == place]
