@@ -19,7 +19,6 @@ from bot.backends import processor
 from bot.backends.answering import (
     Answering,
     Connection,
-    HttpRefusal,
     Request,
     Unreached,
     reason,
@@ -230,13 +229,12 @@ class ServerConnection(Connection):
         request = self._server.build_request("POST", path, content=body)
         try:
             response = await self._server.send(request, stream=True)
-        except httpx2.TransportError as error:
+            async with AsyncExitStack() as unless_fine:
+                unless_fine.push_async_callback(response.aclose)
+                await stop_at_errors(response)
+                unless_fine.pop_all()
+        except httpx2.TransportError as error:  # it may die while it says what is wrong, too
             raise Unreached(reason(error)) from error
-        try:
-            await stop_at_errors(response)
-        except HttpRefusal:
-            await response.aclose()
-            raise
         return response
 
 
