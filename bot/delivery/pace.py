@@ -16,7 +16,6 @@ from bot.ports import Clock, Surface
 
 _PATIENCE_SECONDS = 2.0  # a wait up to this long is slept through; for more the outbox is told
 _CAREFUL_SECONDS = 3600.0  # after a refusal a chat's rate holds for everything
-_LONGEST_DEBT_SECONDS = 60.0  # platforms count by the minute and forget what is older
 _FORGET_AFTER = 10_000  # lanes whose clocks are kept at most
 
 
