@@ -1,14 +1,13 @@
 """From a preset, a history and a new message to a draft of the prompt: stable parts first.
 
-system -> the preset's own messages -> summary -> history -> what was found for the new message,
-what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
+system -> the preset's own messages -> summary -> history -> what the new message quotes, and the
+message. A backend keeps the beginning of a prompt warm, so what changes
 with every message comes last. A card's macros and lorebook are seen to at the end (staging.py);
 what of it all fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -42,8 +41,6 @@ def compose(
     bot_name: str,
     company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
-    lore: Sequence[Part] = (),
-    found: Sequence[Part] = (),
     summary: Part | None = None,
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
@@ -51,9 +48,8 @@ def compose(
     """Make the draft that answers `incoming`.
 
     `company` names the characters of the room by their presets, `answers` is what others of them
-    have said to it already, `lore` stands behind the instructions, and `found` beside the newest
-    message. What another character said is a user's line for this one. `personas` says who people
-    are, by id; `stories` go where the persona wants them (instructions.py).
+    have said to it already: what another character said is a user's line for this one. `personas`
+    says who people are, by id; `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
@@ -76,11 +72,11 @@ def compose(
             pinned, history = [], ()
     draft = Draft(
         frame=_frame(room, tagged=tagged),
-        system=(*system, *map(_read, lore)),
+        system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
+        context=tuple(_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
         stories=told.stories,
         left_out=_beyond_rounds(len(room.turns) - len(sent), preset),
@@ -207,13 +203,10 @@ def _beyond_rounds(turns: int, preset: Preset) -> tuple[Dropped, ...]:
     return (Dropped("history", "", why, turns),) if turns else ()
 
 
-_Text = TypeVar("_Text", Turn, Part)
-
-
-def _read(one: _Text) -> _Text:
-    """Give something that people wrote as people see it."""
-    seen = without_hidden_words(one.text)
-    return one if seen is one.text else replace(one, text=seen)
+def _read(turn: Turn) -> Turn:
+    """Give what somebody wrote as people see it."""
+    seen = without_hidden_words(turn.text)
+    return turn if seen is turn.text else replace(turn, text=seen)
 
 
 def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:

@@ -101,6 +101,3 @@ class Lore:
     verdicts: tuple[Verdict, ...]  # about every entry of the book, in the book's order
     tokens: int
     timed: Timed
-
-    def at(self, position: Position) -> str:
-        return "\n".join(entry.content for entry in self.entries if entry.position is position)
