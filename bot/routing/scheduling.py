@@ -13,6 +13,7 @@ from datetime import datetime
 from bot.chat.incoming import Incoming
 from bot.chat.session import Turn
 from bot.prompting.preset import Preset
+from bot.prompting.words import place_of
 from bot.routing.decide import called_by_platform, wishes
 
 LONGEST_CHAIN = 3
@@ -27,8 +28,6 @@ _FADING = 0.5
 _REACTION_SHARE = 0.5  # another character's words move one less than a person's
 _MARKS = "*_~` :"
 _SHORTEST_QUOTE_CHARS = 8
-# Scripts that put no space between words: there a name may stand anywhere.
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,19 +202,8 @@ def _names(preset: Preset) -> tuple[str, ...]:
 
 
 def _find(name: str, text: str) -> int | None:
-    """Where a name stands in a text as a word of its own."""
-    name, text = (unicodedata.normalize("NFKC", one).casefold() for one in (name, text))
-    at = text.find(name)
-    while at >= 0:
-        end = at + len(name)
-        if _parts(text[at - 1 : at], name[0]) and _parts(name[-1], text[end : end + 1]):
-            return at
-        at = text.find(name, at + 1)
-    return None
-
-
-def _parts(left: str, right: str) -> bool:
-    """Whether words can part between two signs."""
-    if not (left.isalnum() and right.isalnum()):
-        return True
-    return any(unicodedata.name(sign, "").startswith(_UNSPACED) for sign in (left, right))
+    """Where a name stands in a text as a word of its own, `_Nora_` included."""
+    name, text = (
+        unicodedata.normalize("NFKC", one).casefold().replace("_", " ") for one in (name, text)
+    )
+    return place_of(name, text)
