@@ -172,7 +172,7 @@ class TelegramPlatform:
             if trouble is None:
                 _log.info("telegram_connected")
             else:
-                _log.warning("telegram_trouble", why=trouble)
+                _log.warning("telegram_trouble", reason=trouble)
         self._trouble, self._displaced = trouble, displaced
 
     # --- the menu of commands ----------------------------------------------------------------
@@ -182,7 +182,7 @@ class TelegramPlatform:
             if await self._api.call(GetMyCommands()) != self._menu:
                 await self._api.call(SetMyCommands(commands=self._menu))
         except PlatformError as error:
-            _log.warning("telegram_commands_not_offered", why=str(error))
+            _log.warning("telegram_commands_not_offered", reason=str(error))
 
     # --- who may change what others see ------------------------------------------------------
 
@@ -198,7 +198,7 @@ class TelegramPlatform:
         try:
             member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
         except PlatformError as error:
-            _log.warning("telegram_admin_unknown", chat=chat, user=user, why=str(error))
+            _log.warning("telegram_admin_unknown", chat=chat, user=user, reason=str(error))
             return False
         may = member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
         self._admins[chat, user] = may, now + _ADMIN_CACHE_SECONDS
