@@ -9,7 +9,7 @@ from bot.importers.role_templates import role_templates
 from bot.prompting.fields import Fields
 from bot.prompting.preset import DEFAULT_MODEL, Preset
 from bot.prompting.presets import preset_from
-from bot.prompting.story_string import parse_story
+from bot.prompting.story_string import parse_story_string
 from bot.templates import JinjaTemplate
 
 Json = Mapping[str, object]
@@ -91,7 +91,7 @@ def preset_from_context(
     """
     text, remarks = _without_control_tokens(Fields(data, source).text("story_string"))
     try:
-        parse_story(text)
+        parse_story_string(text)
     except TemplateError as error:
         raise PresetError(f"{source}: {error}") from None
     preset = preset_from(

@@ -26,7 +26,7 @@ from bot.prompting.lore_entries import Lorebook
 from bot.prompting.lore_files import read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.preset_names import name_problem, preset_id
-from bot.prompting.story_string import parse_story
+from bot.prompting.story_string import parse_story_string
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 
@@ -279,7 +279,7 @@ class Preset(_Strict):
     @classmethod
     def _story_string(cls, text: str | None) -> str | None:
         try:
-            parse_story(text or "")
+            parse_story_string(text or "")
         except TemplateError as error:
             raise ValueError(str(error)) from None
         return text

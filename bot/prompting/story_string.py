@@ -42,7 +42,7 @@ Node = str | Field | Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class StoryString:
     nodes: tuple[Node, ...]
 
     def compose(self, values: Mapping[str, str]) -> str:
@@ -50,7 +50,7 @@ class Story:
         return _AROUND_TRIM.sub("", _text(self.nodes, values)).strip()
 
 
-def parse_story(source: str) -> Story:
+def parse_story_string(source: str) -> StoryString:
     """Raise TemplateError, which names what cannot be said."""
     if len(source) > _MAX_CHARS:
         raise TemplateError(f"a story_string has at most {_MAX_CHARS} characters; shorten it")
@@ -58,7 +58,7 @@ def parse_story(source: str) -> Story:
     nodes, end = parser.block(0)
     if end:
         raise TemplateError(f"story_string: {{{{{end}}}}} closes nothing; take it out")
-    return Story(nodes)
+    return StoryString(nodes)
 
 
 class _Parser:
