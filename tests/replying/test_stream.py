@@ -308,7 +308,11 @@ async def test_typing_is_refreshed_before_it_fades_and_survives_refusals() -> No
 
 
 async def test_typing_ends_at_once_where_there_is_none() -> None:
-    await keep_typing(FakeSurface(replace(LIMITS, typing_seconds=0)), CHAT, FakeClock())
+    surface = FakeSurface(replace(LIMITS, typing_seconds=0))
+
+    await keep_typing(surface, CHAT, FakeClock())
+
+    assert surface.calls == []
 
 
 def test_the_final_parts_say_how_they_are_opened() -> None:
