@@ -30,8 +30,7 @@ def instructions(
     """
     if preset.persona is None:
         return Filled(preset.system or "", ())
-    persona = parse_persona(preset.persona)
-    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
+    persona, shown = parse_persona(preset.persona), _plain(stories)
     if preset.role_name:
         played = roleplay_system(
             persona,
@@ -58,10 +57,15 @@ def persona_of_card(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> Filled:
     """The persona with its stories in place; its names are macros, which are filled later."""
-    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
     persona = parse_persona(preset.persona or "")
-    return fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
+    return fill(persona, _plain(stories), newest=newest, tokens=None, count=count_tokens)
 
 
-def _plain(stories: Sequence[Story]) -> list[Story]:
-    return [replace(story, text=without_brackets(story.text)) for story in stories]
+def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Story]] | None:
+    """The same stories as ChatHaruhi 3 writes dialogues."""
+    if stories is None:
+        return None
+    return {
+        query: [replace(story, text=without_brackets(story.text)) for story in found]
+        for query, found in stories.items()
+    }
