@@ -139,7 +139,7 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         scopes=(_HERE.lane,),
     )
     session = Session(1, turns)
-    return compose(preset, session, incoming, bot_name=preset.name)
+    return compose(preset, session, incoming)
 
 
 def _speaker(message: Message) -> Person:

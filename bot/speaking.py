@@ -128,7 +128,6 @@ class Speaking:
             preset,
             talk.session,
             incoming,
-            bot_name=preset.name,
             company=talk.company,
             answers=tuple(talk.said.turns),
             personas=talk.personas,

@@ -38,7 +38,6 @@ def compose(
     session: Session,
     incoming: Incoming,
     *,
-    bot_name: str,
     company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
     summary: Part | None = None,
@@ -56,7 +55,7 @@ def compose(
     """
     # A prompter's inputs are values that a person gave, whatever others have said to them.
     answers = () if preset.prompter else answers
-    room = _room(preset, session, incoming, answers, bot_name, company or {}, personas or {})
+    room = _room(preset, session, incoming, answers, company or {}, personas or {})
     # They are no lines of a room either; a name in front would spoil them.
     tagged = not preset.prompter and tagging(preset.user_name_in_message, room.turns, preset.name)
     before = len(room.turns) - len(answers)
@@ -109,17 +108,15 @@ def _room(
     session: Session,
     incoming: Incoming,
     answers: Sequence[Turn],
-    bot_name: str,
     company: Mapping[str, str],
     personas: Mapping[str, str],
 ) -> Room:
-    name = preset.role_name or bot_name
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**gone, **company, preset.name: name}
+    names = {**gone, **company, preset.name: preset.plays_as}
     people = speakers((turn.speaker for turn in turns if turn.speaker), names)
-    return Room(preset, session, incoming, turns, people, name, personas)
+    return Room(preset, session, incoming, turns, people, personas)
 
 
 def _frame(room: Room, *, tagged: bool) -> Prompt:
@@ -135,7 +132,7 @@ def _frame(room: Room, *, tagged: bool) -> Prompt:
         answers_as=labels.characters[preset.name] if tagged else None,
         speakers=labels.others(preset.name) if tagged else (),
         template=template_of(preset),
-        character=room.name,
+        character=preset.plays_as,
         asked_by=room.incoming.author.id,
     )
 
@@ -153,7 +150,6 @@ def _opening(
     told = instructions(
         preset,
         stories,
-        bot_name=room.name,
         user_name=room.speakers.people[room.incoming.author.id],
         newest=newest,
     )

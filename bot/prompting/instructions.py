@@ -18,14 +18,13 @@ def instructions(
     preset: Preset,
     stories: Mapping[str, Sequence[Story]] | None,
     *,
-    bot_name: str,
     user_name: str,
     newest: str,
 ) -> Filled:
     """The system text, with the stories that stand in it; `stories` are by query of `searches_of`.
 
     A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
-    Without a `role_name` the persona stands as it is written, and `{{role}}` is the bot's name.
+    Without a `role_name` the persona stands as it is written, and `{{role}}` is the preset's name.
     `stories` None: there is no library. The stories given back read as they do in the text.
     """
     if preset.persona is None:
@@ -43,10 +42,9 @@ def instructions(
         )
     else:
         filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
-        played = replace(filled, text=with_names(filled.text, bot_name, user_name))
-    role_name = preset.role_name or bot_name
+        played = replace(filled, text=with_names(filled.text, preset.plays_as, user_name))
     told = [
-        replace(story, text=with_names(story.text.strip(), role_name, user_name))
+        replace(story, text=with_names(story.text.strip(), preset.plays_as, user_name))
         for story in played.stories
     ]
     text = "\n\n".join(part for part in (preset.system, played.text) if part)

@@ -230,6 +230,11 @@ class Preset(_Strict):
     summary: SummaryChoice | None = None
 
     @property
+    def plays_as(self) -> str:
+        """What its character is called."""
+        return self.role_name or self.name
+
+    @property
     def id(self) -> str:
         """The name as commands and files look it up: case and width do not matter."""
         return preset_id(self.name)

@@ -46,7 +46,6 @@ class Room:
     incoming: Incoming
     turns: Sequence[Turn]
     speakers: Speakers
-    name: str  # the character's
     personas: Mapping[str, str]  # who people say they are, by id
 
     @property
@@ -59,7 +58,11 @@ class Room:
 
     def called(self, turn: Turn) -> str:
         """Name the speaker of a turn, whether lines are tagged or not."""
-        return self.name if self.is_own(turn) else self.speakers.label(turn, self.preset.name)
+        return (
+            self.preset.plays_as
+            if self.is_own(turn)
+            else self.speakers.label(turn, self.preset.name)
+        )
 
 
 def set_scene(room: Room) -> Scene:
@@ -68,7 +71,7 @@ def set_scene(room: Room) -> Scene:
     company = room.speakers.characters.items()
     others = [label for preset, label in company if preset != room.preset.name]
     standing = Macros(
-        char=room.name,
+        char=room.preset.plays_as,
         user=_listed(people),
         group=_listed([*others, *people]),
         at=room.incoming.at,
@@ -104,7 +107,7 @@ def greet(
     if not preset.macros:
         return text
     return Macros(
-        char=preset.role_name or preset.name,
+        char=preset.plays_as,
         user=clean(incoming.author.name) or "user",
         at=incoming.at,
         dice=dice,

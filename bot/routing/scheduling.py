@@ -184,7 +184,7 @@ def _quoted(quote: str | None, recent: Sequence[Turn], room: Sequence[Preset]) -
         return None
     first_line = quote.strip().splitlines()[0].strip(_MARKS).casefold()
     for preset in room:
-        if first_line == (preset.role_name or preset.name).casefold():
+        if first_line == preset.plays_as.casefold():
             return preset.name
     words = quote.strip()
     here = {preset.name for preset in room}

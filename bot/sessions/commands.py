@@ -172,7 +172,7 @@ class CommandDesk:
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)
         lines = [
-            f"I am {cast.preset.role_name or cast.preset.name}. Write to me here; in a group, "
+            f"I am {cast.preset.plays_as}. Write to me here; in a group, "
             "mention me or reply to me.",
             *(f"/{spec.name} – {spec.summary}" for spec in self._known),
         ]

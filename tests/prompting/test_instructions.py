@@ -39,7 +39,7 @@ def preset(**given: object) -> Preset:
 def system_in_a_channel(
     who: Preset, text: str, stories: Mapping[str, Sequence[Story]] | None = None
 ) -> str:
-    draft = compose(who, Session(1, ()), incoming(text), bot_name=who.name, stories=stories)
+    draft = compose(who, Session(1, ()), incoming(text), stories=stories)
     return draft.prompt.messages[0].content
 
 
@@ -91,7 +91,7 @@ def test_the_stories_of_a_prompt_have_stretches_of_their_own_in_its_layout() -> 
         "hi": [Story(1, "{{user}}: Light?\nNora: 「Two hundred stairs」\n", 0.9)],
         "tea": [Story(1, "told already", 0.8), Story(2, "Nora: Tea.", 0.7)],
     }
-    draft = compose(who, Session(1, ()), incoming("hi"), bot_name="nora", stories=stories)
+    draft = compose(who, Session(1, ()), incoming("hi"), stories=stories)
 
     text, begin, stretches = draft.prompt.messages[0].content, 0, []
     for span in draft.layout[:-1]:

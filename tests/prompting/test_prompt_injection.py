@@ -35,7 +35,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
     rows: list[Row] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
     stories = [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in place else []
     found = {said.text: stories}
-    return compose(preset, Session(1, ()), said, bot_name="nora", stories=found).prompt
+    return compose(preset, Session(1, ()), said, stories=found).prompt
 
 
 def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
@@ -45,7 +45,7 @@ def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
         {"name": "nora", "provider": "p", "model": "m", "lorebook": book}
     )
 
-    prompt = compose(preset, Session(1, ()), incoming("hello"), bot_name="nora").prompt
+    prompt = compose(preset, Session(1, ()), incoming("hello")).prompt
 
     assert prompt.messages[0].content == "It rains."
 
