@@ -41,6 +41,7 @@ class Pace:
         return max(0.0, self._blocked_until.get(lane, now) - now)
 
     def count(self, lane: str, limits: Limits, now: float) -> None:
+        """Note a call that goes out now."""
         if limits.calls_per_minute is None:
             return
         self._earliest[lane] = (
@@ -50,6 +51,7 @@ class Pace:
             self._earliest = {key: at for key, at in self._earliest.items() if at > now}
 
     def block(self, lane: str, now: float, seconds: float) -> None:
+        """Keep away for so long, and to the rate for a while after."""
         self._blocked_until = {key: at for key, at in self._blocked_until.items() if at > now}
         self._blocked_until[lane] = max(self._blocked_until.get(lane, now), now + seconds)
         self._careful_until = {key: at for key, at in self._careful_until.items() if at > now}

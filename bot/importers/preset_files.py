@@ -22,6 +22,8 @@ _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Imported:
+    """A preset, and what to tell whoever brought its file."""
+
     preset: Preset
     remarks: list[str]  # what the preset says differently from the file, or not at all
 

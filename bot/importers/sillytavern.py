@@ -28,10 +28,12 @@ _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
 def is_instruct(data: Json) -> bool:
+    """Tell an instruct template by the two sequences that every one has."""
     return "input_sequence" in data and "output_sequence" in data
 
 
 def is_context(data: Json) -> bool:
+    """Tell a context template by its story_string."""
     return isinstance(data.get("story_string"), str)
 
 

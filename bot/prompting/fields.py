@@ -23,6 +23,7 @@ class Fields:
         self._lenient = lenient
 
     def text(self, name: str) -> str:
+        """A text, empty where there is none."""
         return without_hidden_words(self._read(name, str, "a text") or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -33,6 +34,7 @@ class Fields:
         return tuple(without_hidden_words(one) for one in found if one)
 
     def whole(self, name: str) -> int | None:
+        """A number without its fraction, a thousand million either way at most."""
         number = self.number(name)
         return None if number is None else int(max(-1e9, min(1e9, number)))
 
@@ -47,6 +49,7 @@ class Fields:
         return default if told is None else told
 
     def perhaps(self, name: str) -> bool | None:
+        """True or false, None where it is not said."""
         return self._read(name, bool, "true or false")
 
     def part(self, name: str) -> dict[str, object] | None:

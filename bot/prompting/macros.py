@@ -54,6 +54,7 @@ class Macros:
     model: str = ""
 
     def expand(self, text: str) -> str:
+        """Fill in what is known, once; what it gives is never read again."""
         if "{{" not in text and "<" not in text:
             return text
         expanded = self._expand(text.replace("\x00", ""), 0)

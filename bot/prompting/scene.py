@@ -66,6 +66,7 @@ class Room:
 
 
 def set_scene(room: Room) -> Scene:
+    """Say what a card's macros mean now, in this room."""
     speakers = [turn.speaker.id for turn in room.turns if turn.speaker]
     people = [room.speakers.people[one] for one in dict.fromkeys(speakers)]
     company = room.speakers.characters.items()
@@ -116,11 +117,13 @@ def greet(
 
 
 def seeded(*seeds: str) -> random.Random:
+    """Dice that fall the same way for the same seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 -- dice of a game
 
 
 def turn_seed(turn: Turn) -> str:
+    """What tells a turn from others, the same whenever it is read again."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 

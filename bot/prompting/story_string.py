@@ -43,6 +43,8 @@ Node = str | Field | Choice
 
 @dataclass(frozen=True, slots=True)
 class StoryString:
+    """A layout that was read; `compose` writes it."""
+
     nodes: tuple[Node, ...]
 
     def compose(self, values: Mapping[str, str]) -> str:

@@ -99,9 +99,6 @@ class GrowingText:
             wait = max(wait, self._since + patience - now)
         return max(0.0, wait)
 
-    def due(self, now: float) -> bool:
-        return self.seconds_until_due(now) == 0
-
     def pieces(self, now: float) -> list[str]:
         """Take the text as messages; the next ones are due one pace later."""
         text = "".join(self._chunks)

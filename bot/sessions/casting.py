@@ -110,6 +110,7 @@ class Casting:
         return here
 
     async def reset(self, scope: str, by: str) -> None:
+        """Unset what was chosen in this very scope."""
         await self._choices.choose(scope, _KEY, None, by)
 
     def complete(self, partial: str) -> Sequence[str]:

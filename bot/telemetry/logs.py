@@ -44,6 +44,7 @@ class Masking:
         return {key: self._masked(value) for key, value in event.items()}
 
     def text(self, text: str) -> str:
+        """Leave of every secret in it at most the last four characters."""
         for secret in self._secrets:
             text = text.replace(secret, _stub(secret))
         text = _SHAPES.sub(lambda found: _stub(found[0]), text)

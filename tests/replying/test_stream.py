@@ -74,11 +74,11 @@ def test_the_first_words_are_due_when_they_are_enough_or_old_enough() -> None:
     draft = GrowingText(LIMITS)
     draft.feed("Hello", 0)
 
-    assert not draft.due(0.9)
-    assert draft.due(1.0)
+    assert draft.seconds_until_due(0.9) > 0
+    assert draft.seconds_until_due(1.0) == 0
     draft.feed(ENOUGH, 0.1)
-    assert not draft.due(0.2)
-    assert draft.due(0.25)
+    assert draft.seconds_until_due(0.2) > 0
+    assert draft.seconds_until_due(0.25) == 0
 
 
 @given(
@@ -92,7 +92,7 @@ def test_two_looks_are_never_closer_than_the_pace(steps: list[tuple[float, str]]
             draft.feed("word ", now)
         elif what == "refuse":
             draft.slow_down(now)
-        elif draft.due(now):
+        elif draft.seconds_until_due(now) == 0:
             draft.pieces(now)
             assert now - last >= LIMITS.seconds_between_edits
             last = now

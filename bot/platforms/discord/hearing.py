@@ -45,6 +45,7 @@ class Hearing:
         self.trouble: str | None = None
 
     async def run(self) -> None:
+        """Run until cancelled; raises `PlatformFatal` when Discord shuts us out."""
         while True:
             events = await self._gateway.events()
             await self._store(events)
