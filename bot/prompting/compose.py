@@ -19,7 +19,8 @@ from bot.prompting.instructions import instructions, persona_of_card
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import speakers, tagging
 from bot.prompting.persona import Filled, Story
-from bot.prompting.preset import Preset, PresetMessage
+from bot.prompting.preset import Preset
+from bot.prompting.preset_messages import PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
 from bot.prompting.scene import Room

@@ -13,8 +13,9 @@ from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
 from bot.prompting.lore_files import read_lorebook
-from bot.prompting.preset import Parameters, Preset
+from bot.prompting.preset import Preset
 from bot.prompting.preset_names import preset_id
+from bot.prompting.preset_parameters import Parameters
 
 __all__ = [
     "Preset",
