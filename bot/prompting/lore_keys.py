@@ -141,10 +141,10 @@ def _first(own: bool | None, books: bool) -> bool:
     return books if own is None else own
 
 
-def joined(messages: Sequence[str], depth: int, start: int = 0) -> str:
-    """The newest `depth` messages as one text, newest first; `start` leaves out the very newest.
+def joined(messages: Sequence[str], depth: int) -> str:
+    """The newest `depth` messages as one text, newest first.
 
     A mark stands between them, so that no key matches across two messages.
     """
-    newest = list(reversed(messages))[start : start + depth]
+    newest = list(reversed(messages))[:depth]
     return "".join(f"\x01{message}\n" for message in newest)
