@@ -5,14 +5,12 @@ import unicodedata
 from collections.abc import Iterable
 
 from bot.prompting.lookalikes import invisible
-from bot.prompting.naming import COLONS, name_alone
+from bot.prompting.naming import COLON, MAX_TAG_CHARS, name_alone
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_COLON = re.compile(f"[{COLONS}]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # what models put around a name: **Nora:** or 「Nora」：
 _CLOSING = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
 _FRAMES = frozenset(_OPENING + _OPENING.translate(_CLOSING))
-_MAX_TAG_CHARS = 80
 
 
 class EchoRemover:
@@ -57,7 +55,7 @@ class EchoRemover:
 
     def _take_off(self, size: int) -> None:
         tag, self._held = self._held[:size], self._held[size:]
-        own = _plain(_COLON.split(tag, maxsplit=1)[0]) in self._own
+        own = _plain(COLON.split(tag, maxsplit=1)[0]) in self._own
         self.cut = self._spoken and not own
 
     def _take_line(self) -> str:
@@ -74,8 +72,8 @@ class EchoRemover:
         end = _LINE_END.search(self._held)
         line = self._held if end is None else self._held[: end.start()]
         begins = len(line) - len(line.lstrip())
-        latest = begins + _MAX_TAG_CHARS
-        colon = _COLON.search(line, 0, latest)
+        latest = begins + MAX_TAG_CHARS
+        colon = COLON.search(line, 0, latest)
         whole = ended or end is not None
         if colon is None:
             waits = not whole and len(line) < latest and self._may_become_a_tag(line)

@@ -12,12 +12,13 @@ from bot.prompting.lookalikes import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
 
-COLONS = ":：﹕︓∶ː꞉˸׃፡"
+COLON = re.compile("[:：﹕︓∶ː꞉˸׃፡]")
 """What ends a speaker's tag, or looks as if it did."""
 
+MAX_TAG_CHARS = 80
+"""Nobody takes what stands in front of a later colon for a name."""
+
 _ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
-_MAX_TAG_CHARS = 80
-_COLON = re.compile(f"[{COLONS}]")
 # What templates and their users call the speakers of a prompt. Nobody is called so.
 _ROLES = (
     *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
@@ -62,7 +63,7 @@ class Speakers:
         return (*self.people.values(), *characters)
 
     def _looks_like_a_tag(self, line: str) -> bool:
-        colons = _COLON.finditer(line, 0, _MAX_TAG_CHARS)
+        colons = COLON.finditer(line, 0, MAX_TAG_CHARS)
         heads = [line[: colon.start()] for colon in colons]
         return any(
             skeleton(name) in self.guarded for head in heads for name in (head, name_alone(head))
