@@ -43,6 +43,19 @@ class Answers:
     receipts: list[Receipt] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """What every speaker has to know, and what has been said so far."""
+
+    claim: Claim
+    heard: Heard
+    ensemble: Ensemble
+    session: Session
+    company: Mapping[str, str]  # what characters are called, by preset
+    personas: Mapping[str, str]  # who people say they are, by id
+    said: Answers = field(default_factory=Answers)
+
+
 class Speaking:
     """Lets characters answer, one after the other, each hearing those before."""
 
@@ -96,14 +109,14 @@ class Speaking:
 
     async def _recall(
         self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
-    ) -> "_Talk":
+    ) -> _Talk:
         session = await self._conversations.recall(claim.conversation, _turns_worth_reading(chosen))
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._casting.names(ensemble.presets | spoke)
         personas = await self._people.introduced(session, heard.incoming)
         return _Talk(claim, heard, ensemble, session, company, personas)
 
-    async def _speak(self, cast: Cast, talk: "_Talk") -> None:
+    async def _speak(self, cast: Cast, talk: _Talk) -> None:
         """One character's answer, shown while it grows."""
         preset, backend, said = cast.preset, self._backends[cast.preset.provider], talk.said
         limits = self._showing.limits(talk.heard.incoming.address)
@@ -121,7 +134,7 @@ class Speaking:
         )
         said.receipts.append(receipt_of(written, fitted, preset, cast.version, queued_seconds))
 
-    async def _fitted(self, preset: Preset, talk: "_Talk") -> Fitted:
+    async def _fitted(self, preset: Preset, talk: _Talk) -> Fitted:
         """Compose what this speaker reads, and take as much of it as its budget allows."""
         incoming = talk.heard.incoming
         draft = compose(
@@ -136,32 +149,19 @@ class Speaking:
         )
         return await fit_for(preset, draft, self._backends[preset.provider])
 
-    def _sum_up(self, preset: Preset, talk: "_Talk", fitted: Fitted) -> None:
+    def _sum_up(self, preset: Preset, talk: _Talk, fitted: Fitted) -> None:
         """What no longer fits into the history is for the summary."""
         if any(one.section == "history" for one in fitted.dropped):
             kept = sum(len(unit.messages) for unit in fitted.draft.history)
             self._summarizer.want(preset, talk.claim.conversation, kept)
 
-    def _reaction(self, talk: "_Talk") -> tuple[Cast, ...]:
+    def _reaction(self, talk: _Talk) -> tuple[Cast, ...]:
         return talk.ensemble.reaction(
             talk.said.turns, talk.session.turns, dice=self._dice, now=self._now()
         )
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class _Talk:
-    """What every speaker has to know, and what has been said so far."""
-
-    claim: Claim
-    heard: Heard
-    ensemble: Ensemble
-    session: Session
-    company: Mapping[str, str]  # what characters are called, by preset
-    personas: Mapping[str, str]  # who people say they are, by id
-    said: Answers = field(default_factory=Answers)
 
 
 def opening_with(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
