@@ -178,6 +178,8 @@ class Reading:
             raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
         if chunk.error:
             raise faults.from_event(self._endpoint, self._model, data, self._now)
+        if chunk.content is not None:
+            chunk = chunk.as_openai()
         if chunk.usage:
             self.usage = chunk.usage.counted()
         if not chunk.choices or self.reason is not None:
@@ -258,10 +260,30 @@ class _Usage(msgspec.Struct):
         )
 
 
+class _Timings(msgspec.Struct):
+    cache_n: int = 0
+
+
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: object = None
+
+    # What llama.cpp's server says in its own words, which it has to where images are read.
+    content: str | None = None
+    stop: bool = False
+    stop_type: str = ""  # "limit", or what else ended the answer
+    tokens_evaluated: int = 0
+    tokens_predicted: int = 0
+    timings: _Timings = msgspec.field(default_factory=_Timings)
+
+    def as_openai(self) -> "_Chunk":
+        if not self.stop:
+            return _Chunk([_Choice(text=self.content)])
+        reason = "length" if self.stop_type == "limit" else "stop"
+        cached = _PromptDetails(self.timings.cache_n)
+        usage = _Usage(self.tokens_evaluated, self.tokens_predicted, cached)
+        return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode

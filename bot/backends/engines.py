@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from importlib import import_module  # noqa: TID251 # the plug registry of the engines
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
+
+IMAGE: Final = "\ufffc"  # Unicode's own sign for an object in a text
 
 
 class EngineFailed(Exception):
@@ -36,6 +38,8 @@ class Question:
     place: int | None = None  # None: any
     own: bool = False  # the place holds only this conversation: a gap in it may be closed
     shown: Sequence[str] = ()  # control tokens that must come as text
+    text: str = ""  # with images, instead of the ids: `IMAGE` stands for each of them, in order
+    images: Sequence[str] = ()  # in base64
 
 
 class Engine(Protocol):
@@ -109,6 +113,7 @@ class Start:
     settings: ProviderSettings
     data_dir: Path  # for its log
     states: Path  # the folder of saved places
+    projector: Path | None = None  # with it, the model sees images
 
 
 # The folder of states exists. Raises `ChildFailed` or `SettingsError` when it does not start.

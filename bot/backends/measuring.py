@@ -30,7 +30,9 @@ async def measure(
     """
     facts = read_facts(model)
     _refuse_if_too_large(facts, settings)
-    chosen = settings.model_copy(update={"model_path": model, "parallel": 1})
+    chosen = settings.model_copy(
+        update={"model_path": model, "projector_path": None, "parallel": 1}
+    )
     backend = LlamaCpp(chosen, data_dir, renderer)
     try:
         begun = time.perf_counter()

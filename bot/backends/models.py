@@ -117,6 +117,20 @@ def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
     return path
 
 
+def projector_of(path: Path, settings: ProviderSettings, data_dir: Path) -> Path | None:
+    """Find what lets a model see images: the settings name it for the provider's own model only.
+
+    Raises:
+        SettingsError: there is no such file.
+    """
+    if settings.projector_path is None or path != find("default", settings, data_dir):
+        return None
+    projector = settings.projector_path.expanduser()
+    if not projector.is_file():
+        raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
+    return projector
+
+
 def checked_name(word: str) -> str:
     """Give a model's name back, without its ending, if it can only be a file in our folder.
 

@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from bot.backends.answering import (
     stop_at_errors,
 )
 from bot.backends.completions import streamed
-from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
+from bot.backends.engines import IMAGE, Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.faults import Endpoint
 from bot.backends.retrying import CircuitBreaker
 from bot.backends.thoughts import NONE
@@ -55,6 +55,8 @@ class XllamacppEngine(Engine):
         answering: Answering,
         server: httpx2.AsyncClient,
         version: str,
+        *,
+        sees: bool,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -62,6 +64,7 @@ class XllamacppEngine(Engine):
         self._answering = answering
         self._server = server
         self._version = version
+        self._sees = sees
         self._context_tokens: int | None = None  # as the server tells it, once asked
 
     @property
@@ -87,10 +90,19 @@ class XllamacppEngine(Engine):
         return self._context_tokens
 
     @override
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
-        body = to_wire(question, self._model)
-        request = Request("/v1/completions", body, self._model, question.stop, NONE)
-        return self._answering.answer(request)
+    async def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        mark = await self._media_mark() if question.images else ""
+        # With a projector the server takes nothing but text at OpenAI's path.
+        path = "/completions" if self._sees else "/v1/completions"
+        body = to_wire(question, self._model, mark)
+        request = Request(path, body, self._model, question.stop, NONE)
+        async with aclosing(self._answering.answer(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _media_mark(self) -> str:
+        """What stands for an image in a text; every start of the server invents another."""
+        return msgspec.json.decode(await self._ask("GET", "/props"), type=_Props).media_marker
 
     @override
     async def tokenize(
@@ -215,7 +227,8 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Xllam
             max_retries=0,
             breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
-        yield XllamacppEngine(model, settings, child, answering, server, version)
+        sees = start.projector is not None
+        yield XllamacppEngine(model, settings, child, answering, server, version, sees=sees)
 
 
 class ServerConnection(Connection):
@@ -238,8 +251,11 @@ class ServerConnection(Connection):
         return response
 
 
-def to_wire(question: Question, model: str) -> bytes:
-    """Write the body for `/completions` of llama.cpp: the prompt as token ids."""
+def to_wire(question: Question, model: str, media_mark: str = "") -> bytes:
+    """Write the body for `/completions` of llama.cpp: the prompt as token ids.
+
+    One with images goes as text, in which the server's `media_mark` stands for each.
+    """
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
         **question.sampling,
@@ -247,7 +263,7 @@ def to_wire(question: Question, model: str) -> bytes:
         # A control token has no text unless it is asked for; a stop without text is never found.
         "preserved_tokens": list(dict.fromkeys([*question.stop, *question.shown])),
         "model": model,
-        "prompt": list(question.ids),
+        "prompt": _seen(question, media_mark) if question.images else list(question.ids),
         "cache_prompt": True,
     }
     if question.max_output_tokens is not None:
@@ -258,6 +274,11 @@ def to_wire(question: Question, model: str) -> bytes:
         # stays as it was read, after those turns, so it may serve their own conversation only.
         body["n_cache_reuse"] = _LEAST_MOVED_TOKENS if question.own else 0
     return streamed(body)
+
+
+def _seen(question: Question, media_mark: str) -> dict[str, object]:
+    text = question.text.replace(media_mark, "").replace(IMAGE, media_mark)
+    return {"prompt_string": text, "multimodal_data": list(question.images)}
 
 
 def _settings(start: Start) -> ProviderSettings:
@@ -277,6 +298,8 @@ def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[st
         "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
         "gpu-layers": start.settings.gpu_layers,
     }
+    if start.projector is not None:
+        options["projector"] = start.projector
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", module, *words]
 
@@ -295,6 +318,10 @@ class _Ids(msgspec.Struct):
 
 class _Slot(msgspec.Struct):
     n_ctx: int
+
+
+class _Props(msgspec.Struct):
+    media_marker: str
 
 
 class _Text(msgspec.Struct):
