@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 import structlog
 
@@ -31,6 +32,7 @@ from bot.lease import LEASE_SECONDS, held
 from bot.ports import Backend, Clock, Conversations, Remembers, Surface
 from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
+from bot.prompting.people import MOST_ASKED_ABOUT
 from bot.replying.stream import LiveReply, final, keep_typing
 from bot.replying.writing import receipt_of, write
 from bot.routing.decide import Answer, Ignore, Overhear
@@ -205,26 +207,29 @@ class Walk:
         limits = self._surfaces[heard.incoming.address.platform].limits(heard.incoming.address)
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._casting.names(ensemble.presets | spoke)
+        personas = await self._personas(session, heard.incoming)
         turns: list[Turn] = []
         parts: list[Outgoing] = []
         receipts: list[Receipt] = []
+        failures: list[Exception] = []
         queue = list(chosen)
         while queue and len(turns) < LONGEST_CHAIN:
             cast = queue.pop(0)
             line = ensemble.line(cast, company, limits.speaker_line)
-            cue = Cue(tuple(turns), len(parts), company, line)
+            cue = Cue(tuple(turns), len(parts), company, personas, line)
             try:
                 receipt = await self._answer_as(cast, claim, heard, session, cue)
-            except BackendError as error:
-                if not turns:
-                    raise
+            except (BackendError, UserError) as error:  # others may have more room, or a model
                 _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
-                continue  # what others have said is said
+                failures.append(error)
+                continue
             parts += final(line + receipt.answer, limits, len(parts))
             turns.append(self._turn(receipt.answer, cast.preset.name, cast.version))
             receipts.append(receipt)
             if not queue:
                 queue += ensemble.reaction(turns, session.turns, dice=self._dice, now=self._now())
+        if not turns:
+            raise failures[0]
         await self._finish(claim, heard, [_said(heard), *turns], parts, receipts)
 
     async def _answer_as(
@@ -240,7 +245,7 @@ class Walk:
                 bot_name=preset.name,
                 company=cue.company,
                 answers=cue.answers,
-                personas=await self._personas(session, heard.incoming),
+                personas=cue.personas,
                 stories=await self._find_stories(preset, heard.incoming.text),
                 summary=await self._summarizer.part(preset, claim.conversation),
             )
@@ -259,8 +264,9 @@ class Walk:
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
     async def _personas(self, session: Session, incoming: Incoming) -> dict[str, str]:
-        speakers = (turn.speaker.id for turn in session.turns if turn.speaker)
-        return await self._people.personas([incoming.author.id, *speakers], incoming.scopes)
+        speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
+        newest = dict.fromkeys([incoming.author.id, *speakers])
+        return await self._people.personas(islice(newest, MOST_ASKED_ABOUT), incoming.scopes)
 
     @contextlib.asynccontextmanager
     async def _live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:

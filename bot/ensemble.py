@@ -76,6 +76,7 @@ class Cue:
     answers: tuple[Turn, ...]  # of those who spoke before, since a person did
     first_part: int  # how many messages these took
     company: Mapping[str, str]  # what characters are called, by preset
+    personas: Mapping[str, str]  # who people say they are, by id
     line: str  # says who speaks, where that is not plain
 
 

@@ -333,7 +333,9 @@ class Choices(Protocol):
 class Receipts(Protocol):
     """What was sent for the answers of late, each by its number."""
 
-    async def newest(self, conversation: str) -> tuple[int, Receipt] | None: ...
+    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+        """Those of the last message that was answered: one for each character that did."""
+        ...
 
     async def find(self, number: int) -> Receipt | None: ...
 

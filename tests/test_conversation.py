@@ -346,9 +346,7 @@ async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
     small = {"max_input_tokens": 60, "system": "Be brief."}
     stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
     await stage.talk(*(f"tell me of {n}" for n in range(4)))
-    found = await SqlReceipts(database).newest(CHAT)
-    assert found is not None
-    number, receipt = found
+    [(number, receipt)] = await SqlReceipts(database).newest(CHAT)
     assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
     assert receipt.prompt == stage.backend.prompts[-1]
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]

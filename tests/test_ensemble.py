@@ -1,22 +1,30 @@
 """Several characters in one channel: they answer one after the other, and readers see who does."""
 
+import asyncio
+
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Wake
 from bot.errors import BackendUnavailable
+from bot.prompting.persona import Story
+from bot.prompting.preset import Preset
+from bot.sessions.finding import FoundStories
 from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend, Step
 from tests.samples import BOB, incoming
-from tests.test_conversation import Stage
+from tests.test_conversation import CHAT, Stage
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
 
 
-async def on_stage(database: Database, *scripts: list[Step], **given: object) -> Stage:
+async def on_stage(
+    database: Database, *scripts: list[Step], nils: dict[str, object] = NILS, **given: object
+) -> Stage:
     """A channel in which nora and nils answer."""
     backend = FakeBackend(*scripts)
-    stage = Stage(database, backend=backend, others=[NILS, QUIET], **given)  # type: ignore[arg-type]
+    stage = Stage(database, backend=backend, others=[nils, QUIET], **given)  # type: ignore[arg-type]
     await stage.talk("/preset add nils")
     stage.surface.messages.clear()
     return stage
@@ -80,6 +88,19 @@ async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Datab
     assert stage.texts == ["**nora**\none"]
 
 
+async def test_where_the_first_speaker_fails_the_next_one_answers(database: Database) -> None:
+    stage = await on_stage(database, [BackendUnavailable("away")], ["Nils is here."])
+    await stage.talk("nora! nils!")
+    assert stage.texts == ["**Nils Holm**\nNils is here."]
+
+
+async def test_where_all_fail_the_first_failure_is_told_once(database: Database) -> None:
+    away = BackendUnavailable("away", notice="The model is away.")
+    stage = await on_stage(database, [away])
+    await stage.talk("nora! nils!")
+    assert stage.texts == ["⚠ The model is away."]
+
+
 async def test_what_is_said_to_others_is_overheard_by_those_who_listen(database: Database) -> None:
     stage = await on_stage(database, ["Yes?"], preset={"context": "all"})
     await stage.talk(incoming("nice weather", wake=None, key="5:7"))
@@ -141,3 +162,74 @@ async def test_the_line_with_the_name_is_there_while_the_answer_grows(database: 
     assert [text for call, text in stage.surface.calls if call == "send"][-1].startswith(
         "**nora**\n"
     )
+
+
+async def test_who_has_too_little_room_is_silent_and_takes_no_answer_away(
+    database: Database,
+) -> None:
+    small = {**NILS, "max_input_tokens": 60}
+    stage = await on_stage(database, ["I am Nora. " * 30], nils=small)
+    await stage.talk("nora and nils, who are you?")
+    assert stage.texts == ["**nora**\n" + ("I am Nora. " * 30).strip()]
+    assert len(stage.backend.prompts) == 1
+
+
+async def test_who_fills_in_a_form_does_so_whatever_others_answer(database: Database) -> None:
+    form = {**NILS, "prompter": {"kind": "alpaca", "instruction": "Translate {text}."}}
+    stage = await on_stage(database, ["Gladly."], ["Guten Tag."], nils=form)
+    await stage.talk("/ask nora! nils! text: good day")
+    assert stage.texts[-1] == "**Nils Holm**\nGuten Tag."
+    assert "good day" in last_prompt(stage)[-1][1]
+    assert "Gladly" not in str(last_prompt(stage))
+
+
+async def test_context_shows_what_each_of_the_speakers_was_sent(database: Database) -> None:
+    stage = await on_stage(database, ["I am Nora."], ["And I am Nils."])
+    await stage.talk("nora and nils, who are you?", "/context")
+    told = "".join(stage.texts[2:])
+    assert "nora (version 3) on p/m, receipt 1: " in told
+    assert "nils on p/m, receipt 2: " in told
+
+
+async def test_a_card_s_lore_knows_the_other_characters_from_its_own(database: Database) -> None:
+    seen = {"keys": ["Nils Holm:"], "content": "Nils has a boat.", "enabled": True}
+    card: dict[str, object] = {
+        "macros": True,
+        "role_name": "Nora",
+        "system": "{{char}} talks to {{group}}; {{user}} asks.",
+        "lorebook": {"entries": [{**seen, "insertion_order": 1}]},
+    }
+    stage = await on_stage(database, ["Aye."], preset=card)
+    await stage.talk("/new", "nora?")
+    assert last_prompt(stage)[0] == ("system", "Nora talks to Nils Holm and Alice; Alice asks.")
+    await stage.talk("nils?", "nora?")
+    assert "\n\nNils has a boat." in last_prompt(stage)[0][1]
+
+
+async def test_everything_at_once_keeps_to_a_small_budget(database: Database) -> None:
+    async def find(preset: Preset, newest: str) -> FoundStories | None:
+        stories = [Story(n, f"Story {n}: a storm. " * 6, 0.9 - n / 10) for n in range(3)]
+        return {newest: stories} if preset.persona else None
+
+    entry = {"keys": ["storm"], "content": "Storms come in March.", "enabled": True}
+    full: dict[str, object] = {
+        "macros": True,
+        "persona": "{{char}} mends clocks.\n{{RAG-dialogues|token<=200|n<=3}}",
+        "lorebook": {"entries": [{**entry, "insertion_order": 1}]},
+        "summary": {},
+        "max_input_tokens": 150,
+    }
+    stage = await on_stage(database, ["The storm!"], preset=full, find_stories=find)
+    summing = asyncio.create_task(stage.summarizer.run())
+    await stage.talk("/me a tall knight", *["nora and nils, was there a storm?"] * 6)
+    summing.cancel()
+    await asyncio.wait([summing])
+
+    await stage.talk(incoming("nora, a storm?", key="5:99", author=BOB, wake=Wake.MENTION))
+    [(_, receipt), *_] = await SqlReceipts(database).newest(CHAT)
+
+    assert receipt.preset == "nora"
+    assert receipt.tokens <= 150
+    assert {span.section for span in receipt.layout} >= {"lore", "newest", "people"}
+    assert {one.section for one in receipt.dropped} >= {"history", "stories"}
+    assert "RAG" not in last_prompt(stage)[0][1]

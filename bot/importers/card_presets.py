@@ -46,6 +46,7 @@ def preset_from_card(
         "post_history_instructions": card.post_history_instructions or None,
         "lorebook": _lorebook(card, source),
         "macros": True,
+        "talkativeness": _talkativeness(card),
     }
     return preset_from(data, source)
 
@@ -86,6 +87,15 @@ def _persona(card: Card) -> str | None:
     if card.scenario.strip():
         parts.append(f"Scenario: {card.scenario.strip()}")
     return "\n\n".join(part for part in parts if part) or None
+
+
+def _talkativeness(card: Card) -> float | None:
+    """SillyTavern's, from 0 to 1; it writes it as a text. None: none that can be read."""
+    try:
+        given = float(str(card.extensions.get("talkativeness")))
+    except ValueError:
+        return None
+    return given if 0 <= given <= 1 else None  # NaN is neither
 
 
 def _lorebook(card: Card, source: str) -> Json | None:

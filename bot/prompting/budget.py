@@ -12,7 +12,7 @@ from itertools import islice
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Dropped
 from bot.errors import UserError
-from bot.prompting.draft import Draft, Part, Unit
+from bot.prompting.draft import Draft, Part, Unit, name_of
 from bot.prompting.images import image_tokens
 from bot.prompting.tokens import count_tokens
 
@@ -47,6 +47,8 @@ async def fit(
 ) -> Fitted:
     """Leave out as little as makes the prompt cost at most `limit` tokens; None: it may be any.
 
+    Stories stand where the persona wants them, so they go last, those that fit least first.
+
     Raises:
         UserError: what must be in it is larger than that.
     """
@@ -54,6 +56,8 @@ async def fit(
     if limit is None:
         return choices.fitted(choices.most, choices.estimated(choices.most))
     kept, tokens = await _most_that_fits(choices, limit, count)
+    if kept < 0 and draft.stories:
+        return await fit(_with_a_story_less(draft, estimate), limit, count, estimate)
     if kept < 0:
         newest = sum(costs([draft.newest], estimate))
         raise UserError(
@@ -61,6 +65,13 @@ async def fit(
             f"at most {limit} fit. Please send it in smaller parts."
         )
     return choices.fitted(kept, tokens)
+
+
+def _with_a_story_less(draft: Draft, estimate: Estimate) -> Draft:
+    worst = min(draft.stories, key=lambda story: story.score)
+    tokens = sum(estimate([worst.text]))
+    gone = Dropped("stories", name_of(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
+    return replace(draft.without(worst), left_out=(*draft.left_out, gone))
 
 
 def costs(messages: Sequence[Message], estimate: Estimate) -> Sequence[int]:

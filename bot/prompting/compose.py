@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.chat.receipt import Dropped
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
-from bot.prompting.instructions import instructions
+from bot.prompting.instructions import instructions, persona_of_card
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import Speakers, speakers, tagging
 from bot.prompting.persona import Story
@@ -59,13 +60,15 @@ def compose(
     """
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     name = preset.role_name or bot_name
+    # A prompter's inputs are values that a person gave, whatever others have said to them.
+    answers = () if preset.prompter else answers
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     room = _room(turns, {**(company or {}), preset.name: name})
-    # A prompter's inputs are values, not lines of a room; a name in front would spoil them.
+    # They are no lines of a room either; a name in front would spoil them.
     tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns, preset.name)
-    *earlier, newest = [
-        _line(turn, preset, room if tagged else None) for turn in rounds(turns, preset.max_rounds)
-    ]
+    before = len(turns) - len(answers)
+    sent = (*rounds(turns[:before], preset.max_rounds), *turns[before:])
+    *earlier, newest = [_line(turn, preset, room if tagged else None) for turn in sent]
     filled = instructions(
         preset,
         stories,
@@ -74,13 +77,17 @@ def compose(
         newest=incoming.text,
     )
     opening = filled.text
-    system = _cards_own(preset) if preset.macros else _part("system", opening, needed=True)
+    system = _part("system", opening, needed=True)
+    if preset.macros:
+        filled = persona_of_card(preset, stories, newest=incoming.text)
+        system = _cards_own(preset, filled.text)
     pinned = [_pinned(one) for one in preset.messages]
+    history = units(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
     if prompter := prompter_of(preset, opening):
         instruction, newest = _filled(prompter, newest.content)
         system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
-            pinned, earlier = [], []
+            pinned, history = [], ()
     draft = Draft(
         frame=Prompt(
             messages=(),
@@ -99,12 +106,13 @@ def compose(
         system=(*system, *map(_read, lore)),
         pinned=tuple(pinned),
         summary=summary,
-        history=units(earlier),
+        history=history,
         context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
         stories=filled.stories,
+        left_out=_beyond_rounds(len(turns) - len(sent), preset),
     )
-    return stage(draft, Room(preset, session, incoming, turns, room.people, name, personas or {}))
+    return stage(draft, Room(preset, session, incoming, turns, room, name, personas or {}))
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -127,10 +135,10 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
-def _cards_own(preset: Preset) -> list[Part]:
+def _cards_own(preset: Preset, persona: str) -> list[Part]:
     """A card says by itself how it is to be played; its macros are filled later (staging.py)."""
-    persona = _part("persona", preset.persona, needed=True)
-    return [*_part("system", preset.system, needed=True), *persona]
+    system = _part("system", preset.system, needed=True)
+    return [*system, *_part("persona", persona, needed=True)]
 
 
 def _pinned(one: PresetMessage) -> Message:
@@ -169,6 +177,11 @@ def _quote(incoming: Incoming, session: Session) -> str:
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
+
+
+def _beyond_rounds(turns: int, preset: Preset) -> tuple[Dropped, ...]:
+    why = f"max_rounds is {preset.max_rounds}"
+    return (Dropped("history", "", why, turns),) if turns else ()
 
 
 _Text = TypeVar("_Text", Turn, Part)

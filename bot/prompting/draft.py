@@ -46,6 +46,8 @@ class Unit:
     @property
     def read(self) -> Sequence[tuple[Message, str]]:
         """What a model reads, in order; an inserted one with its name."""
+        if not self.inserted:  # as nearly always: each history is read several times
+            return [(message, "") for message in self.messages]
         found: list[tuple[Message, str]] = []
         for place in range(len(self.messages) + 1):
             found += [(one.message, one.name) for one in self.inserted if one.after == place]
@@ -76,6 +78,13 @@ class Draft:
         said = (message for message, _ in self._read())
         return replace(self.frame, messages=(*fixed, *said, _beside(self)))
 
+    def without(self, story: Story) -> "Draft":
+        """The same draft, less one of the stories in its system text."""
+        told = f"###\n{story.text}"
+        parts = (replace(part, text=part.text.replace(told, "", 1)) for part in self.system)
+        stories = tuple(one for one in self.stories if one is not story)
+        return replace(self, system=tuple(parts), stories=stories)
+
     @property
     def layout(self) -> tuple[Span, ...]:
         """Where each section stands in the prompt."""
@@ -98,15 +107,26 @@ class Draft:
         return (each for unit in self.history for each in unit.read)
 
 
-def units(messages: Iterable[Message]) -> tuple[Unit, ...]:
-    """Group a history: each question begins a unit, and the answers to it belong there, too."""
+def units(messages: Iterable[Message], *, questions: Sequence[bool] = ()) -> tuple[Unit, ...]:
+    """Group a history: each question begins a unit, and the answers to it belong there, too.
+
+    `questions` says of each message whether it is one; without it all are that a user sent. A
+    model reads the lines of other characters as a user's, but they are answers, too.
+    """
+    said = list(messages)
     groups: list[list[Message]] = []
-    for message in messages:
-        if message.role == "assistant" and groups:
+    for message, asks in zip(
+        said, questions or [one.role != "assistant" for one in said], strict=True
+    ):
+        if groups and not asks:
             groups[-1].append(message)
         else:
             groups.append([message])
     return tuple(Unit(tuple(group)) for group in groups)
+
+
+def name_of(story: Story) -> str:
+    return story.text.partition("\n")[0]
 
 
 def _stretches(
@@ -114,14 +134,13 @@ def _stretches(
 ) -> Iterator[Span]:
     for part in parts:
         at = 0
-        for story in stories if part.section == "system" else ():
+        for story in stories if part.section in {"system", "persona"} else ():
             begin = part.text.find(story.text, at)
             if begin < 0:  # a prompter has made something else of it
                 continue
             if begin > at:
                 yield Span(part.section, message, 1, begin - at)
-            name = story.text.partition("\n")[0]
-            yield Span("stories", message, 1, len(story.text), name, story.score)
+            yield Span("stories", message, 1, len(story.text), name_of(story), story.score)
             at = begin + len(story.text)
         chars = len(part.text) + len(_BETWEEN) - at
         yield Span(part.section, message, 1, chars, part.name, part.score)

@@ -54,5 +54,14 @@ def instructions(
     return Filled(text, tuple(told))
 
 
+def persona_of_card(
+    preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
+) -> Filled:
+    """The persona with its stories in place; its names are macros, which are filled later."""
+    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
+    persona = parse_persona(preset.persona or "")
+    return fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
+
+
 def _plain(stories: Sequence[Story]) -> list[Story]:
     return [replace(story, text=without_brackets(story.text)) for story in stories]

@@ -33,6 +33,7 @@ class Line:
 
     turn: Turn
     text: str
+    own: bool  # the character's that the book belongs to
 
 
 def lore_of(
@@ -74,7 +75,7 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
         return []
     # An effect may have held off another one just before, so look twice as far.
     oldest = max(1, len(lines) - 2 * reach)
-    answered = [at for at in range(oldest, len(lines)) if lines[at].turn.role == "assistant"]
+    answered = [at for at in range(oldest, len(lines)) if lines[at].own]
     most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
     return answered[len(answered) - most :] if most < len(answered) else answered
 

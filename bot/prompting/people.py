@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 MAX_PERSONA_CHARS = 500
+MOST_ASKED_ABOUT = 16  # who spoke before so many others is not in the talk any more
 _MAX_PEOPLE = 8  # of those who spoke last
 
 

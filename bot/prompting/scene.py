@@ -13,6 +13,7 @@ from bot.chat.incoming import Incoming
 from bot.chat.session import Session, Turn
 from bot.prompting.label import clean
 from bot.prompting.macros import Macros
+from bot.prompting.naming import Speakers
 from bot.prompting.people import plain_persona
 from bot.prompting.preset import Preset
 
@@ -44,7 +45,7 @@ class Room:
     session: Session
     incoming: Incoming
     turns: Sequence[Turn]
-    labels: Mapping[str, str]  # of people, by id
+    speakers: Speakers
     name: str  # the character's
     personas: Mapping[str, str]  # who people say they are, by id
 
@@ -52,15 +53,24 @@ class Room:
     def seed(self) -> str:
         return f"{self.incoming.address.conversation} {self.session.number}"
 
+    def is_own(self, turn: Turn) -> bool:
+        """Whether the character said it."""
+        return turn.speaker is None and turn.preset in {None, self.preset.name}
+
+    def called(self, turn: Turn) -> str:
+        """Name the speaker of a turn, whether lines are tagged or not."""
+        return self.name if self.is_own(turn) else self.speakers.label(turn, self.preset.name)
+
 
 def set_scene(room: Room) -> Scene:
     speakers = [turn.speaker.id for turn in room.turns if turn.speaker]
-    people = [room.labels[one] for one in dict.fromkeys(speakers)]
-    everybody = _listed(people)
+    people = [room.speakers.people[one] for one in dict.fromkeys(speakers)]
+    company = room.speakers.characters.items()
+    others = [label for preset, label in company if preset != room.preset.name]
     standing = Macros(
         char=room.name,
-        user=everybody,
-        group=everybody,
+        user=_listed(people),
+        group=_listed([*others, *people]),
         at=room.incoming.at,
         dice=seeded(room.seed),
         version=str(room.preset.version),
@@ -70,7 +80,7 @@ def set_scene(room: Room) -> Scene:
     answers = [turn.text for turn in reversed(room.turns) if turn.role == "assistant"]
     now = replace(
         standing,
-        user=room.labels[room.incoming.author.id],
+        user=room.speakers.people[room.incoming.author.id],
         dice=seeded(room.seed, turn_seed(room.turns[-1])),
         persona=plain_persona(room.personas.get(room.incoming.author.id, "")),
         newest=said[0],

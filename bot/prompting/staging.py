@@ -44,7 +44,7 @@ def stage(draft: Draft, room: Room) -> Draft:
             system=_system(draft.system, lore, preset, scene),
             context=(*draft.context, *_last_word(room, scene)),
         )
-    if people := about(_newest_first(room), room.labels, room.personas):
+    if people := about(_newest_first(room), room.speakers.people, room.personas):
         draft = replace(draft, context=(Part("people", people, priority=1), *draft.context))
     return draft
 
@@ -56,6 +56,9 @@ def _with_macros(draft: Draft, standing: Macros) -> Draft:
         draft,
         system=tuple(replace(part, text=system.expand(part.text)) for part in draft.system),
         pinned=tuple(_expanded(message, standing) for message in draft.pinned),
+        stories=tuple(
+            replace(story, text=standing.expand(story.text.strip())) for story in draft.stories
+        ),
     )
 
 
@@ -66,8 +69,7 @@ def _expanded(message: Message, macros: Macros) -> Message:
 
 def _lore(book: Lorebook, room: Room, scene: Scene) -> Lore:
     lines = [
-        Line(turn, f"{room.labels[turn.speaker.id] if turn.speaker else room.name}: {turn.text}")
-        for turn in room.turns
+        Line(turn, f"{room.called(turn)}: {turn.text}", room.is_own(turn)) for turn in room.turns
     ]
     return lore_of(
         book,

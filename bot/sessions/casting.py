@@ -64,7 +64,7 @@ class Casting:
 
     def names(self, presets: Iterable[str]) -> dict[str, str]:
         """What these presets' characters are called; one whose file is gone goes by its name."""
-        known = {name: self.presets.get(name) for name in presets}
+        known = {name: self.presets.get(name) for name in sorted(presets)}
         return {name: (one and one.role_name) or name for name, one in known.items()}
 
     def _cast(self, preset: Preset, scope: str | None) -> Cast:

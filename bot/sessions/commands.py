@@ -164,11 +164,11 @@ class CommandDesk:
 
     async def _context(self, incoming: Incoming) -> Reply:
         found = await self._receipts.newest(incoming.address.conversation)
-        if found is None:
+        if not found:
             raise UserError("I have not answered here of late, so there is nothing to show.")
-        number, receipt = found
         for_admin = await self._may_change(incoming)
-        return Reply(show_context(number, receipt, for_admin=for_admin))
+        shown = [show_context(number, one, for_admin=for_admin) for number, one in found]
+        return Reply("\n\n".join(shown))
 
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)

@@ -110,12 +110,14 @@ class Summarizer:
         )
         backend = self._backends[provider]
         said: list[str] = []
-        async with aclosing(backend.generate(asked)) as stream:
-            async for event in stream:
-                if isinstance(event, Delta):
-                    said.append(event.text)
-        if isinstance(backend, Remembers):  # it is asked this once
-            await backend.forget(asked.conversation)
+        try:
+            async with aclosing(backend.generate(asked)) as stream:
+                async for event in stream:
+                    if isinstance(event, Delta):
+                        said.append(event.text)
+        finally:
+            if isinstance(backend, Remembers):  # it is asked this once
+                await backend.forget(asked.conversation)
         text = "".join(said).strip()
         if not text:
             raise BackendError(f"an empty summary by {provider}")

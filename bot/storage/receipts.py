@@ -1,6 +1,7 @@
 """The receipts of answers, packed: a prompt of 1,600 tokens takes about two kilobytes."""
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,11 +20,16 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 # Statements are made once: making one costs more than running it.
 _COLUMNS = select(receipt.c.id, receipt.c.content)
-_NEWEST = (
-    _COLUMNS.where(receipt.c.conversation == bindparam("held"))
+_LAST_ANSWERED = (
+    select(receipt.c.turn)
+    .where(receipt.c.conversation == bindparam("held"))
     .order_by(receipt.c.id.desc())
     .limit(1)
+    .scalar_subquery()
 )
+_NEWEST = _COLUMNS.where(
+    receipt.c.conversation == bindparam("held"), receipt.c.turn == _LAST_ANSWERED
+).order_by(receipt.c.id)
 _THIS = _COLUMNS.where(receipt.c.id == bindparam("wanted"))
 
 
@@ -41,16 +47,17 @@ class SqlReceipts(Receipts):
         self._database = database
 
     @override
-    async def newest(self, conversation: str) -> tuple[int, Receipt] | None:
+    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         asked = {"held": conversation}
-        return _read(await self._database.read(lambda c: c.execute(_NEWEST, asked).one_or_none()))
+        rows = await self._database.read(lambda c: c.execute(_NEWEST, asked).all())
+        return [_read(row) for row in rows]
 
     @override
     async def find(self, number: int) -> Receipt | None:
         asked = {"wanted": number}
-        found = _read(await self._database.read(lambda c: c.execute(_THIS, asked).one_or_none()))
-        return found[1] if found else None
+        row = await self._database.read(lambda c: c.execute(_THIS, asked).one_or_none())
+        return _read(row)[1] if row else None
 
 
-def _read(row: Row[*tuple[Any, ...]] | None) -> tuple[int, Receipt] | None:
-    return (row.id, _decode(zlib.decompress(row.content))) if row else None
+def _read(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:
+    return row.id, _decode(zlib.decompress(row.content))

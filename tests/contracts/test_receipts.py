@@ -51,9 +51,9 @@ async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: St
     other = replace(RECEIPT, answer="And I am Nils.")
     await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT, other])
     receipts = SqlReceipts(store.database)
-    assert await receipts.newest("telegram:5") == (2, other)
+    assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.find(1) == RECEIPT
-    assert await receipts.newest("telegram:6") is None
+    assert await receipts.newest("telegram:6") == []
     assert await receipts.find(99) is None
 
 

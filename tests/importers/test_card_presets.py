@@ -54,6 +54,7 @@ def test_a_v2_card_brings_its_instructions_greetings_and_lore() -> None:
     assert ilse.post_history_instructions == "Stay brief, {{char}}. {{original}}"
     assert ilse.alternate_greetings == ("*The phone rings.* Brandt.", "Shut the door, {{user}}.")
     assert ilse.description == "Works best with a low temperature."
+    assert ilse.talkativeness == 0.4
     assert ilse.book is not None
     assert [entry.label for entry in ilse.book.entries] == ["the crane", "#1", "note at depth"]
     assert ilse.book.entries[2].depth == 2

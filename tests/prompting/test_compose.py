@@ -15,6 +15,7 @@ from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.budget import Fitted, costs, fit
 from bot.prompting.compose import compose
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 
@@ -276,3 +277,47 @@ def test_images_of_the_preset_stand_where_it_puts_them() -> None:
     shown = [{"type": "image", "text": "https://x/y.png"}, {"type": "text", "text": "Look."}]
     result = composed(preset(messages=[{"role": "user", "content": shown}]), [])
     assert result.prompt.messages[0].parts == (Image("https://x/y.png"), "Look.")
+
+
+@pytest.mark.parametrize("limit", range(24, 120, 5))
+def test_a_question_stays_with_what_other_characters_said_to_it(limit: int) -> None:
+    others = Turn("assistant", "not me", None, _AT, "nils")
+    turns = [user("who was it?"), others, bot("it was Nils")] * 4
+    result = composed(preset(max_input_tokens=limit), turns, company={"nils": "Nils"})
+    assert as_sent(result)[0][1] in {"Alice:who was it?", "Alice:and now?"}
+
+
+def test_what_lies_beyond_max_rounds_is_told_in_the_receipt() -> None:
+    result = composed(preset(max_rounds=2), [user("one"), bot("two"), user("three"), bot("four")])
+    [dropped] = result.dropped
+    assert (dropped.section, dropped.count, dropped.why) == ("history", 2, "max_rounds is 2")
+
+
+def test_stories_that_leave_no_room_to_ask_anything_are_left_out_worst_first() -> None:
+    who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}", max_input_tokens=60)
+    stories = [Story(n, f"Tale {n}\n{'word ' * 30}", 0.9 - n / 10) for n in range(2)]
+    draft = compose(who, Session(1, ()), incoming("hi"), bot_name="Nora", stories={"hi": stories})
+
+    result = asyncio.run(fit(draft, 60, count, words))
+
+    assert "Tale 0" in result.prompt.messages[0].content
+    assert "Tale 1" not in result.prompt.messages[0].content
+    assert [(one.section, one.name, one.score) for one in result.dropped] == [
+        ("stories", "Tale 1", 0.8)
+    ]
+    assert [span.name for span in result.draft.layout if span.section == "stories"] == ["Tale 0"]
+
+
+def test_a_card_may_have_stories_too() -> None:
+    who = preset(macros=True, role_name="Nora", persona="{{char}} knows:\n{{RAG-dialogue}}")
+    found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
+    message = incoming("hi")
+
+    told = compose(who, Session(1, ()), message, bot_name="Nora", stories=found)
+    without = compose(who, Session(1, ()), message, bot_name="Nora")
+
+    assert told.prompt.messages[0].content == "Nora knows:\n###\nAlice broke a lamp."
+    assert [span.name for span in told.layout if span.section == "stories"] == [
+        "Alice broke a lamp."
+    ]
+    assert without.prompt.messages[0].content == "Nora knows:"

@@ -5,10 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import delete, select, update
+from typing_extensions import override
 
 from bot.chat.session import Turn
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
+from bot.ports import Remembers
 from bot.prompting.preset import Preset
 from bot.sessions.summaries import Summarizer
 from bot.storage.conversations import SqlConversations
@@ -25,12 +27,30 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m", "summary": {}})
 
 
+class Keeping(FakeBackend, Remembers):
+    """A model that keeps what it has read until it is told to forget."""
+
+    def __init__(self, *scripts: list[Step]) -> None:
+        super().__init__(*scripts)
+        self.forgotten: list[str] = []
+
+    @override
+    async def leave(self, conversation: str) -> None:
+        pass
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self.forgotten.append(conversation)
+
+
 class Archive:
     """A conversation, and what sums it up."""
 
-    def __init__(self, database: Database, *scripts: list[Step]) -> None:
+    def __init__(
+        self, database: Database, *scripts: list[Step], backend: FakeBackend | None = None
+    ) -> None:
         self.database = database
-        self.backend = FakeBackend(*scripts)
+        self.backend = backend or FakeBackend(*scripts)
         self.summaries = SqlSummaries(database)
         self.summarizer = Summarizer(self.summaries, {"p": self.backend, "cheap": self.backend})
         self._conversations = SqlConversations(database, SystemClock())
@@ -204,3 +224,12 @@ async def test_it_goes_on_in_the_background_after_a_model_failed(database: Datab
     running.cancel()
     await asyncio.wait([running])
     assert running.cancelled()
+
+
+async def test_a_model_keeps_nothing_of_what_it_failed_to_sum_up(database: Database) -> None:
+    backend = Keeping([BackendUnavailable("away")])
+    archive = Archive(database, backend=backend)
+    await archive.say(*LINES)
+    with pytest.raises(BackendUnavailable):
+        await archive.summarizer.sum_up(NORA, ROOM, kept=2)
+    assert backend.forgotten == [f"{ROOM}:summary"]
