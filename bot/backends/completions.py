@@ -178,8 +178,8 @@ class Reading:
             raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
         if chunk.error:
             raise faults.from_event(self._endpoint, self._model, data, self._now)
-        if chunk.content is not None:
-            chunk = chunk.as_openai()
+        if chunk.choices is None and chunk.usage is None:
+            chunk = _decode_own_words(data) or chunk
         if chunk.usage:
             self.usage = chunk.usage.counted()
         if not chunk.choices or self.reason is not None:
@@ -260,24 +260,27 @@ class _Usage(msgspec.Struct):
         )
 
 
-class _Timings(msgspec.Struct):
-    cache_n: int = 0
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: object = None
 
-    # What llama.cpp's server says in its own words, which it has to where images are read.
-    content: str | None = None
-    stop: bool = False
+
+class _Timings(msgspec.Struct):
+    cache_n: int = 0
+
+
+class _OwnWords(msgspec.Struct):
+    """A chunk as llama.cpp's server says it where it reads images: not in OpenAI's form."""
+
+    content: str
+    stop: bool
     stop_type: str = ""  # "limit", or what else ended the answer
     tokens_evaluated: int = 0
     tokens_predicted: int = 0
     timings: _Timings = msgspec.field(default_factory=_Timings)
 
-    def as_openai(self) -> "_Chunk":
+    def as_openai(self) -> _Chunk:
         if not self.stop:
             return _Chunk([_Choice(text=self.content)])
         reason = "length" if self.stop_type == "limit" else "stop"
@@ -286,4 +289,12 @@ class _Chunk(msgspec.Struct):
         return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 
+def _decode_own_words(data: bytes) -> _Chunk | None:
+    try:
+        return _own_words(data).as_openai()
+    except msgspec.DecodeError:
+        return None  # some services send chunks with nothing in them
+
+
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_own_words = msgspec.json.Decoder(_OwnWords).decode

@@ -15,8 +15,8 @@ from bot.backends import models
 from bot.backends.engines import Engine, EngineFailed, Question, Start, running
 from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
-from bot.backends.local_images import before_images, encoded, marked, tokens_of_images
 from bot.backends.llama_tokens import Tokenizer
+from bot.backends.local_images import check_all_stand, encoded, marked, tokens_of_images
 from bot.backends.places import Places
 from bot.backends.sampling import output_limit, stops, to_sampling
 from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
@@ -27,7 +27,6 @@ from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
 from bot.settings import ProviderSettings
-from bot.templates.pieces import Piece
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
@@ -92,7 +91,8 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     @override
     async def check(self) -> str:
         model = await self._model("default")
-        return f"{model.path.stem} on this machine"
+        seeing = f", seeing through {model.projector.stem}" if model.projector else ""
+        return f"{model.path.stem} on this machine{seeing}"
 
     @override
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         if len(self._counted) >= _MOST_COUNTED:
             self._counted.clear()
         self._counted[prompt.conversation] = prompt, rendered
-        return len(await model.ids(rendered.pieces)) + tokens_of_images(prompt)
+        return len(await model.ids(rendered)) + tokens_of_images(prompt)
 
     @override
     async def room(self, prompt: Prompt) -> int | None:
@@ -188,19 +188,23 @@ class _Model:
     tokenizer: Tokenizer
     places: Places
     line: FairQueue
-    sees: bool  # images, too
+    projector: Path | None
 
-    async def ids(self, pieces: Sequence[Piece]) -> list[int]:
+    @property
+    def sees(self) -> bool:
+        return self.projector is not None
+
+    async def ids(self, rendered: Rendered) -> list[int]:
         """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
         deaths = self.engine.deaths
         try:
             try:
-                return await self.tokenizer.ids(pieces)
+                return await self.tokenizer.ids(rendered.pieces)
             except EngineFailed:
                 if not await self.engine.died(deaths):
                     raise
                 await self.engine.wait_serving()
-                return await self.tokenizer.ids(pieces)
+                return await self.tokenizer.ids(rendered.pieces)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
 
@@ -221,9 +225,10 @@ class _Model:
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
-        ids = await self.ids(before_images(rendered.pieces) if images else rendered.pieces)
+        ids = await self.ids(rendered)  # with images: near enough to tell prompts apart
         try:
             text = await self.tokenizer.text(rendered.pieces) if images else ""
+            check_all_stand(text, images, self.path.stem)
             async with self.places.seat(whose, ids) as seat:
                 own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
                 given = (seat.place, own, shown, text, images)
@@ -279,7 +284,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
             Tokenizer(engine, tokens),
             Places(engine, saved),
             FairQueue(engine.places, settings.most_waiting, clock),
-            start.projector is not None,
+            start.projector,
         )
 
 

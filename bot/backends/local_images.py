@@ -7,17 +7,33 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
+from pathlib import Path
 
 from bot.backends.engines import IMAGE
+from bot.backends.gguf import read_header
 from bot.chat.prompt import Image, Message, Prompt
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, SettingsError
 from bot.prompting.images import image_tokens
-from bot.templates.pieces import Piece
 
 _BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
-_UNREADABLE_NOTICE = "This image cannot be shown to the model."
+_UNREADABLE_NOTICE = "This preset has an image that cannot be shown; an operator has to mend it."
+_DROPPED_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _LONGEST_TOLD = 40
+_HEAD_CHARS = 16  # of base64
+# All that llama.cpp reads by itself. Anything else it would try as a sound or as a film.
+_KINDS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
+
+
+def check_projector(projector: Path) -> None:
+    """Raise SettingsError for a file that lets no model see."""
+    if not projector.is_file():
+        raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
+    values = read_header(projector).values
+    if not values.get("clip.has_vision_encoder"):
+        raise SettingsError(
+            f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
+            "beside a model that sees, most often called mmproj-....gguf"
+        )
 
 
 def encoded(prompt: Prompt, model: str, *, sees: bool) -> list[str]:
@@ -43,9 +59,14 @@ def marked(messages: Sequence[Message]) -> Sequence[Message]:
     return [replace(each, content=_marked(each), parts=()) for each in messages]
 
 
-def before_images(pieces: Sequence[Piece]) -> list[Piece]:
-    """What comes before the first image: only this is known token by token."""
-    return list(takewhile(lambda piece: IMAGE not in piece.text, pieces))
+def check_all_stand(text: str, images: Sequence[str], model: str) -> None:
+    """Raise BackendUnavailable when a template has lost or repeated the mark of an image."""
+    if (found := text.count(IMAGE)) != len(images):
+        raise BackendUnavailable(
+            f"the template for {model} writes {found} of {len(images)} images; "
+            "choose another `template` in the preset",
+            _DROPPED_NOTICE,
+        )
 
 
 def tokens_of_images(prompt: Prompt) -> int:
@@ -55,17 +76,22 @@ def tokens_of_images(prompt: Prompt) -> int:
 
 def _encoded(image: Image) -> str:
     kind, _, data = image.url.partition(";base64,")
+    told = f"the image {image.url[:_LONGEST_TOLD]!r}"
+    if not kind.startswith("data:image/") or not _is_base64(data):
+        what = f"{told} is no `data:image/...;base64,` URI; write it into the preset as one"
+        raise BackendUnavailable(what, _UNREADABLE_NOTICE)
+    if not base64.b64decode(data[:_HEAD_CHARS]).startswith(_KINDS):
+        what = f"{told} is no PNG, JPEG, GIF or BMP; convert it for a model on this machine"
+        raise BackendUnavailable(what, _UNREADABLE_NOTICE)
+    return data
+
+
+def _is_base64(data: str) -> bool:
     try:
-        if not kind.startswith("data:image/"):
-            raise ValueError
         base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise BackendUnavailable(
-            f"the image {image.url[:_LONGEST_TOLD]!r} is no `data:image/...;base64,` URI; "
-            "a model on this machine is shown no other",
-            _UNREADABLE_NOTICE,
-        ) from None
-    return data
+        return False
+    return True
 
 
 def _marked(message: Message) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.backends.local_images import check_projector
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -121,13 +122,12 @@ def projector_of(path: Path, settings: ProviderSettings, data_dir: Path) -> Path
     """Find what lets a model see images: the settings name it for the provider's own model only.
 
     Raises:
-        SettingsError: there is no such file.
+        SettingsError: there is no such file, or it is no projector.
     """
     if settings.projector_path is None or path != find("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()
-    if not projector.is_file():
-        raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
+    check_projector(projector)
     return projector
 
 

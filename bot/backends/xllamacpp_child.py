@@ -6,6 +6,7 @@ A process of its own, because an error in the native code ends whatever it happe
 import argparse
 import os
 import signal
+import sys
 from pathlib import Path
 
 import xllamacpp
@@ -51,7 +52,10 @@ def main() -> None:
     params.chat_template = "chatml"
     params.verbosity = _WARNINGS
     Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:  # llama.cpp has said why in the lines before
+        sys.exit(f"{error} (model {given.model}, projector {given.projector or 'none'})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     while True:
         signal.pause()

@@ -32,6 +32,7 @@ from bot.backends.thoughts import NONE
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed, private_folder, supervised
 from bot.settings import ProviderSettings
+from bot.templates.markers import break_markers
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -277,7 +278,7 @@ def to_wire(question: Question, model: str, media_mark: str = "") -> bytes:
 
 
 def _seen(question: Question, media_mark: str) -> dict[str, object]:
-    text = question.text.replace(media_mark, "").replace(IMAGE, media_mark)
+    text = break_markers(question.text, [media_mark]).replace(IMAGE, media_mark)
     return {"prompt_string": text, "multimodal_data": list(question.images)}
 
 

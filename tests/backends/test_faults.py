@@ -30,6 +30,17 @@ COMPLETE = {
     "no DONE": ([said("com", "plete") + STOP], "complete"),
     "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
     "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
+    "llama.cpp's own words": (
+        [
+            event({"content": "a", "stop": False})
+            + event({"content": "b", "stop": True, "stop_type": "eos", "tokens_evaluated": 3})
+        ],
+        "ab",
+    ),
+    "what only looks like them": (
+        [event({"content": ["x"], "stop": None}) + said("a") + STOP + DONE],
+        "a",
+    ),
     "comments first": ([b": keep-alive\n\n", 0.05, b": hi\n\n", said("a") + STOP + DONE], "a"),
     "foreign events": ([said("a") + b"event: ping\n\n" + said("b") + STOP + DONE], "ab"),
     "no choices": ([event({"choices": []}) + said("ok") + STOP + DONE], "ok"),
