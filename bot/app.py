@@ -30,6 +30,7 @@ from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
 from bot.prompting.instructions import searches_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import edition
+from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
@@ -38,6 +39,7 @@ from bot.sessions.learning import learn
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
+from bot.speaking import Speaking
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.data_dir import locked
@@ -106,10 +108,19 @@ class App:
         )
         self.lanes = self._desk("lanes", self.outbox.lanes, self.sender.work, _MOST_LANES)
         self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
+        showing = Showing(
+            self.conversations,
+            {
+                name: PacedSurface(one, pace, self.clock, courtesy=True)
+                for name, one in surfaces.items()
+            },
+            self.sender.arrival,
+            self.lanes.wake,
+            self.clock,
+        )
         self.walk = Walk(
             conversations=self.conversations,
             casting=self.casting,
-            people=self.people,
             commands=CommandDesk(
                 self.casting,
                 self._may_change,
@@ -117,14 +128,8 @@ class App:
                 SqlReceipts(self.database),
                 self.people,
             ),
-            find_stories=self._find_stories,
-            summarizer=self.summarizer,
-            backends=self.backends,
-            surfaces={
-                name: PacedSurface(one, pace, self.clock, courtesy=True)
-                for name, one in surfaces.items()
-            },
-            arrival=self.sender.arrival,
+            speaking=self._speaking(showing),
+            limits=showing.limits,
             wake_lanes=self.lanes.wake,
             owner=self.owner,
             clock=self.clock,
@@ -133,6 +138,18 @@ class App:
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
         self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
+
+    def _speaking(self, showing: Showing) -> Speaking:
+        return Speaking(
+            conversations=self.conversations,
+            casting=self.casting,
+            people=self.people,
+            find_stories=self._find_stories,
+            summarizer=self.summarizer,
+            backends=self.backends,
+            showing=showing,
+            clock=self.clock,
+        )
 
     def _desk(
         self,

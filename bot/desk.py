@@ -56,8 +56,9 @@ class Desk:
         return len(self._busy)
 
     async def wake(self, keys: Sequence[str]) -> None:
-        """Make keys ready; raises `CoordinatorDown`, and then the janitor will find them."""
-        await self._coordinator.notify(self._queue, keys)
+        """Make keys ready; while the coordinator is away, they are found in SQL."""
+        with contextlib.suppress(CoordinatorDown):
+            await self._coordinator.notify(self._queue, keys)
 
     async def run(self) -> None:
         """Work until cancelled; what is under work then goes on until `drain`."""
@@ -114,7 +115,7 @@ class Desk:
             try:
                 await self._coordinator.reap(self._queue)
                 keys = [key for key in await self._waiting(1000) if key not in self._busy]
-                await self.wake(keys)
+                await self._coordinator.notify(self._queue, keys)
             except (CoordinatorDown, StoreError) as error:
                 _log.warning("janitor_missed", queue=self._queue, reason=str(error))
             await self._clock.sleep(_JANITOR_SECONDS)
@@ -164,4 +165,4 @@ class Desk:
         with contextlib.suppress(CoordinatorDown):
             for key in keys:
                 await self._coordinator.done(self._queue, key, self._owner)
-            await self.wake(keys)
+            await self._coordinator.notify(self._queue, keys)

@@ -1,6 +1,6 @@
 """Several characters in one place: who of them speaks next, and how readers see who does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -67,26 +67,3 @@ class Ensemble:
     def _chosen(self, found: Sequence[Candidate]) -> tuple[Cast, ...]:
         by_name = {cast.preset.name: cast for cast in self.casts}
         return tuple(by_name[one.preset] for one in found if one.chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Cue:
-    """What a speaker has to know of the others."""
-
-    answers: tuple[Turn, ...]  # of those who spoke before, since a person did
-    first_part: int  # how many messages these took
-    company: Mapping[str, str]  # what characters are called, by preset
-    personas: Mapping[str, str]  # who people say they are, by id
-    line: str  # says who speaks, where that is not plain
-
-
-def announcing(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Show a line once, just before the first words."""
-    waiting = [line]
-
-    def show_with_line(text: str) -> None:
-        show("".join([*waiting, text]) if text else "")
-        if text:
-            waiting.clear()
-
-    return show_with_line if line else show

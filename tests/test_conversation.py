@@ -20,12 +20,14 @@ from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
+from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
+from bot.speaking import Speaking
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -117,18 +119,31 @@ class Stage:
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
+        showing = Showing(
+            self.conversations,
+            {"telegram": self.surface},
+            self.sender.arrival,
+            self.deliver,
+            self.clock,
+        )
         self.walk = Walk(
             conversations=self.conversations,
             casting=casting,
-            people=People(choices),
             commands=CommandDesk(
                 casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
             ),
-            find_stories=find_stories,
-            summarizer=self.summarizer,
-            backends={"p": backend},
-            surfaces={"telegram": self.surface},
-            arrival=self.sender.arrival,
+            speaking=Speaking(
+                conversations=self.conversations,
+                casting=casting,
+                people=People(choices),
+                find_stories=find_stories,
+                summarizer=self.summarizer,
+                backends={"p": backend},
+                showing=showing,
+                clock=self.clock,
+                dice=dice,
+            ),
+            limits=showing.limits,
             wake_lanes=self.deliver,
             owner=owner,
             clock=self.clock,

@@ -145,6 +145,7 @@ async def test_while_the_coordinator_is_away_sql_is_asked() -> None:
     office.coordinator.down = True
     async with office.open():
         office.has_work = ["a"]
+        await office.desk.wake(["a"])
         await office.clock.advance(1)
         await until(lambda: "a" in office.ended)
         office.coordinator.down = False

@@ -99,7 +99,7 @@ class Engine(Protocol):
     async def died(self, deaths: int) -> bool:
         """After a failure: whether it has died since `deaths` was read.
 
-        One that lives but does not react is ended, so that it is started anew.
+        One that lives but does not react is ended, so that it is started anew; it counts.
         """
         ...
 

@@ -154,17 +154,24 @@ class XllamacppEngine(Engine):
         await asyncio.sleep(_NOTICES_DEATH_SECONDS)
         if not self._child.serving or self._child.restarts != deaths:
             return True
-        await self._end_if_stuck()
-        return False
+        if await self._works():
+            return False
+        await self._kill()
+        return True
 
-    async def _end_if_stuck(self) -> None:
+    async def _works(self) -> bool:
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await self._server.get("/slots")  # answered by the thread that does the work
         except (TimeoutError, httpx2.TransportError):
-            if self._child.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(self._child.pid, signal.SIGKILL)
+            return False
+        return True
+
+    async def _kill(self) -> None:
+        if self._child.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, signal.SIGKILL)
+            await asyncio.sleep(_NOTICES_DEATH_SECONDS)
 
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
         return await self._ask("POST", path, msgspec.json.encode(body))

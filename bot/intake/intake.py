@@ -3,22 +3,15 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-import structlog
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
-from bot.errors import CoordinatorDown
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import HEARD
 
-_log = structlog.get_logger(__name__)
-
 
 class WakingIntake(Intake):
-    """When `hear` returns, the messages are safe, and somebody will walk them.
-
-    `wake` is told the conversations; should it fail, the janitor finds them in SQL.
-    """
+    """When `hear` returns, the messages are safe, and `wake` was told their conversations."""
 
     def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         self._inbox = inbox
@@ -29,11 +22,7 @@ class WakingIntake(Intake):
         await self._inbox.hear([storable(one) for one in heard], cursors)
         for one in heard:
             HEARD.labels(one.address.platform).inc()
-        conversations = list(dict.fromkeys(one.address.conversation for one in heard))
-        try:
-            await self._wake(conversations)
-        except CoordinatorDown:
-            _log.info("wake_missed", conversations=len(conversations))
+        await self._wake(list(dict.fromkeys(one.address.conversation for one in heard)))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:

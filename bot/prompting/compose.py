@@ -18,8 +18,8 @@ from bot.errors import UserError
 from bot.prompting.draft import Draft, Part, units
 from bot.prompting.instructions import instructions, persona_of_card
 from bot.prompting.lookalikes import without_hidden_words
-from bot.prompting.naming import Speakers, speakers, tagging
-from bot.prompting.persona import Story
+from bot.prompting.naming import speakers, tagging
+from bot.prompting.persona import Filled, Story
 from bot.prompting.preset import Preset, PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
@@ -58,61 +58,34 @@ def compose(
     Raises:
         UserError: the preset's prompter misses a value.
     """
-    said = Turn("user", incoming.text, incoming.author, incoming.at)
-    name = preset.role_name or bot_name
     # A prompter's inputs are values that a person gave, whatever others have said to them.
     answers = () if preset.prompter else answers
-    turns = tuple(map(_read, (*session.turns, said, *answers)))
-    room = _room(turns, {**(company or {}), preset.name: name})
+    room = _room(preset, session, incoming, answers, bot_name, company or {}, personas or {})
     # They are no lines of a room either; a name in front would spoil them.
-    tagged = preset.prompter is None and tagging(preset.user_name_in_message, turns, preset.name)
-    before = len(turns) - len(answers)
-    sent = (*rounds(turns[:before], preset.max_rounds), *turns[before:])
-    *earlier, newest = [_line(turn, preset, room if tagged else None) for turn in sent]
-    filled = instructions(
-        preset,
-        stories,
-        bot_name=name,
-        user_name=room.people[incoming.author.id],
-        newest=incoming.text,
-    )
-    opening = filled.text
-    system = _part("system", opening, needed=True)
-    if preset.macros:
-        filled = persona_of_card(preset, stories, newest=incoming.text)
-        system = _cards_own(preset, filled.text)
-    pinned = [_pinned(one) for one in preset.messages]
+    tagged = not preset.prompter and tagging(preset.user_name_in_message, room.turns, preset.name)
+    before = len(room.turns) - len(answers)
+    sent = (*rounds(room.turns[:before], preset.max_rounds), *room.turns[before:])
+    *earlier, newest = [_line(turn, room, tagged=tagged) for turn in sent]
     history = units(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
-    if prompter := prompter_of(preset, opening):
+    pinned = [_pinned(one) for one in preset.messages]
+    system, told = _opening(room, stories)
+    if prompter := prompter_of(preset, told.text):
         instruction, newest = _filled(prompter, newest.content)
         system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, history = [], ()
     draft = Draft(
-        frame=Prompt(
-            messages=(),
-            model=preset.model,
-            conversation=incoming.address.conversation,
-            stop=_stops(preset, turns, room) if tagged else preset.stop_sequences,
-            parameters=_sampling(preset),
-            max_output_tokens=preset.max_output_tokens,
-            filtered=preset.filter_chars,
-            answers_as=room.characters[preset.name] if tagged else None,
-            speakers=room.others(preset.name) if tagged else (),
-            template=template_of(preset),
-            character=name,
-            asked_by=incoming.author.id,
-        ),
+        frame=_frame(room, tagged=tagged),
         system=(*system, *map(_read, lore)),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
         context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
-        stories=filled.stories,
-        left_out=_beyond_rounds(len(turns) - len(sent), preset),
+        stories=told.stories,
+        left_out=_beyond_rounds(len(room.turns) - len(sent), preset),
     )
-    return stage(draft, Room(preset, session, incoming, turns, room, name, personas or {}))
+    return stage(draft, room)
 
 
 def template_of(preset: Preset) -> TemplateChoice:
@@ -135,10 +108,60 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(source=source, trim_inputs=trim)
 
 
-def _cards_own(preset: Preset, persona: str) -> list[Part]:
-    """A card says by itself how it is to be played; its macros are filled later (staging.py)."""
-    system = _part("system", preset.system, needed=True)
-    return [*system, *_part("persona", persona, needed=True)]
+def _room(
+    preset: Preset,
+    session: Session,
+    incoming: Incoming,
+    answers: Sequence[Turn],
+    bot_name: str,
+    company: Mapping[str, str],
+    personas: Mapping[str, str],
+) -> Room:
+    name = preset.role_name or bot_name
+    said = Turn("user", incoming.text, incoming.author, incoming.at)
+    turns = tuple(map(_read, (*session.turns, said, *answers)))
+    gone = {turn.preset: turn.preset for turn in turns if turn.preset}
+    names = {**gone, **company, preset.name: name}
+    people = speakers((turn.speaker for turn in turns if turn.speaker), names)
+    return Room(preset, session, incoming, turns, people, name, personas)
+
+
+def _frame(room: Room, *, tagged: bool) -> Prompt:
+    preset, labels = room.preset, room.speakers
+    return Prompt(
+        messages=(),
+        model=preset.model,
+        conversation=room.incoming.address.conversation,
+        stop=_stops(room) if tagged else preset.stop_sequences,
+        parameters=_sampling(preset),
+        max_output_tokens=preset.max_output_tokens,
+        filtered=preset.filter_chars,
+        answers_as=labels.characters[preset.name] if tagged else None,
+        speakers=labels.others(preset.name) if tagged else (),
+        template=template_of(preset),
+        character=room.name,
+        asked_by=room.incoming.author.id,
+    )
+
+
+def _opening(
+    room: Room, stories: Mapping[str, Sequence[Story]] | None
+) -> tuple[list[Part], Filled]:
+    """What the preset says of itself, as parts and as text."""
+    preset, newest = room.preset, room.incoming.text
+    if preset.macros and not preset.prompter:
+        # A card says by itself how it is to be played; its macros are filled later (staging.py).
+        told = persona_of_card(preset, stories, newest=newest)
+        system = _part("system", preset.system, needed=True)
+        return [*system, *_part("persona", told.text, needed=True)], told
+    told = instructions(
+        preset,
+        stories,
+        bot_name=room.name,
+        user_name=room.speakers.people[room.incoming.author.id],
+        newest=newest,
+    )
+    return _part("system", told.text, needed=True), told
 
 
 def _pinned(one: PresetMessage) -> Message:
@@ -193,24 +216,21 @@ def _read(one: _Text) -> _Text:
     return one if seen is one.text else replace(one, text=seen)
 
 
-def _room(turns: Sequence[Turn], names: Mapping[str, str]) -> Speakers:
-    gone = {turn.preset: turn.preset for turn in turns if turn.preset}
-    return speakers((turn.speaker for turn in turns if turn.speaker), {**gone, **names})
-
-
-def _line(turn: Turn, preset: Preset, room: Speakers | None) -> Message:
-    role = turn.role if turn.preset in {None, preset.name} else "user"
-    if room is None:
+def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:
+    own = room.preset.name
+    role = turn.role if turn.preset in {None, own} else "user"
+    if not tagged:
         return Message(role, asked(turn.text))
-    return Message(role, room.tagged(turn, preset.name), name=room.label(turn, preset.name))
+    return Message(role, room.speakers.tagged(turn, own), name=room.speakers.label(turn, own))
 
 
-def _stops(preset: Preset, turns: Sequence[Turn], room: Speakers) -> tuple[str, ...]:
+def _stops(room: Room) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
-    last_heard = [room.label(turn, preset.name) for turn in reversed(turns)]
-    others = room.others(preset.name)
+    own = room.preset.name
+    last_heard = [room.speakers.label(turn, own) for turn in reversed(room.turns)]
+    others = room.speakers.others(own)
     labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]
-    return (*preset.stop_sequences, *(f"\n{label}:" for label in labels))
+    return (*room.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
 def _sampling(preset: Preset) -> dict[str, object]:

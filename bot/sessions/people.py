@@ -1,11 +1,13 @@
 """Who people say they are, kept by their platform's id: everywhere, or for one place."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from bot.chat.incoming import Incoming
+from bot.chat.session import Session
 from bot.errors import UserError
 from bot.ports import Choices
-from bot.prompting.people import plain_persona
+from bot.prompting.people import MOST_ASKED_ABOUT, plain_persona
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
@@ -30,6 +32,12 @@ class People:
             if scope in told:
                 found.setdefault(person, told[scope])
         return found
+
+    async def introduced(self, session: Session, incoming: Incoming) -> dict[str, str]:
+        """Who the author and those heard lately say they are, by id."""
+        speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
+        newest = dict.fromkeys([incoming.author.id, *speakers])
+        return await self.personas(islice(newest, MOST_ASKED_ABOUT), incoming.scopes)
 
     async def me(self, argument: str, incoming: Incoming) -> str:
         """Carry out `/me [everywhere] [text|clear]`; gives what is said back."""

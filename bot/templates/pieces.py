@@ -86,8 +86,8 @@ def _cut(
         marked = render([_changed(message, _marking(wrap, *pair)) for message, pair in pairs])
     except TemplateError:
         return None
-    every_mark = "".join(mark for pair in marks for mark in pair)
-    parts = re.split(f"([{every_mark}])", marked) if every_mark else [marked]
+    every_mark = [ord(mark) for pair in marks for mark in pair]
+    parts = re.split(f"({_one_of(every_mark)})", marked) if every_mark else [marked]
     if "".join(parts[::2]) != prompt:
         return None
     return _read_marks(parts, dict(marks), words)
@@ -171,6 +171,16 @@ def _between(words: Sequence[str]) -> Wrap:
         )
 
     return wrap
+
+
+def _one_of(signs: Sequence[int]) -> str:
+    """A pattern for one of these code points, which ascend.
+
+    Runs are written as ranges: `re` tries what stands above U+FFFF one after the other.
+    """
+    runs = groupby(enumerate(signs), key=lambda place: place[1] - place[0])
+    ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def _free_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:

@@ -16,6 +16,7 @@ from jinja2 import Template, TemplateError, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import do_trim
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -32,8 +33,11 @@ HARMLESS: dict[type, frozenset[str]] = {
 }
 
 
-class DictFirst(CodeGenerator):
-    """Writes `x.key` as: `x["key"]` if x is a plain dict that has it, else the sandbox's answer."""
+class Quick(CodeGenerator):
+    """Writes `x.key` as: `x["key"]` if x is a plain dict that has it, else the sandbox's answer.
+
+    The tests `is none` and `is defined` are written out, too: no call, no object made to be asked.
+    """
 
     @override
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
@@ -54,6 +58,18 @@ class DictFirst(CodeGenerator):
             guard = _when_dict(frame.symbols.ref(node.node.name), key)
         self._guarded(guard, super().visit_Getitem, node, frame)
 
+    @override
+    def visit_Test(self, node: nodes.Test, frame: Frame) -> None:
+        if node.name == "none":
+            self.write("(")
+            self.visit(node.node, frame)
+            self.write(" is None)")
+        elif node.name == "defined" and isinstance(node.node, nodes.Name):
+            name = frame.symbols.ref(node.node.name)
+            self.write(f"({name} is not missing and not isinstance({name}, Undefined))")
+        else:
+            super().visit_Test(node, frame)
+
     def _guarded(
         self, guard: str | None, visit: Callable[..., None], node: nodes.Expr, frame: Frame
     ) -> None:
@@ -72,13 +88,14 @@ def _when_dict(name: str, key: str) -> str:
 class Sandbox(ImmutableSandboxedEnvironment):
     """transformers' environment: no code, no files, no changes to what is passed in."""
 
-    code_generator_class = DictFirst
+    code_generator_class = Quick
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension]
         )
         self.filters["tojson"] = to_json
+        self.filters["trim"] = trim
         self.globals["raise_exception"] = raise_exception
         self.globals["namespace"] = PublicNamespace
 
@@ -97,6 +114,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if obj.__class__ is dict and argument.__class__ is str and argument not in DICT_ATTRIBUTES:
             return obj[argument] if argument in obj else self.undefined(obj=obj, name=argument)
+        if obj.__class__ is list and argument.__class__ is int and -len(obj) <= argument < len(obj):
+            return obj[argument]
         return super().getitem(obj, argument)
 
     @override
@@ -162,6 +181,11 @@ def to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def trim(value: Any, chars: str | None = None) -> str:
+    """Jinja's own filter without its question about markup, which no prompt holds."""
+    return value.strip(chars) if value.__class__ is str else do_trim(value, chars)
 
 
 def raise_exception(message: str) -> NoReturn:

@@ -201,7 +201,7 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 
 
 @pytest.mark.service
-async def test_stuck_engine_is_killed_and_replaced(
+async def test_stuck_engine_is_replaced_and_asked_again(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.xllamacpp_engine._PROBE_SECONDS", 0.3)
@@ -212,14 +212,12 @@ async def test_stuck_engine_is_killed_and_replaced(
     stuck = engine()
     stuck.suspend()
 
-    answer = await ask(local, STORY)
-    await asyncio.sleep(0.3)
-    after = await ask(local, prompt(model="default", max_output_tokens=5))
+    answer = await ask(local, prompt(model="default", max_output_tokens=5))
     await local.close()
 
-    assert isinstance(answer.error, BackendUnavailable)
     assert not stuck.is_running()
-    assert after.finish is not None
+    assert answer.error is None
+    assert answer.finish is not None
 
 
 @pytest.mark.service

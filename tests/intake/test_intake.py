@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
-from bot.errors import CoordinatorDown, StoreError
+from bot.errors import StoreError
 from bot.intake.intake import WakingIntake, storable
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
@@ -17,13 +17,10 @@ from tests.samples import incoming
 
 
 class Bell:
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.rung: list[Sequence[str]] = []
-        self._error = error
 
     async def ring(self, conversations: Sequence[str]) -> None:
-        if self._error is not None:
-            raise self._error
         self.rung.append(conversations)
 
 
@@ -44,12 +41,6 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
     assert bell.rung == [["telegram:5", "telegram:6"]]
     assert await inbox.waiting(10, ["telegram"]) == ["telegram:5", "telegram:6"]
     assert await intake.cursors("off") == {"offset": "3"}
-
-
-async def test_without_a_coordinator_a_message_is_stored_all_the_same(database: Database) -> None:
-    inbox = SqlInbox(database, SystemClock())
-    await WakingIntake(inbox, Bell(CoordinatorDown("away")).ring).hear([incoming()], {})
-    assert await inbox.waiting(10, ["telegram"]) == ["telegram:5"]
 
 
 async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(

@@ -1,0 +1,195 @@
+"""Answer one message: recall what was said, then for each speaker compose, generate and write."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from bot.chat.outgoing import Outgoing
+from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, Heard, Session, Turn
+from bot.ensemble import Ensemble
+from bot.errors import BackendError, UserError
+from bot.ports import Backend, Clock, Conversations
+from bot.prompting.budget import Fitted
+from bot.prompting.compose import compose
+from bot.prompting.fitting import fit_for
+from bot.prompting.preset import Preset
+from bot.replying.showing import Showing
+from bot.replying.stream import final
+from bot.replying.writing import Written, receipt_of, write
+from bot.routing.scheduling import LONGEST_CHAIN
+from bot.sessions.casting import Cast, Casting
+from bot.sessions.finding import FindStories
+from bot.sessions.people import People
+from bot.sessions.summaries import Summarizer
+
+_log = structlog.get_logger(__name__)
+_MOST_TURNS = 400  # read for one prompt
+_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
+_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
+_NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
+
+
+@dataclass(slots=True)
+class Answers:
+    """What was said to one message; its readers see `parts`."""
+
+    turns: list[Turn] = field(default_factory=list)
+    parts: list[Outgoing] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+
+
+class Speaking:
+    """Lets characters answer, one after the other, each hearing those before."""
+
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        casting: Casting,
+        people: People,
+        find_stories: FindStories,
+        summarizer: Summarizer,
+        backends: Mapping[str, Backend],
+        showing: Showing,
+        clock: Clock,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        self._conversations = conversations
+        self._casting = casting
+        self._people = people
+        self._find_stories = find_stories
+        self._summarizer = summarizer
+        self._backends = backends
+        self._showing = showing
+        self._clock = clock
+        self._dice = dice
+
+    async def answers(
+        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+    ) -> Answers:
+        """Let the chosen speak, and then whoever has something to say to that.
+
+        Raises:
+            BackendError: nobody had an answer; this is what the first of them failed with.
+            UserError: the same, and it is for the author to mend.
+        """
+        talk = await self._recall(claim, heard, ensemble, chosen)
+        failures: list[Exception] = []
+        queue = list(chosen)
+        while queue and len(talk.said.turns) < LONGEST_CHAIN:
+            cast = queue.pop(0)
+            try:
+                await self._speak(cast, talk)
+            except (BackendError, UserError) as error:  # others may have more room, or a model
+                _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
+                failures.append(error)
+            else:
+                queue += () if queue else self._reaction(talk)
+        if not talk.said.turns:
+            raise failures[0]
+        return talk.said
+
+    async def _recall(
+        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+    ) -> "_Talk":
+        session = await self._conversations.recall(claim.conversation, _turns_worth_reading(chosen))
+        spoke = {turn.preset for turn in session.turns if turn.preset}
+        company = self._casting.names(ensemble.presets | spoke)
+        personas = await self._people.introduced(session, heard.incoming)
+        return _Talk(claim, heard, ensemble, session, company, personas)
+
+    async def _speak(self, cast: Cast, talk: "_Talk") -> None:
+        """One character's answer, shown while it grows."""
+        preset, backend, said = cast.preset, self._backends[cast.preset.provider], talk.said
+        limits = self._showing.limits(talk.heard.incoming.address)
+        line = talk.ensemble.line(cast, talk.company, limits.speaker_line)
+        async with self._showing.live(talk.claim, talk.heard, len(said.parts)) as live:
+            fitted = await self._fitted(preset, talk)
+            show = announcing(line, live.feed if preset.stream else _show_nothing)
+            queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
+            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
+        _check(written, preset)
+        self._sum_up(preset, talk, fitted)
+        said.parts += final(line + written.text, limits, len(said.parts))
+        said.turns.append(
+            Turn("assistant", written.text, None, self._now(), preset.name, cast.version)
+        )
+        said.receipts.append(receipt_of(written, fitted, preset, cast.version, queued_seconds))
+
+    async def _fitted(self, preset: Preset, talk: "_Talk") -> Fitted:
+        """Compose what this speaker reads, and take as much of it as its budget allows."""
+        incoming = talk.heard.incoming
+        draft = compose(
+            preset,
+            talk.session,
+            incoming,
+            bot_name=preset.name,
+            company=talk.company,
+            answers=tuple(talk.said.turns),
+            personas=talk.personas,
+            stories=await self._find_stories(preset, incoming.text),
+            summary=await self._summarizer.part(preset, talk.claim.conversation),
+        )
+        return await fit_for(preset, draft, self._backends[preset.provider])
+
+    def _sum_up(self, preset: Preset, talk: "_Talk", fitted: Fitted) -> None:
+        """What no longer fits into the history is for the summary."""
+        if any(one.section == "history" for one in fitted.dropped):
+            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            self._summarizer.want(preset, talk.claim.conversation, kept)
+
+    def _reaction(self, talk: "_Talk") -> tuple[Cast, ...]:
+        return talk.ensemble.reaction(
+            talk.said.turns, talk.session.turns, dice=self._dice, now=self._now()
+        )
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """What every speaker has to know, and what has been said so far."""
+
+    claim: Claim
+    heard: Heard
+    ensemble: Ensemble
+    session: Session
+    company: Mapping[str, str]  # what characters are called, by preset
+    personas: Mapping[str, str]  # who people say they are, by id
+    said: Answers = field(default_factory=Answers)
+
+
+def announcing(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
+    """Show a line once, just before the first words."""
+    waiting = [line]
+
+    def show_with_line(text: str) -> None:
+        show("".join([*waiting, text]) if text else "")
+        if text:
+            waiting.clear()
+
+    return show_with_line if line else show
+
+
+def _check(written: Written, preset: Preset) -> None:
+    if not written.text:
+        notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+        raise BackendError("an empty answer", notice=notice)
+    if written.reason is FinishReason.LENGTH:
+        _log.info("answer_cut_at_length", preset=preset.name)
+
+
+def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+    budgets = [cast.preset.max_input_tokens for cast in speakers]
+    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
+    return min(_MOST_TURNS, max(tokens))
+
+
+def _show_nothing(_text: str) -> None:
+    """Some presets show their answers only when they are whole."""
