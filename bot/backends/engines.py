@@ -139,18 +139,31 @@ _ENGINES = {
 }
 
 
+def chosen(settings: ProviderSettings) -> str | None:
+    """The word of the engine that these settings stand for; None if it is not installed."""
+    wanted = settings.engine
+    return next((name for name in _installed() if wanted in {"auto", name}), None)
+
+
 def running(start: Start) -> AbstractAsyncContextManager[Engine]:
     """Keep the engine that the settings ask for up, for the length of the block.
 
     Raises:
         SettingsError: it is not installed; the text says what to do.
     """
-    wanted = start.settings.engine
-    installed = [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
-    for name in installed:
-        if wanted in {"auto", name}:
-            run: Running = import_module(_ENGINES[name].module).running
-            return run(start)
+    name = chosen(start.settings)
+    if name is None:
+        raise _not_installed(start)
+    run: Running = import_module(_ENGINES[name].module).running
+    return run(start)
+
+
+def _installed() -> list[str]:
+    return [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
+
+
+def _not_installed(start: Start) -> SettingsError:
+    wanted, installed = start.settings.engine, _installed()
     setting = f"TROUPE_PROVIDERS__{start.provider.upper()}__"
     missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
     otherwise = (
@@ -159,4 +172,4 @@ def running(start: Start) -> AbstractAsyncContextManager[Engine]:
         else f"set {setting}KIND=openai and {setting}BASE_URL to a server that has a model"
     )
     remedy = _ENGINES[missing].remedy
-    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {otherwise}")
+    return SettingsError(f"the engine {missing} is not installed: {remedy}; or {otherwise}")

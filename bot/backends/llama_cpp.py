@@ -12,7 +12,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.backends import models
-from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.backends.engines import Engine, EngineFailed, Question, Start, chosen, running
 from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
@@ -181,6 +181,7 @@ def make(name: str, settings: ProviderSettings, data_dir: Path, renderer: Render
 @dataclass(frozen=True, slots=True)
 class _Model:
     path: Path
+    engine_name: str  # by the setting's word
     engine: Engine
     template: OwnTemplate
     ends: tuple[str, ...]
@@ -223,7 +224,7 @@ class _Model:
     async def _answer(
         self, prompt: Prompt, rendered: Rendered, ends: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
-        shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
+        sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
         ids = await self.ids(rendered)  # with images: near enough to tell prompts apart
         try:
@@ -231,7 +232,7 @@ class _Model:
             check_all_stand(text, images, self.path.stem)
             async with self.places.seat(whose, ids) as seat:
                 own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
-                given = (seat.place, own, shown, text, images)
+                given = (seat.place, own, self.thinking.words, text, images)
                 question = Question(ids, ends, sampling, limit, *given)
                 async with aclosing(self.engine.generate(question)) as pieces:
                     async for piece in pieces:
@@ -277,6 +278,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
         await asyncio.to_thread(saved.open)
         yield _Model(
             start.model,
+            chosen(settings) or settings.engine,
             engine,
             OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
             tokens.ends,
