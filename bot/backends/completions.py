@@ -172,14 +172,7 @@ class Reading:
         """Append what it says to `text`, what it thinks to `thought`; True if it did something."""
         if not data.strip():
             return False
-        try:
-            chunk = _decode_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
-        if chunk.error:
-            raise faults.from_event(self._endpoint, self._model, data, self._now)
-        if chunk.choices is None and chunk.usage is None:
-            chunk = _decode_own_words(data) or chunk
+        chunk = self._decoded(data)
         if chunk.usage:
             self.usage = chunk.usage.counted()
         if not chunk.choices or self.reason is not None:
@@ -197,6 +190,19 @@ class Reading:
         if choice.finish_reason:
             self.reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
         return bool(said or delta.thinks() or choice.finish_reason)
+
+    def _decoded(self, data: bytes) -> "_Chunk":
+        """Read an event; raises `Fault` for one that is an error or no chunk."""
+        try:
+            chunk = _decode_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
+        if chunk.error:
+            raise faults.from_event(self._endpoint, self._model, data, self._now)
+        if chunk.choices is None and chunk.usage is None and (own := _decode_own_words(data)):
+            self.done = own.stop  # no [DONE] follows
+            return own.as_openai()
+        return chunk
 
     def _say(self, cut: Cut, text: list[str], thought: list[str]) -> None:
         thought.append(cut.thought)
@@ -289,9 +295,9 @@ class _OwnWords(msgspec.Struct):
         return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 
-def _decode_own_words(data: bytes) -> _Chunk | None:
+def _decode_own_words(data: bytes) -> _OwnWords | None:
     try:
-        return _own_words(data).as_openai()
+        return _own_words(data)
     except msgspec.DecodeError:
         return None  # some services send chunks with nothing in them
 
