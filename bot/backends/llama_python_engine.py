@@ -1,14 +1,11 @@
-"""The engine for those who compile llama.cpp themselves: the bindings, in a child process.
-
-Both engines answer alike, so only what is started differs.
-"""
+"""The engine for those who compile llama.cpp themselves: the bindings, in a child process."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from bot.backends.engines import Engine, Start
-from bot.backends.xllamacpp_engine import served
+from bot.backends.served_engine import served
 from bot.errors import SettingsError
 
 

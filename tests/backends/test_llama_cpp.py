@@ -237,7 +237,7 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 async def test_stuck_engine_is_replaced_and_asked_again(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.xllamacpp_engine._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.served_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
     local = LlamaCpp(quick, tmp_path, renderer)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.backends.xllamacpp_engine import XllamacppEngine
+from bot.backends.served_engine import ServedEngine
 from bot.chat.prompt import Delta, Message, Prompt, Usage, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
@@ -142,7 +142,7 @@ async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(hous
             await anext(pieces)
         left = time.perf_counter()
         engine = (await house.backend._model("default")).engine
-        assert isinstance(engine, XllamacppEngine)
+        assert isinstance(engine, ServedEngine)
         await until_idle(engine._server)
         took.append(time.perf_counter() - left)
 
