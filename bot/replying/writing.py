@@ -12,7 +12,7 @@ from bot.prompting.budget import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
 from bot.prompting.preset import Preset
-from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
+from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
 
@@ -119,6 +119,7 @@ class _Answer:
                 self._thoughts.append(text)
             case Finish():
                 self._end = event
+                count_tokens(event.usage)
             case Waiting():
                 self._announce(event)
 
