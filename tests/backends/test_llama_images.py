@@ -157,6 +157,22 @@ async def test_image_that_cannot_be_shown_is_said(seeing: LlamaCpp, image: Image
 
 
 @pytest.mark.service
+async def test_template_that_is_written_for_parts_shows_images(seeing: LlamaCpp) -> None:
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}:{% for part in m.content %}"
+        "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+        "{% endfor %}<|im_start|>assistant:"
+    )
+    choice = TemplateChoice(source=source)
+    words = Message("user", QUESTION)
+
+    seen = await ask(seeing, asked(SEEN, template=choice))
+
+    blind = await ask(seeing, asked(words, template=choice))
+    assert usage(seen).prompt_tokens == usage(blind).prompt_tokens + IMAGE_TOKENS
+
+
+@pytest.mark.service
 async def test_template_that_leaves_an_image_out_is_said(seeing: LlamaCpp) -> None:
     choice = TemplateChoice(source="Q: {{ messages[-1].content }}\nA:")
 
