@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.app import make_backends, make_platforms, presets_folder, stories_of
 from bot.backends import models
 from bot.backends.embedders import make_embedder
 from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
+from bot.plugs import make_backends, make_platforms, presets_folder, stories_of
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
