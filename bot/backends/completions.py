@@ -8,7 +8,7 @@ import msgspec
 
 from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
-from bot.backends.sampling import TEMPLATES
+from bot.backends.sampling import TEMPLATES, stops
 from bot.backends.sse import EventStream, EventTooLong
 from bot.backends.stopping import StopStrings
 from bot.backends.thoughts import ANY, Cut, Thinking, Thoughts
@@ -38,8 +38,8 @@ def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
         given = body.get(name)
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
-    if prompt.stop:
-        body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
+    if stop := stops(prompt):
+        body["stop"] = stop[:_MAX_STOPS]  # the others are found in the answer
     messages = [
         {"role": each.role, "content": _content(each), **(_named(each.name) if names else {})}
         for each in prompt.messages
