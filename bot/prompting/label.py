@@ -8,6 +8,7 @@ from itertools import groupby
 from bot.prompting.lookalikes import invisible, mixes_scripts, script, strikes
 
 MAX_LABEL_CHARS = 32
+_MAX_NAME_CHARS = 1000  # of a name that are looked at; platforms give a tenth
 _MOST_REMEMBERED = 4096  # names; the same few come with every message
 
 _MOST_MARKS = 2  # on one letter; more of them flood the lines above and below
@@ -55,7 +56,7 @@ def marked(label: str, person_id: str, attempt: int = 0) -> str:
 
 
 def _plain(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).split())
+    return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
 
 
 def _stays(before: str, sign: str, after: str) -> bool:
