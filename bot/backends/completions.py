@@ -1,5 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -173,8 +174,8 @@ class Reading:
         if not data.strip():
             return False
         try:
-            chunk = _decode_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            chunk = _read_chunk(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
             raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
         if chunk.error:
             raise faults.from_event(self._endpoint, self._model, data, self._now)
@@ -262,6 +263,19 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: object = None
+
+
+def _read_chunk(data: bytes) -> _Chunk:
+    try:
+        return _decode_chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_chunk(_with_whole_signs(data))
+
+
+def _with_whole_signs(data: bytes) -> bytes:
+    """Put U+FFFD for half a character: a server that counts bytes or UTF-16 cuts emoji in two."""
+    text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
