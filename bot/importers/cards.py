@@ -16,6 +16,7 @@ from bot.importers.cards_json import MAX_FILE_BYTES, Json, dump, load
 __all__ = ["MAX_FILE_BYTES", "Card", "Container", "Spec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_MAX_NAME_CHARS = 1000
 _V2_BLANKS: Json = {
     "creator_notes": "",
     "system_prompt": "",
@@ -141,6 +142,8 @@ def _card(
 
     if not text("name").strip():
         raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
+    if max(len(text("name")), len(text("nickname"))) > _MAX_NAME_CHARS:
+        raise PresetError(f"{source}: its name is over {_MAX_NAME_CHARS} characters; shorten it")
     return Card(
         spec=spec,
         content=content,

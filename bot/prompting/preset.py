@@ -39,7 +39,8 @@ FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 _BASE64_HEADS = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
 
 Word = Annotated[str, Field(min_length=1)]
-Words = Annotated[tuple[Word, ...], Field(max_length=256)]
+_MOST_WORDS = 256
+Words = Annotated[tuple[Word, ...], Field(max_length=_MOST_WORDS)]
 
 
 def _lower(value: object) -> object:
@@ -68,6 +69,12 @@ def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _few_words(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) > _MOST_WORDS:
+        raise PydanticCustomError("length", f"should have at most {_MOST_WORDS} items")
+    return value
+
+
 class Parameters(TypedDict, total=False):
     """What goes to the model as it is; the provider decides about keys that are not named here."""
 
@@ -86,7 +93,10 @@ class Parameters(TypedDict, total=False):
     repeat_penalty: Annotated[object, _within(0, 10)]
     max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's own limit
     seed: Annotated[object, _within(-(2**63), 2**64, whole=True)]
+    max_completion_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]
     n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is asked for
+    best_of: Annotated[object, _within(1, 1)]
+    stop: Annotated[object, AfterValidator(_few_words)]
 
 
 class _Strict(BaseModel):
@@ -292,6 +302,8 @@ class Preset(_Strict):
                 read_lorebook(lorebook, "inline")
             except PresetError as error:
                 raise ValueError(str(error)) from None
+        elif isinstance(lorebook, str) and "\0" in lorebook:
+            raise ValueError("no file's path has a NUL in it")
         return lorebook
 
     @field_validator("name")
