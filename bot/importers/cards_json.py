@@ -40,6 +40,7 @@ def load(data: bytes, source: str) -> Json:
 
 
 def dump(content: Json, *, indent: int | None = None) -> bytes:
+    """Raise UnicodeEncodeError for half of a surrogate pair."""
     text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
     return text.encode()
 

@@ -53,6 +53,7 @@ class Macros:
     model: str = ""
 
     def expand(self, text: str) -> str:
+        """Fill in what is known, once; what it gives is never read again."""
         if "{{" not in text and "<" not in text:
             return text
         return without_trims(self._expand(text.replace("\x00", ""), 0), _TRIM)

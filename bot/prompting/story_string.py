@@ -42,7 +42,9 @@ Node = str | Field | Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class StoryString:
+    """A layout that was read; `compose` writes it."""
+
     nodes: tuple[Node, ...]
 
     def compose(self, values: Mapping[str, str]) -> str:
@@ -50,7 +52,7 @@ class Story:
         return without_trims(_text(self.nodes, values), _TRIM, "\r\n").strip()
 
 
-def parse_story(source: str) -> Story:
+def parse_story_string(source: str) -> StoryString:
     """Raise TemplateError, which names what cannot be said."""
     if len(source) > _MAX_CHARS:
         raise TemplateError(f"a story_string has at most {_MAX_CHARS} characters; shorten it")
@@ -58,7 +60,7 @@ def parse_story(source: str) -> Story:
     nodes, end = parser.block(0)
     if end:
         raise TemplateError(f"story_string: {{{{{end}}}}} closes nothing; take it out")
-    return Story(nodes)
+    return StoryString(nodes)
 
 
 class _Parser:
