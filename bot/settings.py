@@ -79,6 +79,7 @@ class ProviderSettings(Part):
     api_key: SecretStr | None = None
     model: str | None = None  # what a preset's model "default" stands for
     model_path: Path | None = None
+    projector_path: Path | None = None  # a second GGUF, with which that model sees images
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = "auto"
     context_tokens: int = Field(4096, ge=256)  # of each conversation
     parallel: int = Field(2, ge=1, le=64)  # conversations that are answered at once

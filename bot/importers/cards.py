@@ -17,6 +17,7 @@ from bot.prompting.fields import Fields
 __all__ = ["MAX_FILE_BYTES", "Card", "Container", "Spec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_MAX_NAME_CHARS = 1000
 _V2_BLANKS: Json = {
     "creator_notes": "",
     "system_prompt": "",
@@ -122,6 +123,8 @@ def _card(
     read = Fields(fields, source)
     if not read.text("name").strip():
         raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
+    if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
+        raise PresetError(f"{source}: its name is over {_MAX_NAME_CHARS} characters; shorten it")
     return Card(
         spec=spec,
         content=content,

@@ -1,6 +1,6 @@
 """Read a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -8,11 +8,13 @@ from bot.chat.prompt import Role
 from bot.errors import PresetError
 from bot.prompting.fields import Fields
 from bot.prompting.lore_entries import Entry, Logic, Lorebook, Position
-from bot.prompting.lore_keys import compiled, is_regex
+from bot.prompting.lore_keys import compiled, is_regex, weight
 
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
+# What all regular expressions of a book may weigh, so that reading it takes a second at most.
+_MAX_REGEX_WEIGHT, _LEAST_REGEX_WEIGHT = 60_000, 40
 _LOGICS = (Logic.AND_ANY, Logic.NOT_ALL, Logic.NOT_ANY, Logic.AND_ALL)  # by SillyTavern's numbers
 _POSITIONS = (
     Position.BEFORE_CHAR,
@@ -43,6 +45,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         raise PresetError(f"{source}: over {MAX_ENTRIES} entries; split the lorebook")
     of_card = isinstance(listed, list)
     entries = [_entry(row, place, of_card, source) for place, row in enumerate(rows)]
+    _check_regexes(entries, source)
     book = Fields(data, source)
     return Lorebook(
         entries=tuple(_numbered(entries)),
@@ -61,11 +64,23 @@ def _entry(row: object, place: int, of_card: bool, source: str) -> Entry:
     if not isinstance(row, Mapping):
         raise PresetError(f"{where} must be an object {{...}}")
     read = Fields(row, where)
-    entry = _of_card(read) if of_card else _of_world_info(read)
-    for key in (*entry.keys, *entry.secondary_keys):
-        if is_regex(key) and isinstance(problem := compiled(key), str):
-            raise PresetError(f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it")
-    return _decorated(entry)
+    return _decorated(_of_card(read) if of_card else _of_world_info(read))
+
+
+def _check_regexes(entries: Iterable[Entry], source: str) -> None:
+    left = _MAX_REGEX_WEIGHT
+    for place, entry in enumerate(entries):
+        for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
+            if isinstance(problem := compiled(key), str):
+                where = f"{source}: lorebook entry {place + 1}"
+                raise PresetError(
+                    f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it"
+                )
+            left -= max(weight(key), _LEAST_REGEX_WEIGHT)
+            if left < 0:
+                raise PresetError(
+                    f"{source}: too many or too long regular expressions; split the lorebook"
+                )
 
 
 def _of_world_info(read: Fields) -> Entry:

@@ -12,9 +12,11 @@ from bot.prompting.lore_entries import Entry, Logic, Lorebook
 from bot.prompting.words import place_of
 
 _MAX_PATTERN_CHARS = 1000
+_MAX_PATTERN_WEIGHT = 1000
 _SECONDS_A_KEY = 0.05
 _SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow keys
 _LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^]\\])*\]|\{\s*(\d+)[^}]*\}|.", re.DOTALL)
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
@@ -126,6 +128,8 @@ def compiled(key: str) -> regex.Pattern[str] | str:
     pattern, letters = literal[1].replace("\\/", "/"), literal[2]
     if len(pattern) > _MAX_PATTERN_CHARS:
         return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+    if weight(pattern) > _MAX_PATTERN_WEIGHT:
+        return "it repeats too much; count less in its braces"
     flags = regex.VERSION0
     for letter in letters:
         if letter not in _FLAGS:
@@ -135,6 +139,22 @@ def compiled(key: str) -> regex.Pattern[str] | str:
         return regex.compile(pattern, flags)
     except (regex.error, RecursionError, OverflowError) as error:
         return f"it is no regular expression: {error}"
+
+
+def weight(pattern: str) -> int:
+    """About how long it becomes: the library writes `a{1000}` out, and `(a{9}){9}` too."""
+    groups = [[0]]
+    for piece in _PIECE.finditer(pattern):
+        if piece[1]:
+            groups[-1][-1] *= max(1, int(piece[1]))
+        elif piece[0] == "(":
+            groups.append([0])
+        elif piece[0] == ")" and len(groups) > 1:
+            whole = sum(groups.pop())
+            groups[-1].append(whole)
+        else:
+            groups[-1].append(1)
+    return sum(map(sum, groups))
 
 
 def _first(own: bool | None, books: bool) -> bool:

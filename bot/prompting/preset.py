@@ -19,7 +19,7 @@ from bot.prompting.lore_files import read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.preset_messages import PresetMessage, Strict
 from bot.prompting.preset_names import name_problem, preset_id
-from bot.prompting.preset_parameters import Parameters
+from bot.prompting.preset_parameters import MOST_WORDS, Parameters
 from bot.prompting.story_string import parse_story_string
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
@@ -31,7 +31,7 @@ FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """RodelAgent writes these too; they mean nothing here and are dropped."""
 
 Word = Annotated[str, Field(min_length=1)]
-Words = Annotated[tuple[Word, ...], Field(max_length=256)]
+Words = Annotated[tuple[Word, ...], Field(max_length=MOST_WORDS)]
 
 
 class Wake(Strict):
@@ -190,6 +190,8 @@ class Preset(Strict):
                 read_lorebook(lorebook, "inline")
             except PresetError as error:
                 raise ValueError(str(error)) from None
+        elif isinstance(lorebook, str) and "\0" in lorebook:
+            raise ValueError("no file's path has a NUL in it")
         return lorebook
 
     @field_validator("name")

@@ -6,6 +6,8 @@ from pydantic import AfterValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+MOST_WORDS = 256
+
 
 def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
     span = f"must be between {low:g} and {high:g}" if low < high else f"must be {low:g}"
@@ -22,6 +24,12 @@ def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _few_words(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) > MOST_WORDS:
+        raise PydanticCustomError("length", f"should have at most {MOST_WORDS} items")
+    return value
 
 
 class Parameters(TypedDict, total=False):
@@ -42,4 +50,7 @@ class Parameters(TypedDict, total=False):
     repeat_penalty: Annotated[object, _within(0, 10)]
     max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's own limit
     seed: Annotated[object, _within(-(2**63), 2**64, whole=True)]
+    max_completion_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]
     n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is asked for
+    best_of: Annotated[object, _within(1, 1)]
+    stop: Annotated[object, AfterValidator(_few_words)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bot.errors import TemplateError
+from bot.prompting.macros import without_trims
 
 FIELDS = frozenset({
     "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",
@@ -21,7 +22,6 @@ _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _MAX_CHARS = 50_000
 _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}} in a text that has no NULs otherwise
-_AROUND_TRIM = re.compile(rf"[\r\n]*{_TRIM}[\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class StoryString:
 
     def compose(self, values: Mapping[str, str]) -> str:
         """Write it with these texts, which go in as they are; a missing one is empty."""
-        return _AROUND_TRIM.sub("", _text(self.nodes, values)).strip()
+        return without_trims(_text(self.nodes, values), _TRIM, "\r\n").strip()
 
 
 def parse_story_string(source: str) -> StoryString:
