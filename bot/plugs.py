@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
+from importlib import import_module  # noqa: TID251 # the plug registry
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +140,7 @@ def make_platforms(
     platforms: list[Platform] = []
     if settings.discord.token:
         make = plug("bot.platforms.discord", "DiscordPlatform")
-
-        def suggest(
-            _command: str, _action: str | None, _option: str, partial: str
-        ) -> Sequence[str]:
-            return complete(partial)
-
-        platforms.append(make(settings.discord, commands=COMMANDS, complete=suggest, clock=clock))
+        platforms.append(make(settings.discord, commands=COMMANDS, complete=complete, clock=clock))
     if settings.telegram.token:
         make = plug("bot.platforms.telegram", "TelegramPlatform")
         platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
@@ -154,5 +148,5 @@ def make_platforms(
 
 
 def plug(module: str, name: str) -> Any:
-    """Load a platform only where it is used: its library takes up to a second to import."""
+    """Load a part only where it is used: a platform's library takes up to a second to import."""
     return getattr(import_module(module), name)

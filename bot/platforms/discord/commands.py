@@ -10,8 +10,8 @@ from discord.app_commands import Choice
 from bot.chat.command import CommandSpec, Option
 from bot.platforms.discord.requests import FAILURES
 
-# (command, action, option, what was typed so far) -> what might be meant
-Complete = Callable[[str, str | None, str, str], Sequence[str]]
+Complete = Callable[[str], Sequence[str]]
+"""From what was typed so far to the presets that may be meant: nothing else is ever completed."""
 
 _log = structlog.get_logger(__name__)
 _SUBCOMMAND, _STRING = 1, 3  # option types
@@ -49,11 +49,11 @@ def spoken(interaction: discord.Interaction) -> str:
 
 async def suggest(interaction: discord.Interaction, complete: Complete) -> None:
     """Answer an option that somebody is typing; Discord drops answers after 3 s by itself."""
-    name, action, options = _parts(interaction)
+    name, _, options = _parts(interaction)
     focused = next((option for option in options if option.get("focused")), None)
     if focused is None:
         return
-    found = complete(name, action, focused["name"], str(focused["value"]))
+    found = complete(str(focused["value"]))
     fitting = [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
     try:
         await interaction.response.autocomplete([Choice(name=text, value=text) for text in fitting])

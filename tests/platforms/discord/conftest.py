@@ -32,8 +32,7 @@ COMMANDS = (
 )
 
 
-def complete(command: str, action: str | None, option: str, partial: str) -> Sequence[str]:
-    assert (command, action, option) == ("preset", "use", "name")
+def complete(partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
 
 
