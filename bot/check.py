@@ -42,10 +42,12 @@ async def check(settings: Settings, tell: Tell) -> bool:
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
     if presets_are_well:  # without them nobody knows what is wanted
-        if stories_of(load_roles(presets_folder(settings))):
+        roles = load_roles(presets_folder(settings))
+        presets = {name: role.preset for name, role in roles.items()}
+        if stories_of(roles):
             await look("embedding", _embedding(settings))
         async with Renderer() as renderer:
-            for name, backend in make_backends(settings, _read(settings), renderer).items():
+            for name, backend in make_backends(settings, presets, renderer).items():
                 await look(f"provider {name}", _backend(backend))
             for model, measured in _models(settings, renderer):
                 await look(f"model {model}", measured)
@@ -62,12 +64,8 @@ def _no_typos(tell: Tell) -> bool:
     return not unknown
 
 
-def _read(settings: Settings) -> dict[str, Preset]:
-    return load_playable(presets_folder(settings))
-
-
 async def _presets(settings: Settings) -> str:
-    presets = _read(settings)
+    presets = load_playable(presets_folder(settings))
     default = find_preset(presets, settings.default_preset)
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)
