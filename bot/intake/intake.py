@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
+from bot.chat.storable import storable
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import HEARD
 
@@ -19,7 +20,7 @@ class WakingIntake(Intake):
 
     @override
     async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._inbox.hear([storable(one) for one in heard], cursors)
+        await self._inbox.hear([_storable(one) for one in heard], cursors)
         for one in heard:
             HEARD.labels(one.address.platform).inc()
         await self._wake(list(dict.fromkeys(one.address.conversation for one in heard)))
@@ -29,19 +30,11 @@ class WakingIntake(Intake):
         return await self._inbox.cursors(prefix)
 
 
-def storable(incoming: Incoming) -> Incoming:
-    """Replace what no database stores as text, NUL and lone surrogates, by U+FFFD."""
+def _storable(incoming: Incoming) -> Incoming:
     quote = incoming.quote
     return replace(
         incoming,
-        text=_storable(incoming.text),
-        quote=_storable(quote) if quote else quote,
-        author=replace(incoming.author, name=_storable(incoming.author.name)),
+        text=storable(incoming.text),
+        quote=storable(quote) if quote else quote,
+        author=replace(incoming.author, name=storable(incoming.author.name)),
     )
-
-
-def _storable(text: str) -> str:
-    if "\0" not in text and text.isascii():
-        return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
 from typing_extensions import override
 
+from bot.chat.storable import storable
 from bot.chat.story import Found, StoryVector, Vector
 from bot.ports import Stories
 from bot.storage.database import Database
@@ -107,7 +108,7 @@ def _arrange(connection: Connection, character: str, wanted: Mapping[str, str]) 
     moved = [key for key in wanted if key in known and known[key].place != places[key]]
     _many(connection, _MOVE, [{**this, "key": key, "to": places[key]} for key in moved])
     added = [
-        {"character": character, "sha256": key, "place": places[key], "text": _storable(text)}
+        {"character": character, "sha256": key, "place": places[key], "text": storable(text)}
         for key, text in wanted.items()
         if key not in known
     ]
@@ -125,8 +126,3 @@ def _many(connection: Connection, statement: Executable, rows: list[dict[str, An
 
 def _key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _storable(text: str) -> str:
-    """Without what a JSON file may spell but PostgreSQL or UTF-8 cannot write."""
-    return text.replace("\0", "").encode(errors="replace").decode()
