@@ -148,7 +148,8 @@ def validate_presets(files: list[Path]) -> None:
         wrong = parameter_problems(provider, preset.parameters) if provider else []
         if wrong:
             raise PresetError("\n".join(f"{file}: {problem}" for problem in wrong))
-        _tell(f"{file}: {preset.name} is fine")
+        idle = ", ".join(preset.without_effect)
+        _tell(f"{file}: {preset.name} is fine" + (f"; nothing comes yet of {idle}" if idle else ""))
 
 
 @preset_app.command("import")

@@ -70,7 +70,11 @@ async def _presets(settings: Settings) -> str:
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)
         await _try_templates(presets, renderer)
-    return f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
+    found = f"{len(presets)} in {presets_folder(settings)}; {default.name} is the default"
+    idle = [
+        f"{preset.name}'s {key}" for preset in presets.values() for key in preset.without_effect
+    ]
+    return f"{found}; nothing comes yet of {', '.join(idle)}" if idle else found
 
 
 async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> None:

@@ -118,8 +118,9 @@ def make_backends(
                 )
             if name not in backends:
                 backends[name] = make_backend(name, provider, settings.data_dir, renderer)
-        wrong = parameter_problems(settings.providers[preset.provider], preset.parameters)
-        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
+        for one in preset.alternatives:
+            wrong = parameter_problems(settings.providers[one.provider], one.parameters)
+            problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
     if problems:
         raise PresetError("\n".join(problems))
     return backends
@@ -127,7 +128,8 @@ def make_backends(
 
 def _providers_of(preset: Preset) -> list[str]:
     summing = preset.summary.provider if preset.summary else None
-    return [preset.provider, *([summing] if summing else [])]
+    asked = [one.provider for one in preset.alternatives]
+    return [*asked, *([summing] if summing else [])]
 
 
 def make_platforms(

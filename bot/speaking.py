@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -19,7 +19,7 @@ from bot.prompting.compose import compose
 from bot.prompting.fitting import fit_for
 from bot.prompting.preset import Preset
 from bot.replying.showing import Showing
-from bot.replying.stream import final
+from bot.replying.stream import LiveReply, final
 from bot.replying.writing import Written, receipt_of, write
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.sessions.casting import Cast, Casting
@@ -118,21 +118,41 @@ class Speaking:
 
     async def _speak(self, cast: Cast, talk: _Talk) -> None:
         """One character's answer, shown while it grows."""
-        preset, backend, said = cast.preset, self._backends[cast.preset.provider], talk.said
-        limits = self._showing.limits(talk.heard.incoming.address)
-        line = talk.ensemble.line(cast, talk.company, limits.speaker_line)
+        said, address = talk.said, talk.heard.incoming.address
         async with self._showing.live(talk.claim, talk.heard, len(said.parts)) as live:
-            fitted = await self._fitted(preset, talk)
-            show = opening_with(line, live.feed if preset.stream else _show_nothing)
-            queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
-            written = await write(backend, fitted.prompt, show, live.announce, self._clock)
+            receipt = await self._first_answer(cast, talk, live)
+        text = self._line(cast, talk) + receipt.answer
+        said.parts += final(text, self._showing.limits(address), len(said.parts))
+        said.turns.append(
+            Turn("assistant", receipt.answer, None, self._now(), cast.preset.name, cast.version)
+        )
+        said.receipts.append(receipt)
+
+    async def _first_answer(self, cast: Cast, talk: _Talk, live: LiveReply) -> Receipt:
+        """Ask the preset's model, and as long as there is no word, each of its fallbacks."""
+        *others, last = (replace(cast, preset=one) for one in cast.preset.alternatives)
+        for one in others:
+            try:
+                return await self._ask(one, talk, live)
+            except BackendError as error:
+                provider, reason = one.preset.provider, str(error)
+                _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
+        return await self._ask(last, talk, live)
+
+    async def _ask(self, cast: Cast, talk: _Talk, live: LiveReply) -> Receipt:
+        preset, backend = cast.preset, self._backends[cast.preset.provider]
+        fitted = await self._fitted(preset, talk)
+        show = opening_with(self._line(cast, talk), live.feed if preset.stream else _show_nothing)
+        queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
+        written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         _check(written, preset)
         self._sum_up(preset, talk, fitted)
-        said.parts += final(line + written.text, limits, len(said.parts))
-        said.turns.append(
-            Turn("assistant", written.text, None, self._now(), preset.name, cast.version)
-        )
-        said.receipts.append(receipt_of(written, fitted, preset, cast.version, queued_seconds))
+        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
+
+    def _line(self, cast: Cast, talk: _Talk) -> str:
+        """What tells readers who speaks."""
+        form = self._showing.limits(talk.heard.incoming.address).speaker_line
+        return talk.ensemble.line(cast, talk.company, form)
 
     async def _fitted(self, preset: Preset, talk: _Talk) -> Fitted:
         """Compose what this speaker reads, and take as much of it as its budget allows."""

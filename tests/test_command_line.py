@@ -90,6 +90,15 @@ def test_a_preset_that_a_local_model_does_not_understand_is_not_fine(folder: Pat
         troupe("preset", "validate", "nova.json")
 
 
+def test_keys_without_effect_are_named(folder: Path) -> None:
+    preset = {"name": "nova", "provider": "local", "model": "default", "busy": "interrupt"}
+    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
+
+    said = troupe("preset", "validate", "nova.json")
+
+    assert said == "nova.json: nova is fine; nothing comes yet of busy\n"
+
+
 def test_a_modelfile_becomes_a_preset_in_the_presets_folder(folder: Path) -> None:
     said = troupe("preset", "import", "Modelfile", "--name", "phi3")
 

@@ -1,7 +1,7 @@
 """The walk of one message, on a real database: it is answered once, whatever goes wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -97,13 +97,14 @@ class Stage:
         *,
         backend: FakeBackend,
         limits: Limits = LIMITS,
-        preset: dict[str, object] | None = None,
+        preset: Mapping[str, object] | None = None,
         owner: str = "me",
         surface: FakeSurface | None = None,
         clock: FakeClock | None = None,
         others: Sequence[dict[str, object]] = (),
         dice: Callable[[], float] = lambda: 0.99,
         find_stories: FindStories = no_stories,
+        fallback: FakeBackend | None = None,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -138,7 +139,7 @@ class Stage:
                 people=People(choices),
                 find_stories=find_stories,
                 summarizer=self.summarizer,
-                backends={"p": backend},
+                backends={"p": backend, "q": fallback or backend},
                 showing=showing,
                 clock=self.clock,
                 dice=dice,
@@ -266,6 +267,27 @@ async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     assert await stage.history() == []
     await stage.talk("hello again")
     assert [message.content for message in stage.backend.prompts[-1].messages] == ["hello again"]
+
+
+async def test_fallback_answers_where_the_first_model_has_no_word(database: Database) -> None:
+    away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
+    preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
+    stage = Stage(database, backend=away, fallback=other, preset=preset)
+    await stage.talk("hello")
+    (_, receipt), *_ = await SqlReceipts(database).newest(CHAT)
+    assert stage.texts == ["Hi."]
+    assert (len(away.prompts), other.prompts[0].model) == (1, "small")
+    assert (receipt.provider, receipt.prompt.model) == ("q", "small")
+
+
+async def test_fallback_does_not_go_on_with_another_s_answer(database: Database) -> None:
+    first = FakeBackend(["Once upon ", BackendInterrupted("reset")])
+    other = FakeBackend(["Hi."])
+    preset = {"fallbacks": [{"provider": "q"}]}
+    stage = Stage(database, backend=first, fallback=other, preset=preset)
+    await stage.talk("a story")
+    assert stage.texts == ["Once upon\n\n⚠ (interrupted)"]
+    assert other.prompts == []
 
 
 async def test_overheard_message_is_remembered_but_not_answered(database: Database) -> None:

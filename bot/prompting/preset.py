@@ -61,6 +61,9 @@ class SummaryChoice(Strict):
     max_output_tokens: StrictInt = Field(200, ge=16)
 
 
+_NOT_YET = ("avatar", "busy", "scope")
+
+
 def _kind_alone(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
@@ -126,6 +129,18 @@ class Preset(Strict):
     def plays_as(self) -> str:
         """What its character is called."""
         return self.role_name or self.name
+
+    @property
+    def alternatives(self) -> tuple["Preset", ...]:
+        """Itself, then itself on each of its fallbacks' models."""
+        others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
+        return (self, *(self.model_copy(update=other) for other in others))
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """The keys that it sets and that are kept, but of which nothing comes yet."""
+        fields = type(self).model_fields
+        return tuple(key for key in _NOT_YET if getattr(self, key) != fields[key].default)
 
     @property
     def id(self) -> str:
