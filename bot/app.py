@@ -310,7 +310,7 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         warming = asyncio.create_task(warm(backends, casting.default))
         stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
-            url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
+            url = await stack.enter_async_context(embedded_valkey(settings.data_dir))
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))

@@ -26,7 +26,7 @@ async def check(settings: Settings, tell: Tell) -> bool:
     """Tell one line for each thing; True when all of them are well."""
     results = [_no_typos(tell)]
 
-    async def look(name: str, at: Awaitable[str]) -> None:
+    async def look(name: str, at: Awaitable[str]) -> bool:
         try:
             tell(f"ok     {name}: {await at}")
             results.append(True)
@@ -34,13 +34,14 @@ async def check(settings: Settings, tell: Tell) -> bool:
             for line in str(error).splitlines():
                 tell(f"WRONG  {name}: {line}")
             results.append(False)
+        return results[-1]
 
-    await look("presets", _presets(settings))
+    presets_are_well = await look("presets", _presets(settings))
     await look("database", _database(settings))
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
-    if all(results):  # without presets nobody knows what is wanted
+    if presets_are_well:  # without them nobody knows what is wanted
         if stories_of(load_roles(presets_folder(settings))):
             await look("embedding", _embedding(settings))
         async with Renderer() as renderer:

@@ -63,6 +63,7 @@ async def test_a_misspelt_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
         "settings: TROUPE_DISCORD_TOKEN is no setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
     ]
+    assert lines[-1] == "ok     provider echo: an echo"  # what else there is was looked at, too
 
 
 async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:

@@ -114,9 +114,9 @@ class _Answer:
                 if self._first_word_seconds is None:
                     self._first_word_seconds = self._clock.monotonic() - self._asked
                     SECONDS_TO_FIRST_WORD.observe(self._first_word_seconds)
-                self._hear(self._cleaned.feed(self._echo.feed(text)))
+                self._hear(self._cleaned.feed(self._echo.feed(text.replace("\0", ""))))
             case Thought(text):
-                self._thoughts.append(text)
+                self._thoughts.append(text.replace("\0", ""))  # no database keeps one
             case Finish():
                 self._end = event
                 count_tokens(event.usage)

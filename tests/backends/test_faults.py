@@ -58,6 +58,10 @@ COMPLETE = {
     "usage null": ([said("a") + event({"choices": [], "usage": None}) + STOP + DONE], "a"),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
+    "half an emoji": (
+        [b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n', STOP + DONE],
+        "a\ufffd",
+    ),
     "its own prompt": ([said("CANARY") + STOP + DONE], "CANARY"),
 }
 
@@ -83,6 +87,7 @@ CUT_SHORT = {
     "error event": ([said("par", "tial"), OVERLOADED], "partial"),
     "error event in the same breath": ([said("par", "tial") + OVERLOADED], "partial"),
     "error as finish reason": ([said("par") + chunk(finish="error") + DONE], "par"),
+    "deep JSON": ([said("abc") + b'data: {"x":' + b"[" * 9999 + b"\n\n" + STOP + DONE], "abc"),
     "bad JSON": ([said("abc") + b"data: {nope\n\n" + STOP + DONE], "abc"),
     "stall": ([said(*["x"] * 50), 60], "x" * 50),
     "stall behind keep-alives": ([said("abc"), *COMMENTS], "abc"),

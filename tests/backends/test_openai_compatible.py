@@ -258,7 +258,11 @@ async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
     service.plays([said("Hello!\nE", "ve: hi", " there"), 60])
 
     answer = await ask(
-        connect(), prompt(stop=tuple(f"\n{name}:" for name in ("A", "B", "C", "D", "Eve")))
+        connect(),
+        prompt(
+            stop=tuple(f"\n{name}:" for name in ("A", "B", "C")),
+            parameters={"stop": ["\nD:", "\nEve:"]},
+        ),
     )
 
     assert (answer.text, answer.error) == ("Hello!", None)
