@@ -9,6 +9,8 @@ import typer
 import uvloop
 
 from bot.app import running
+from bot.backends.bench import compare_places
+from bot.backends.models import find
 from bot.backends.registry import parameter_problems
 from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
@@ -242,6 +244,18 @@ def newest_tables() -> None:
 def bench_templates() -> None:
     """Render the same conversations as we do and as transformers does, and compare the times."""
     _tell(table(compare()), end="")
+
+
+@bench_app.command("places")
+def bench_places(
+    seed: Annotated[int, typer.Option(help="who speaks when; the same for both sides")] = 1,
+) -> None:
+    """Let 8 conversations share 4 places of a local model, and llama.cpp's server beside it."""
+    settings = read_settings()
+    local = settings.providers["local"]
+    model = find("default", local, settings.data_dir)
+    _progress("168 answers are written; that takes some minutes ...")
+    _tell(_run(compare_places(model, local, seed)))
 
 
 def main() -> None:

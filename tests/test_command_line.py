@@ -61,6 +61,11 @@ def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.Mon
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
 
 
+def test_bench_without_a_model_says_how_to_get_one() -> None:
+    with pytest.raises(SettingsError, match="get it with `troupe model pull`"):
+        troupe("bench", "places")
+
+
 def test_a_projector_is_told_from_a_model(folder: Path) -> None:
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
 

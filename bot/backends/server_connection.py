@@ -7,6 +7,10 @@ from typing_extensions import override
 
 from bot.backends.answering import Connection, Unreached, reason, stop_at_errors
 
+# llama.cpp's server closes the connection after a streamed answer, and says that it keeps it. Kept
+# by us too, it would be closed under the next request.
+_CLOSING = {"Connection": "close"}
+
 
 class ServerConnection(Connection):
     """The way to a server on this machine; the openai client would take as long to load as it."""
@@ -16,7 +20,7 @@ class ServerConnection(Connection):
 
     @override
     async def post(self, path: str, body: bytes) -> httpx2.Response:
-        request = self._server.build_request("POST", path, content=body)
+        request = self._server.build_request("POST", path, content=body, headers=_CLOSING)
         try:
             response = await self._server.send(request, stream=True)
             async with AsyncExitStack() as unless_fine:

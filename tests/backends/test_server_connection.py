@@ -38,6 +38,7 @@ class Answering(httpx2.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["Connection"] == "close"  # or the next one fails now and then
         return httpx2.Response(self.status, stream=self.body)
 
 
