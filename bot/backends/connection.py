@@ -11,6 +11,11 @@ from typing_extensions import override
 from bot.backends.answering import Connection, Unreached, reason, stop_at_errors
 from bot.settings import ProviderSettings
 
+_BROKEN = (
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientOSError,
+    aiohttp.ClientConnectionResetError,
+)
 # Every waiting chat holds a connection, and a calm chat should not need a new one for each message.
 _LIMITS = httpx2.Limits(max_connections=1000, keepalive_expiry=30)
 
@@ -26,6 +31,14 @@ class OpenAIConnection(Connection):
 
     @override
     async def post(self, path: str, body: bytes) -> httpx2.Response:
+        try:
+            return await self._post(path, body)
+        except Unreached as error:
+            if not _was_closed(error):
+                raise
+            return await self._post(path, body)
+
+    async def _post(self, path: str, body: bytes) -> httpx2.Response:
         return await _reached(
             self._client.post(path, cast_to=httpx2.Response, content=body, options=self._options)
         )
@@ -44,6 +57,18 @@ async def _reached(answer: Awaitable[httpx2.Response]) -> httpx2.Response:
         return await answer
     except (openai.APIConnectionError, aiohttp.ClientError) as error:
         raise Unreached(reason(error)) from error
+
+
+def _was_closed(error: BaseException) -> bool:
+    """Whether the connection broke before any answer came.
+
+    Some servers (llama.cpp's) say that they keep a connection and close it: whoever asks the next
+    question just then is cut off, and needs no patience, only another connection.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, _BROKEN):
+        cause = cause.__cause__
+    return cause is not None and not isinstance(cause, aiohttp.ClientConnectorError)
 
 
 def _client(

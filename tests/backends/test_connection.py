@@ -1,0 +1,32 @@
+"""The way to a service that closes connections which it said it would keep."""
+
+import asyncio
+
+from bot.backends.connection import OpenAIConnection
+from bot.settings import ProviderSettings
+
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+    b"keep-alive: timeout=5\r\n\r\n4\r\nwell\r\n0\r\n\r\n"
+)
+
+
+async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the first question of a connection, and break it at the second."""
+    await reader.readuntil(b"?")
+    writer.write(ANSWER)
+    await reader.read(1)
+    writer.transport.abort()
+
+
+async def test_question_that_a_closing_connection_cuts_off_is_asked_over_another() -> None:
+    async with await asyncio.start_server(answer_once, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        way = OpenAIConnection(ProviderSettings(base_url=f"http://127.0.0.1:{port}/v1"))
+        said = []
+        for _ in range(3):
+            response = await way.post("/chat/completions", b"how are you?")
+            said.append(await response.aread())
+        await way.close()
+
+    assert said == [b"well"] * 3
