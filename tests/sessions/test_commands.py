@@ -14,11 +14,12 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
+from bot.sessions.context import ContextDesk
 from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
-from tests.samples import incoming
+from tests.samples import incoming, mask, write_out
 
 PRESETS: dict[str, Preset] = {
     str(one["name"]): Preset.model_validate({"provider": "p", "model": "m", **one})
@@ -45,7 +46,7 @@ class Office:
             self.casting,
             self.may_change,
             COMMANDS,
-            SqlReceipts(database),
+            ContextDesk(SqlReceipts(database), write_out, mask),
             People(choices),
             random.Random(1),
         )
