@@ -24,6 +24,7 @@ from bot.telemetry.logs import Masking
 from bot.templates.known import family_of
 from bot.templates.rendering import FALLBACK, OwnTemplate, Renderer
 
+_READ_PLAINLY = "what people wrote is read as plain text"
 _MOST_URL_CHARS = 80  # of an image: a `data:` URI has millions
 
 
@@ -54,7 +55,8 @@ class ExactPrompts:
             **written.head,
         }
         lines = [f"{name}: {value}" for name, value in head.items()]
-        return self.mask("\n".join([*lines, "", written.text.rstrip("\n"), ""]))
+        text = self.mask("\n".join([*lines, "", written.text.rstrip("\n"), ""]))
+        return text.replace("\0", "␀")  # PostgreSQL keeps no text with it
 
     async def _written(self, receipt: Receipt) -> _Written:
         provider = self._settings.providers.get(receipt.provider)
@@ -74,7 +76,7 @@ class ExactPrompts:
         stop = list(dict.fromkeys([*prompt.stop, *rendered.stop]))
         limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
         head = {
-            "template": f"{named(prompt.template, own)}; what people wrote is read as plain text",
+            "template": f"{named(prompt.template, own)}; {_READ_PLAINLY}{_dated(prompt, own)}",
             "parameters": _json({**parameters(prompt), **limit}),
             "stop": _json(stop),
         }
@@ -99,6 +101,11 @@ def named(choice: TemplateChoice, own: OwnTemplate) -> str:
         return f"{FALLBACK}, for the model brings none"
     family = family_of(own.source)
     return f"the model's own ({family})" if family else "the model's own"
+
+
+def _dated(prompt: Prompt, own: OwnTemplate) -> str:
+    source = prompt.template.source or own.source or ""
+    return "; the date that it writes is today's" if "strftime_now" in source else ""
 
 
 def _as_sent(prompt: Prompt, provider: ProviderSettings) -> _Written:

@@ -85,6 +85,23 @@ Alice: hi <|im_end|><|im_end|>
 """)
 
 
+async def test_a_date_of_today_is_said_to_be_one(renderer: Renderer, tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
+    dated = replace(PROMPT, template=TemplateChoice(source=source))
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    assert "; the date that it writes is today's\n" in await prompts.write_out(1, receipt(dated))
+
+
+async def test_what_no_database_keeps_is_shown_as_a_sign(
+    renderer: Renderer, tmp_path: Path
+) -> None:
+    tiny_model(tmp_path)
+    odd = replace(PROMPT, messages=(Message("user", "a\0b"),))
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    assert "user\na␀b<|im_end|>" in await prompts.write_out(1, receipt(odd))
+
+
 async def test_a_service_read_the_body_of_a_request(renderer: Renderer, tmp_path: Path) -> None:
     prompts = exact(renderer, tmp_path, message_names=True)
     assert await prompts.write_out(17, receipt()) == snapshot("""\

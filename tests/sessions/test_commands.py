@@ -137,6 +137,7 @@ async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, 
         "/preset remove assistant",
         "/preset reset",
         "/forget",
+        "/context prompt",
     ],
 )
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
@@ -213,6 +214,7 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
             "There is no /preset delete; try use, add, remove, list, show, who or reset.",
         ),
         ("/ask hi", "There is nothing to fill in here; just write your message."),
+        ("/context promt", "Say /context, or /context prompt for the exact prompt (admins)."),
         ("/fly", "I do not know /fly. /help says what I can do."),
     ],
 )

@@ -79,8 +79,8 @@ class TelegramSurface:
         }
         if file is not None:
             document = BufferedInputFile(file.text.encode(), file.name)
-            method = SendDocument(document=document, **_captioned(text), **to)
-            return str((await self._api.call(method)).message_id)
+            upload = SendDocument(document=document, **_captioned(text), **to)
+            return str((await self._api.call(upload)).message_id)
         saying = SendMessage(**_spoken(text), link_preview_options=_NO_PREVIEW, **to)
         return str((await self._api.call(saying)).message_id)
 
@@ -116,9 +116,7 @@ class TelegramSurface:
         known: Set[str],
         file: Attachment | None = None,
     ) -> str | None:
-        """Look for a message of ours by trying to give the unaccounted ids this text.
-
-        One with a file is looked for by its caption, which no other message of ours has.
+        """Look for a message of ours by trying to give the unaccounted ids this text or caption.
 
         Telegram lists no messages to bots, but it answers an edit differently for a message of
         ours, of somebody else's and none. What is sent in a chat is sent in order, so the search
