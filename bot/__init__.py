@@ -14,5 +14,6 @@ The walk of one message, which is also the order to read the code in:
     conversation.py        finish in one transaction: epoch checked, inbox, turns, receipts, outbox
     delivery/     send     outbox in order per chat; an unknown outcome is reconciled
 
-`ports.py` names every socket, `app.py` plugs everything in, `chat/` holds the nouns that travel.
+`ports.py` names every socket, `plugs.py` says what fills it, `app.py` plugs everything in, and
+`chat/` holds the nouns that travel.
 """

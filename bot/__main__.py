@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from bot.app import presets_folder, running
+from bot.app import running
 from bot.backends.registry import parameter_problems
 from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
@@ -18,6 +18,7 @@ from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.model_commands import model_app
+from bot.plugs import presets_folder
 from bot.prompting.preset import Preset
 from bot.prompting.presets import (
     export_preset,

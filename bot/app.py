@@ -6,15 +6,10 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import structlog
 
-from bot.backends import models
-from bot.backends.embedders import make_embedder
-from bot.backends.registry import make_backend, parameter_problems
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
 from bot.console.health import serving
@@ -22,22 +17,28 @@ from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
-from bot.errors import BackendUnavailable, PresetError, SettingsError, StoreError
+from bot.errors import StoreError
 from bot.exact_prompt import ExactPrompts
-from bot.importers.character_files import Role, load_roles
+from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
-from bot.ports import Backend, Clock, Coordinator, Platform, Remembers, Warms
-from bot.prompting.instructions import searches_of
-from bot.prompting.preset import Preset
+from bot.plugs import (
+    learning,
+    make_backends,
+    make_platforms,
+    plug,
+    presets_folder,
+    provide_model,
+    warm,
+)
+from bot.ports import Backend, Coordinator, Platform, Remembers
 from bot.prompting.presets import edition
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
 from bot.sessions.context import ContextDesk
-from bot.sessions.finding import FindStories, StoryFinder, no_stories
-from bot.sessions.learning import learn
+from bot.sessions.finding import FindStories
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
@@ -62,7 +63,6 @@ _MOST_WALKS = 4000
 _MOST_LANES = 4000
 _FORGET_EVERY_SECONDS = 3600.0
 _SENDING_SECONDS = 30.0  # a request ends within 10 s, so this row's sender is gone
-SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
 
 
 class App:
@@ -98,7 +98,7 @@ class App:
         self._plug_stages()
 
     def _terminal(self) -> Platform:
-        make = _plug("bot.platforms.terminal", "TerminalPlatform")
+        make = plug("bot.platforms.terminal", "TerminalPlatform")
         return cast("Platform", make(idle=self.idle))
 
     def _plug_stages(self) -> None:
@@ -310,152 +310,24 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.keep([edition(preset) for preset in presets.values()])
         casting = Casting(presets, settings.default_preset, choices, numbers)
-        await _provide_model(settings, casting.default, progress)
+        await provide_model(settings, casting.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
-        warming = asyncio.create_task(_warm(backends, casting.default))
+        warming = asyncio.create_task(warm(backends, casting.default))
         stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
-            url, _ = await stack.enter_async_context(embedded_valkey(settings.data_dir))
+            url = await stack.enter_async_context(embedded_valkey(settings.data_dir))
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        find_stories = await stack.enter_async_context(_learning(settings, roles, database))
+        find_stories = await stack.enter_async_context(learning(settings, roles, database))
         exact = ExactPrompts(settings, renderer)
         app = App(settings, database, coordinator, casting, backends, find_stories, exact, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app
-
-
-async def _provide_model(
-    settings: Settings, default: Preset, progress: Callable[[str], None]
-) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it.
-
-    Raises:
-        SettingsError: it is to run on another file, which is not there.
-    """
-    provider = settings.providers.get(default.provider)
-    if provider is None or provider.kind != "llama_cpp":
-        return
-    if models.wants_default(default.model, provider):
-        await models.pull_default(settings.data_dir, progress)
-    else:
-        models.find(default.model, provider, settings.data_dir)
-
-
-async def _warm(backends: Mapping[str, Backend], default: Preset) -> None:
-    """Load what the first question will most likely need, while everything else starts."""
-    backend = backends[default.provider]
-    if isinstance(backend, Warms):
-        try:
-            await backend.warm(default.model)
-        except BackendUnavailable as error:  # whoever asks is told then
-            _log.warning("model_not_warm", preset=default.name, reason=str(error))
-
-
-@contextlib.asynccontextmanager
-async def _learning(
-    settings: Settings, roles: Mapping[str, Role], database: Database
-) -> AsyncIterator[FindStories]:
-    """Learn the roles' stories while the block runs; without any nothing is loaded for them.
-
-    Raises:
-        SettingsError: what the embedding's settings name is not there.
-    """
-    libraries = stories_of(roles)
-    if not libraries:
-        yield no_stories
-        return
-    embedder = make_embedder(settings.embedding, settings.data_dir)
-    stories = await _plug("bot.storage.stories", "stories_in")(database)
-    learning = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
-    try:
-        yield StoryFinder(embedder, stories, libraries).find
-    finally:
-        await cancelled([learning])
-        await embedder.close()
-
-
-def stories_of(roles: Mapping[str, Role]) -> dict[str, Sequence[str]]:
-    """The stories of each preset that has some, and a place in its persona for them."""
-    return {
-        name: role.stories
-        for name, role in roles.items()
-        if role.stories and searches_of(role.preset, "")
-    }
-
-
-def presets_folder(settings: Settings) -> Path:
-    """The folder that was set, or ./presets, or what came with the package."""
-    if settings.presets_dir is not None:
-        return settings.presets_dir
-    own = Path("presets")
-    return own if own.is_dir() else SHIPPED_PRESETS
-
-
-def make_backends(
-    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
-) -> dict[str, Backend]:
-    """One backend for each provider that a preset names.
-
-    Raises:
-        SettingsError: a preset's provider is not set up, or would not understand its parameters;
-            the text names all of it.
-    """
-    backends: dict[str, Backend] = {}
-    problems: list[str] = []
-    for preset in presets.values():
-        for name in _providers_of(preset):
-            provider = settings.providers.get(name)
-            if provider is None:
-                raise SettingsError(
-                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
-                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
-                )
-            if name not in backends:
-                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
-        wrong = parameter_problems(settings.providers[preset.provider], preset.parameters)
-        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
-    if problems:
-        raise PresetError("\n".join(problems))
-    return backends
-
-
-def _providers_of(preset: Preset) -> list[str]:
-    summing = preset.summary.provider if preset.summary else None
-    return [preset.provider, *([summing] if summing else [])]
-
-
-def make_platforms(
-    settings: Settings,
-    complete: Callable[[str], Sequence[str]] = lambda _: (),
-    clock: Clock | None = None,
-) -> Sequence[Platform]:
-    """One platform for each token; `complete` suggests names of presets while somebody types."""
-    clock = clock or SystemClock()
-    platforms: list[Platform] = []
-    if settings.discord.token:
-        make = _plug("bot.platforms.discord", "DiscordPlatform")
-
-        def suggest(
-            _command: str, _action: str | None, _option: str, partial: str
-        ) -> Sequence[str]:
-            return complete(partial)
-
-        platforms.append(make(settings.discord, commands=COMMANDS, complete=suggest, clock=clock))
-    if settings.telegram.token:
-        make = _plug("bot.platforms.telegram", "TelegramPlatform")
-        platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
-    return platforms
-
-
-def _plug(module: str, name: str) -> Any:
-    """Load a platform only where it is used: its library takes up to a second to import."""
-    return getattr(import_module(module), name)
 
 
 def _owner(settings: Settings) -> str:

@@ -72,7 +72,7 @@ def described(preset: Preset, card: Card) -> str:
     book = preset.book
     facts = {
         "name": card.name,
-        "plays as": preset.role_name or preset.name,
+        "plays as": preset.plays_as,
         "card": f"{card.spec.value.upper()} {card.character_version}".rstrip(),
         "by": card.creator,
         "tags": ", ".join(card.tags),
@@ -89,7 +89,7 @@ def _as_card(preset: Preset) -> dict[str, object]:
         f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
     ]
     fields: dict[str, object] = {
-        "name": preset.role_name or preset.name,
+        "name": preset.plays_as,
         "description": preset.persona or "",
         "personality": "",
         "scenario": "",

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.app import make_backends, make_platforms, presets_folder, stories_of
 from bot.backends import models
 from bot.backends.embedders import make_embedder
 from bot.backends.measuring import measure
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
+from bot.plugs import make_backends, make_platforms, presets_folder, stories_of
 from bot.ports import Backend, Platform
 from bot.prompting.compose import template_of
 from bot.prompting.preset import Preset
@@ -26,7 +26,7 @@ async def check(settings: Settings, tell: Tell) -> bool:
     """Tell one line for each thing; True when all of them are well."""
     results = [_no_typos(tell)]
 
-    async def look(name: str, at: Awaitable[str]) -> None:
+    async def look(name: str, at: Awaitable[str]) -> bool:
         try:
             tell(f"ok     {name}: {await at}")
             results.append(True)
@@ -34,13 +34,14 @@ async def check(settings: Settings, tell: Tell) -> bool:
             for line in str(error).splitlines():
                 tell(f"WRONG  {name}: {line}")
             results.append(False)
+        return results[-1]
 
-    await look("presets", _presets(settings))
+    presets_are_well = await look("presets", _presets(settings))
     await look("database", _database(settings))
     await look("coordinator", _coordinator(settings))
     for platform in make_platforms(settings):
         await look(platform.name, _platform(platform))
-    if all(results):  # without presets nobody knows what is wanted
+    if presets_are_well:  # without them nobody knows what is wanted
         if stories_of(load_roles(presets_folder(settings))):
             await look("embedding", _embedding(settings))
         async with Renderer() as renderer:

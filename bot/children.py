@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 _LONGEST_PAUSE_SECONDS = 10.0
-_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
+LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
@@ -160,7 +160,7 @@ async def supervised(
 def private_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
     """A folder that only we can enter, with a path short enough for a socket in it."""
     folder = tempfile.TemporaryDirectory(prefix="troupe-")
-    if len(os.fsencode(folder.name)) > _LONGEST_SOCKET_PATH - len(socket_name) - 1:
+    if len(os.fsencode(folder.name)) > LONGEST_SOCKET_PATH - len(socket_name) - 1:
         folder.cleanup()
         return tempfile.TemporaryDirectory(prefix="troupe-", dir="/tmp")
     return folder

@@ -52,7 +52,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
-        memories: Sequence[Remembers] = (),
+        memories: Sequence[Remembers],
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations

@@ -1,4 +1,4 @@
-"""What a text means, as numbers; at once and without a server, for the library and small rooms."""
+"""What a text means, as numbers, by a small model in this process: no server, no waiting."""
 
 import threading
 from collections.abc import Callable, Sequence

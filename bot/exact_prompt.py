@@ -15,6 +15,8 @@ import msgspec
 from bot.backends import models
 from bot.backends.completions import parameters, to_wire
 from bot.backends.gguf import read_tokens
+from bot.backends.local_images import marked
+from bot.backends.sampling import stops
 from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError
@@ -72,8 +74,8 @@ class ExactPrompts:
     async def _rendered(self, prompt: Prompt, provider: ProviderSettings) -> _Written:
         file = models.find(prompt.model, provider, self._settings.data_dir)
         own = await asyncio.to_thread(template_in, file)
-        rendered = await self._renderer.render(prompt.messages, prompt.template, own)
-        stop = list(dict.fromkeys([*prompt.stop, *rendered.stop]))
+        rendered = await self._renderer.render(marked(prompt.messages), prompt.template, own)
+        stop = list(dict.fromkeys([*stops(prompt), *rendered.stop]))
         limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
         head = {
             "template": f"{named(prompt.template, own)}; {_READ_PLAINLY}{_dated(prompt, own)}",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bot.backends import devices, hub, machine, models
-from bot.backends.model_facts import Facts, read_facts
+from bot.backends.model_facts import PROJECTOR, Facts, read_facts
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings, read_settings
 
@@ -67,17 +67,26 @@ def show_model(
 
 def _tell_facts(model: Path) -> None:
     facts = read_facts(model)
-    kind = (facts.architecture, _count(facts.parameters), facts.quantization)
-    for name, value in {
+    kind = " ".join(
+        filter(None, (facts.architecture, _count(facts.parameters), facts.quantization))
+    )
+    told = {
         "name": facts.name or model.stem,
         "sha256": models.hash_of(model),
         "licence": facts.licence or "not said in the file; look at where it comes from",
-        "template": facts.template,
-        "kind": " ".join(filter(None, kind)),
-        "context": f"{facts.context_tokens} tokens at most",
-        "memory": "; ".join(_memory(facts, _local())),
-        "devices": "; ".join(devices.seen()) or "the engine that comes with Troupe does not run",
-    }.items():
+    }
+    if facts.is_projector:
+        told |= {"kind": kind, "use": PROJECTOR}
+    else:
+        told |= {
+            "template": facts.template,
+            "kind": kind,
+            "context": f"{facts.context_tokens} tokens at most",
+            "memory": "; ".join(_memory(facts, _local())),
+            "devices": "; ".join(devices.seen())
+            or "the engine that comes with Troupe does not run",
+        }
+    for name, value in told.items():
         _tell(f"  {name:<9} {value}")
 
 

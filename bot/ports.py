@@ -216,6 +216,8 @@ class Embedder(Protocol):
 
 
 # --- what is kept ----------------------------------------------------------------------------
+#
+# All of it raises `StoreError` while the store is away.
 
 
 class Inbox(Intake, Protocol):
@@ -227,13 +229,15 @@ class Inbox(Intake, Protocol):
 
 
 class Conversations(Protocol):
-    """Histories, and who may walk them. All but `claim` raise `Fenced` for an outdated claim."""
+    """Histories, and who may walk them. What takes a claim raises `Fenced` if it is outdated."""
 
     async def claim(self, conversation: str, owner: str, lease_seconds: float) -> Claim | None:
         """Take a conversation and fence whoever had it; None while somebody else's lease runs."""
         ...
 
-    async def renew(self, claim: Claim, lease_seconds: float) -> None: ...
+    async def renew(self, claim: Claim, lease_seconds: float) -> None:
+        """Hold it for so long from now on."""
+        ...
 
     async def let_go(self, owner: str) -> None:
         """Give back everything that this owner held in an earlier life."""
@@ -251,7 +255,9 @@ class Conversations(Protocol):
         """Take back the count of `next`: the process stops on purpose, nobody is to blame."""
         ...
 
-    async def recall(self, conversation: str, max_turns: int) -> Session: ...
+    async def recall(self, conversation: str, max_turns: int) -> Session:
+        """The newest turns of the session that runs now."""
+        ...
 
     async def forget(self, claim: Claim) -> int:
         """Delete everything said in a conversation, in all its sessions; gives its turns."""
@@ -283,7 +289,7 @@ class Conversations(Protocol):
 
 
 class Outbox(Protocol):
-    """What is to be said, strictly in order within a lane."""
+    """What is to be said, strictly in order within a lane. `not_before` is in Unix seconds."""
 
     async def lanes(self, limit: int) -> Sequence[str]:
         """Lanes whose first unsent row is due."""
@@ -297,15 +303,21 @@ class Outbox(Protocol):
         """
         ...
 
-    async def sent(self, row: OutboxRow, external_id: str | None) -> None: ...
+    async def sent(self, row: OutboxRow, external_id: str | None) -> None:
+        """It is done; `external_id` is the message that it became, None for a change of one."""
+        ...
 
-    async def unknown(self, row: OutboxRow, not_before: float) -> None: ...
+    async def unknown(self, row: OutboxRow, not_before: float) -> None:
+        """Nobody knows whether it arrived: reconcile it then."""
+        ...
 
     async def again(self, row: OutboxRow, not_before: float) -> None:
         """Nothing arrived for certain: send it later."""
         ...
 
-    async def dead(self, row: OutboxRow, why: str) -> None: ...
+    async def dead(self, row: OutboxRow, why: str) -> None:
+        """The platform refused it for good: what stands behind it in its lane goes on."""
+        ...
 
     async def external_id(self, row_id: int) -> str | None:
         """The message that a row became; None until then. Raises `Refused` if it never will."""
@@ -346,7 +358,9 @@ class Receipts(Protocol):
         """Those of the last message that was answered: one for each character that did."""
         ...
 
-    async def find(self, number: int) -> Receipt | None: ...
+    async def find(self, number: int) -> Receipt | None:
+        """None: there never was one, or it was forgotten since."""
+        ...
 
 
 class Summaries(Protocol):
@@ -375,7 +389,9 @@ class PresetVersions(Protocol):
         """
         ...
 
-    async def newest(self, name: str) -> Edition | None: ...
+    async def newest(self, name: str) -> Edition | None:
+        """None: the service never started with a preset of this name."""
+        ...
 
 
 class Stories(Protocol):
@@ -427,7 +443,9 @@ class Coordinator(Protocol):
         """Keep what this owner holds; a key that it lost stays lost."""
         ...
 
-    async def done(self, queue: str, key: str, owner: str) -> None: ...
+    async def done(self, queue: str, key: str, owner: str) -> None:
+        """Give a key back; only who holds it can."""
+        ...
 
     async def reap(self, queue: str) -> int:
         """Make keys with an expired lease ready again; gives their number."""

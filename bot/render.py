@@ -86,6 +86,7 @@ async def template_prompt(word: str, messages: Sequence[Message], view: View) ->
 
 
 def as_messages(messages: Sequence[Message]) -> str:
+    """Strict JSON, without what is empty."""
     shown = [msgspec.to_builtins(each) for each in messages]
     plain = [
         {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
@@ -139,7 +140,7 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         scopes=(_HERE.lane,),
     )
     session = Session(1, turns)
-    return compose(preset, session, incoming, bot_name=preset.name)
+    return compose(preset, session, incoming)
 
 
 def _speaker(message: Message) -> Person:

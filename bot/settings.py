@@ -57,23 +57,30 @@ class Part(BaseModel):
 
 
 class TelegramSettings(Part):
+    """How we are on Telegram; without a token we are not."""
+
     token: SecretStr | None = None
     api_base: str = "https://api.telegram.org"
     poll_seconds: int = Field(30, ge=0, le=50)
 
 
 class DiscordSettings(Part):
+    """How we are on Discord; without a token we are not."""
+
     token: SecretStr | None = None
     api_base: str = "https://discord.com/api/v10"
     gateway_url: str | None = None  # unset: discord.py's own
 
 
 class ProviderSettings(Part):
+    """One service or engine that models answer through; its id is a preset's `provider`."""
+
     kind: Literal["openai", "llama_cpp", "echo"] = "openai"
     base_url: str | None = None
     api_key: SecretStr | None = None
     model: str | None = None  # what a preset's model "default" stands for
     model_path: Path | None = None
+    projector_path: Path | None = None  # a second GGUF, with which that model sees images
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = "auto"
     context_tokens: int = Field(4096, ge=256)  # of each conversation
     parallel: int = Field(2, ge=1, le=64)  # conversations that are answered at once
@@ -115,6 +122,8 @@ class DeliverySettings(Part):
 
 
 class ConsoleSettings(Part):
+    """Where health and metrics are served."""
+
     host: str = "127.0.0.1"
     port: int = Field(8710, ge=0, le=65535)  # 0: any free port
 

@@ -110,7 +110,7 @@ class Speaking:
         line = talk.ensemble.line(cast, talk.company, limits.speaker_line)
         async with self._showing.live(talk.claim, talk.heard, len(said.parts)) as live:
             fitted = await self._fitted(preset, talk)
-            show = announcing(line, live.feed if preset.stream else _show_nothing)
+            show = opening_with(line, live.feed if preset.stream else _show_nothing)
             queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
             written = await write(backend, fitted.prompt, show, live.announce, self._clock)
         _check(written, preset)
@@ -128,7 +128,6 @@ class Speaking:
             preset,
             talk.session,
             incoming,
-            bot_name=preset.name,
             company=talk.company,
             answers=tuple(talk.said.turns),
             personas=talk.personas,
@@ -165,7 +164,7 @@ class _Talk:
     said: Answers = field(default_factory=Answers)
 
 
-def announcing(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
+def opening_with(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
     """Show a line once, just before the first words."""
     waiting = [line]
 

@@ -10,7 +10,7 @@ import pytest
 from bot.backends import models
 from bot.check import check
 from bot.settings import read_settings
-from tests.backends import tiny_gguf
+from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
@@ -63,6 +63,7 @@ async def test_a_misspelt_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
         "settings: TROUPE_DISCORD_TOKEN is no setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
     ]
+    assert lines[-1] == "ok     provider echo: an echo"  # what else there is was looked at, too
 
 
 async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:
@@ -91,6 +92,14 @@ async def test_an_installed_file_that_is_no_model_is_wrong(folder: Path) -> None
     assert not well
     [line] = wrong(lines)
     assert line.startswith("model half: data/models/half.gguf cannot be read as a GGUF file")
+
+
+async def test_an_installed_projector_is_not_tried_as_a_model(folder: Path) -> None:
+    models.folder(folder / "data").mkdir(parents=True)
+    toy_projector.write(models.folder(folder / "data") / "mmproj.gguf")
+    well, lines = await looked()
+    assert well
+    assert lines[-1].startswith("ok     model mmproj: no model but a projector")
 
 
 @pytest.mark.service

@@ -14,7 +14,7 @@ from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets import edition, load_presets
 from bot.storage.database import opened
 from bot.storage.versions import SqlPresetVersions
-from tests.backends import tiny_gguf
+from tests.backends import tiny_gguf, toy_projector
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -59,6 +59,14 @@ def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.Mon
     assert "CONTEXT_TOKENS is more than its 512" in told
     assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+
+
+def test_a_projector_is_told_from_a_model(folder: Path) -> None:
+    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
+
+    assert "kind      clip" in told
+    assert "use       no model but a projector: PROJECTOR_PATH names it" in told
+    assert "memory" not in told
 
 
 @pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])

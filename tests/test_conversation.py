@@ -304,6 +304,12 @@ async def test_an_answer_interrupted_before_its_first_letter_is_no_answer(
     assert await stage.history() == []
 
 
+async def test_what_no_database_keeps_is_taken_out_of_an_answer(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["one\0", "\0two"]))
+    await stage.talk("hello")
+    assert stage.texts == ["onetwo"]
+
+
 async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["  \n "]))
     await stage.talk("hello")

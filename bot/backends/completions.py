@@ -1,5 +1,6 @@
 """OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ import msgspec
 
 from bot.backends import faults
 from bot.backends.faults import Endpoint, Fault
-from bot.backends.sampling import TEMPLATES
+from bot.backends.sampling import TEMPLATES, stops
 from bot.backends.sse import EventStream, EventTooLong
 from bot.backends.stopping import StopStrings
 from bot.backends.thoughts import ANY, Cut, Thinking, Thoughts
@@ -38,8 +39,8 @@ def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
         given = body.get(name)
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
-    if prompt.stop:
-        body["stop"] = prompt.stop[:_MAX_STOPS]  # the others are found in the answer
+    if stop := stops(prompt):
+        body["stop"] = stop[:_MAX_STOPS]  # the others are found in the answer
     messages = [
         {"role": each.role, "content": _content(each), **(_named(each.name) if names else {})}
         for each in prompt.messages
@@ -172,12 +173,7 @@ class Reading:
         """Append what it says to `text`, what it thinks to `thought`; True if it did something."""
         if not data.strip():
             return False
-        try:
-            chunk = _decode_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
-        if chunk.error:
-            raise faults.from_event(self._endpoint, self._model, data, self._now)
+        chunk = self._decoded(data)
         if chunk.usage:
             self.usage = chunk.usage.counted()
         if not chunk.choices or self.reason is not None:
@@ -195,6 +191,19 @@ class Reading:
         if choice.finish_reason:
             self.reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
         return bool(said or delta.thinks() or choice.finish_reason)
+
+    def _decoded(self, data: bytes) -> "_Chunk":
+        """Read an event; raises `Fault` for one that is an error or no chunk."""
+        try:
+            data, chunk = _read_chunk(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
+        if chunk.error:
+            raise faults.from_event(self._endpoint, self._model, data, self._now)
+        if chunk.choices is None and chunk.usage is None and (own := _decode_own_words(data)):
+            self.done = own.stop  # no [DONE] follows
+            return own.as_openai()
+        return chunk
 
     def _say(self, cut: Cut, text: list[str], thought: list[str]) -> None:
         thought.append(cut.thought)
@@ -264,4 +273,50 @@ class _Chunk(msgspec.Struct):
     error: object = None
 
 
+class _Timings(msgspec.Struct):
+    cache_n: int = 0
+
+
+class _OwnWords(msgspec.Struct):
+    """A chunk as llama.cpp's server says it where it reads images: not in OpenAI's form."""
+
+    content: str
+    stop: bool
+    stop_type: str = ""  # "limit", or what else ended the answer
+    tokens_evaluated: int = 0
+    tokens_predicted: int = 0
+    timings: _Timings = msgspec.field(default_factory=_Timings)
+
+    def as_openai(self) -> _Chunk:
+        if not self.stop:
+            return _Chunk([_Choice(text=self.content)])
+        reason = "length" if self.stop_type == "limit" else "stop"
+        cached = _PromptDetails(self.timings.cache_n)
+        usage = _Usage(self.tokens_evaluated, self.tokens_predicted, cached)
+        return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
+
+
+def _decode_own_words(data: bytes) -> _OwnWords | None:
+    try:
+        return _own_words(data)
+    except msgspec.DecodeError:
+        return None  # some services send chunks with nothing in them
+
+
+def _read_chunk(data: bytes) -> tuple[bytes, _Chunk]:
+    """Read an event, if need be mended, and give both."""
+    try:
+        return data, _decode_chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        data = _with_whole_signs(data)
+        return data, _decode_chunk(data)
+
+
+def _with_whole_signs(data: bytes) -> bytes:
+    """Put U+FFFD for half a character: a server that counts bytes or UTF-16 cuts emoji in two."""
+    text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_own_words = msgspec.json.Decoder(_OwnWords).decode

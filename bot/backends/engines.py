@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from importlib import import_module  # noqa: TID251 # the plug registry of the engines
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
+
+IMAGE: Final = "\ufffc"  # Unicode's own sign for an object in a text
 
 
 class EngineFailed(Exception):
@@ -36,6 +38,8 @@ class Question:
     place: int | None = None  # None: any
     own: bool = False  # the place holds only this conversation: a gap in it may be closed
     shown: Sequence[str] = ()  # control tokens that must come as text
+    text: str = ""  # with images, instead of the ids: `IMAGE` stands for each of them, in order
+    images: Sequence[str] = ()  # in base64
 
 
 class Engine(Protocol):
@@ -109,6 +113,7 @@ class Start:
     settings: ProviderSettings
     data_dir: Path  # for its log
     states: Path  # the folder of saved places
+    projector: Path | None = None  # with it, the model sees images
 
 
 # The folder of states exists. Raises `ChildFailed` or `SettingsError` when it does not start.
@@ -134,18 +139,31 @@ _ENGINES = {
 }
 
 
+def chosen(settings: ProviderSettings) -> str | None:
+    """The word of the engine that these settings stand for; None if it is not installed."""
+    wanted = settings.engine
+    return next((name for name in _installed() if wanted in {"auto", name}), None)
+
+
 def running(start: Start) -> AbstractAsyncContextManager[Engine]:
     """Keep the engine that the settings ask for up, for the length of the block.
 
     Raises:
         SettingsError: it is not installed; the text says what to do.
     """
-    wanted = start.settings.engine
-    installed = [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
-    for name in installed:
-        if wanted in {"auto", name}:
-            run: Running = import_module(_ENGINES[name].module).running
-            return run(start)
+    name = chosen(start.settings)
+    if name is None:
+        raise _not_installed(start)
+    run: Running = import_module(_ENGINES[name].module).running
+    return run(start)
+
+
+def _installed() -> list[str]:
+    return [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
+
+
+def _not_installed(start: Start) -> SettingsError:
+    wanted, installed = start.settings.engine, _installed()
     setting = f"TROUPE_PROVIDERS__{start.provider.upper()}__"
     missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
     otherwise = (
@@ -154,4 +172,4 @@ def running(start: Start) -> AbstractAsyncContextManager[Engine]:
         else f"set {setting}KIND=openai and {setting}BASE_URL to a server that has a model"
     )
     remedy = _ENGINES[missing].remedy
-    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {otherwise}")
+    return SettingsError(f"the engine {missing} is not installed: {remedy}; or {otherwise}")

@@ -17,6 +17,10 @@ _TOO_LONG = re.compile(
 )
 _OUT_OF_MONEY = re.compile(rb"insufficient_quota|insufficient balance", re.IGNORECASE)
 
+_UNREADABLE_IMAGE = re.compile(
+    rb"failed to load image|image_parse_error|invalid_image|invalid_base64", re.IGNORECASE
+)
+
 _BUSY = "The model is busy right now. Please try again in a moment."
 _MISCONFIGURED = "The model is not set up correctly; an operator has to mend it."
 _TOO_LONG_NOTICE = (
@@ -85,6 +89,8 @@ def from_status(
         case 400 | 413 | 422 if _TOO_LONG.search(body):
             what = f"finds the prompt too long for {model!r} ({status}); lower max_input_tokens"
             return Fault(f"{endpoint} {what}", notice=_TOO_LONG_NOTICE, ill=False)
+        case 400 if _UNREADABLE_IMAGE.search(body):
+            what = "cannot read an image of the prompt (400); is it whole? Mend it in the preset"
         case _ if status < HTTPStatus.BAD_REQUEST:
             what = f"sends us elsewhere ({status}); correct {endpoint.setting('BASE_URL')}"
         case _:

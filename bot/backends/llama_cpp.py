@@ -12,10 +12,11 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.backends import models
-from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.backends.engines import Engine, EngineFailed, Question, Start, chosen, running
 from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
 from bot.backends.llama_tokens import Tokenizer
+from bot.backends.local_images import check_all_stand, encoded, marked, tokens_of_images
 from bot.backends.places import Places
 from bot.backends.sampling import output_limit, stops, to_sampling
 from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, folder, forget_saved
@@ -32,7 +33,6 @@ _NOTICE = "The model on this machine cannot be used; an operator has to mend it.
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
 _MOST_COUNTED = 256
 _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
-_BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
 
 
 class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
@@ -59,25 +59,23 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
         model = await self._model(prompt.model)
-        if any(message.images for message in prompt.messages):
-            what = f"{model.path.stem} cannot see images; take them out of the preset"
-            raise BackendUnavailable(what, _BLIND_NOTICE)
+        images = encoded(prompt, model.path.stem, sees=model.sees)
         rendered = await self._rendered(prompt, model)
         with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for waiting in model.line.until_called(ticket):
                 yield waiting
-            async with aclosing(self._answer(model, prompt, rendered)) as pieces:
+            async with aclosing(self._answer(model, prompt, rendered, images)) as pieces:
                 async for piece in pieces:
                     yield piece
 
     async def _answer(
-        self, model: "_Model", prompt: Prompt, rendered: Rendered
+        self, model: "_Model", prompt: Prompt, rendered: Rendered, images: Sequence[str]
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
             try:
-                async with aclosing(model.answer(prompt, rendered)) as pieces:
+                async with aclosing(model.answer(prompt, rendered, images)) as pieces:
                     async for piece in pieces:
                         yield piece
             except BackendUnavailable:
@@ -93,7 +91,8 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
     @override
     async def check(self) -> str:
         model = await self._model("default")
-        return f"{model.path.stem} on this machine"
+        seeing = f", seeing through {model.projector.stem}" if model.projector else ""
+        return f"{model.path.stem} on this machine{seeing}"
 
     @override
     async def close(self) -> None:
@@ -118,7 +117,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         if len(self._counted) >= _MOST_COUNTED:
             self._counted.clear()
         self._counted[prompt.conversation] = prompt, rendered
-        return len(await model.ids(rendered))
+        return len(await model.ids(rendered)) + tokens_of_images(prompt)
 
     @override
     async def room(self, prompt: Prompt) -> int | None:
@@ -146,8 +145,9 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         counted, rendered = self._counted.pop(prompt.conversation, (None, None))
         if counted is prompt and rendered is not None:
             return rendered
+        messages = marked(prompt.messages) if model.sees else prompt.messages
         try:
-            return await self._renderer.render(prompt.messages, prompt.template, model.template)
+            return await self._renderer.render(messages, prompt.template, model.template)
         except TemplateError as error:
             what = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
@@ -161,12 +161,17 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
             path = models.find(word, self._settings, self._data_dir)
             async with self._one_start_at_a_time:
                 if path not in self._models:
-                    start = Start(path, self._name, self._settings, self._data_dir, self._states)
+                    start = self._start(path)
                     self._models[path] = await self._open.enter_async_context(_loaded(start))
             await self._models[path].engine.wait_serving()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _NOTICE) from error
         return self._models[path]
+
+    def _start(self, path: Path) -> Start:
+        projector = models.projector_of(path, self._settings, self._data_dir)
+        given = (self._name, self._settings, self._data_dir, self._states)
+        return Start(path, *given, projector)
 
 
 def make(name: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer) -> Backend:
@@ -176,6 +181,7 @@ def make(name: str, settings: ProviderSettings, data_dir: Path, renderer: Render
 @dataclass(frozen=True, slots=True)
 class _Model:
     path: Path
+    engine_name: str  # by the setting's word
     engine: Engine
     template: OwnTemplate
     ends: tuple[str, ...]
@@ -183,6 +189,11 @@ class _Model:
     tokenizer: Tokenizer
     places: Places
     line: FairQueue
+    projector: Path | None
+
+    @property
+    def sees(self) -> bool:
+        return self.projector is not None
 
     async def ids(self, rendered: Rendered) -> list[int]:
         """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
@@ -199,26 +210,30 @@ class _Model:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
 
     async def answer(
-        self, prompt: Prompt, rendered: Rendered
+        self, prompt: Prompt, rendered: Rendered, images: Sequence[str]
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
         stop = self._stops(prompt, rendered)
         ends = self._ends(rendered) if self.thinking.words else stop
-        answer = self._answer(prompt, rendered, ends)
+        answer = self._answer(prompt, rendered, ends, images)
         thinking = opened_by(self.thinking, rendered.pieces)
         async with aclosing(separated(answer, thinking, stop)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def _answer(
-        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str]
+        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[Delta | Thought | Finish, None]:
-        shown, sampling, limit = self.thinking.words, to_sampling(prompt), output_limit(prompt)
+        sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
-        ids = await self.ids(rendered)
+        ids = await self.ids(rendered)  # with images: near enough to tell prompts apart
         try:
+            text = await self.tokenizer.text(rendered.pieces) if images else ""
+            check_all_stand(text, images, self.path.stem)
             async with self.places.seat(whose, ids) as seat:
-                question = Question(ids, ends, sampling, limit, seat.place, seat.own, shown)
+                own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
+                given = (seat.place, own, self.thinking.words, text, images)
+                question = Question(ids, ends, sampling, limit, *given)
                 async with aclosing(self.engine.generate(question)) as pieces:
                     async for piece in pieces:
                         yield piece
@@ -255,7 +270,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
         special = (*tokens.control.values(), *tokens.added.values())
         saved = SavedPlaces(
             start.states,
-            await asyncio.to_thread(fingerprint, start.model, engine.version),
+            await asyncio.to_thread(_written_by, start, engine.version),
             clock,
             limit_bytes=settings.saved_mib * 2**20,
             limit_seconds=settings.saved_days * 86_400,
@@ -263,6 +278,7 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
         await asyncio.to_thread(saved.open)
         yield _Model(
             start.model,
+            chosen(settings) or settings.engine,
             engine,
             OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
             tokens.ends,
@@ -270,4 +286,12 @@ async def _loaded(start: Start) -> AsyncIterator[_Model]:
             Tokenizer(engine, tokens),
             Places(engine, saved),
             FairQueue(engine.places, settings.most_waiting, clock),
+            start.projector,
         )
+
+
+def _written_by(start: Start, engine: str) -> str:
+    """What saved places belong to; what was seen through another projector is another thing."""
+    if start.projector is not None:
+        engine = f"{engine} {fingerprint(start.projector, engine)}"
+    return fingerprint(start.model, engine)

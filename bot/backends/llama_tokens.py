@@ -49,6 +49,22 @@ class Tokenizer:
             return [*habits.beginning, *ids]
         return ids
 
+    async def text(self, pieces: Sequence[Piece]) -> str:
+        """The same prompt for an engine that reads it in one go, control tokens everywhere.
+
+        Every word that could become one is broken in people's text.
+        """
+        habits = await self._learn()
+        ours = "".join(piece.text for piece in pieces if piece.trusted)
+        used = (word for word in self._tokens.added.values() if word.strip() and word in ours)
+        words = [*self._tokens.control.values(), *used]
+        text = "".join(
+            piece.text if piece.trusted else break_markers(piece.text, words) for piece in pieces
+        )
+        for token in habits.beginning:  # the engine puts it in front by itself
+            text = text.removeprefix(self._tokens.control.get(token, ""))
+        return text
+
     async def explain(self, pieces: Sequence[Piece]) -> list[Token]:
         """The same ids with what they stand for, and which of them are control tokens."""
         habits = await self._learn()

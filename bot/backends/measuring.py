@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bot.backends import machine
 from bot.backends.llama_cpp import LlamaCpp
-from bot.backends.model_facts import Facts, read_facts
+from bot.backends.model_facts import PROJECTOR, Facts, read_facts
 from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings
@@ -24,13 +24,19 @@ async def measure(
 ) -> str:
     """Load a model and ask it something; says in a few words how long that took.
 
+    A projector is only told from a model.
+
     Raises:
         SettingsError: the file is no model, or this machine has not the memory for it.
         BackendUnavailable: it does not start, or does not answer.
     """
     facts = read_facts(model)
+    if facts.is_projector:
+        return PROJECTOR
     _refuse_if_too_large(facts, settings)
-    chosen = settings.model_copy(update={"model_path": model, "parallel": 1})
+    chosen = settings.model_copy(
+        update={"model_path": model, "projector_path": None, "parallel": 1}
+    )
     backend = LlamaCpp(chosen, data_dir, renderer)
     try:
         begun = time.perf_counter()

@@ -9,6 +9,8 @@ from bot.backends.gguf import read_header
 from bot.settings import ProviderSettings
 from bot.templates.known import family_of
 
+PROJECTOR = "no model but a projector: PROJECTOR_PATH names it, for the model that it belongs to"
+
 _BYTES_OF_A_NUMBER = 2  # keys and values are kept in 16 bits
 _ENGINE_BYTES = 64 * 2**20  # measured: a server with SmolLM2 takes 63 MiB beside weights and cache
 _WORKING_SHARE = 0.1  # of the weights, for what is computed between the layers
@@ -34,6 +36,7 @@ class Facts:
     context_tokens: int  # that it was trained for
     weight_bytes: int
     bytes_for_each_token: int  # of a conversation, in the engine's memory
+    is_projector: bool  # no model, but what lets one see images
 
     def memory_bytes(self, settings: ProviderSettings) -> int:
         """What an engine takes that holds this model and all its conversations, about.
@@ -61,6 +64,7 @@ def read_facts(path: Path) -> Facts:
         context_tokens=_number(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_for_each_token=_bytes_for_each_token(values, architecture),
+        is_projector=architecture == "clip",
     )
 
 

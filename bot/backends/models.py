@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.backends.local_images import check_projector
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -115,6 +116,19 @@ def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
         remedy = get if path.name == DEFAULT_FILE else "`troupe model list` shows those there are"
         raise SettingsError(f"there is no model {path}; {remedy}")
     return path
+
+
+def projector_of(path: Path, settings: ProviderSettings, data_dir: Path) -> Path | None:
+    """Find what lets a model see images: the settings name it for the provider's own model only.
+
+    Raises:
+        SettingsError: there is no such file, or it is no projector.
+    """
+    if settings.projector_path is None or path != find("default", settings, data_dir):
+        return None
+    projector = settings.projector_path.expanduser()
+    check_projector(projector)
+    return projector
 
 
 def checked_name(word: str) -> str:

@@ -19,6 +19,7 @@ from bot.backends.completions import to_wire
 from bot.backends.connection import OpenAIConnection
 from bot.backends.counting import PromptCounter
 from bot.backends.faults import Endpoint
+from bot.backends.sampling import stops
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, Counts
@@ -58,7 +59,7 @@ class OpenAICompatible(Backend, Counts):
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
         model = self._model(prompt.model)
         body = to_wire(prompt, model, names=bool(self._settings.message_names))
-        request = Request("/chat/completions", body, model, prompt.stop)
+        request = Request("/chat/completions", body, model, stops(prompt))
         async with aclosing(self._answering.answer(request)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Finish):

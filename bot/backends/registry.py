@@ -9,7 +9,7 @@ from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
 
-from bot.backends import sampling
+from bot.backends import engines, sampling
 from bot.ports import Backend
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -41,4 +41,4 @@ def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, obje
     """
     if settings.kind != "llama_cpp":
         return []
-    return sampling.problems(parameters, settings.engine)
+    return sampling.problems(parameters, engines.chosen(settings) or settings.engine)

@@ -6,6 +6,7 @@ A process of its own, because an error in the native code ends whatever it happe
 import argparse
 import os
 import signal
+import sys
 from pathlib import Path
 
 import xllamacpp
@@ -24,6 +25,7 @@ def main() -> None:
     os.umask(0o077)  # what it saves is what people said
     params = xllamacpp.CommonParams()
     params.model.path = given.model
+    params.mmproj.path = given.projector
     params.model_alias = {"local"}
     params.hostnames = [given.socket]
     params.port = 0
@@ -35,7 +37,10 @@ def main() -> None:
     params.n_gpu_layers = layers_on(xllamacpp_devices.gpus(), given.gpu_layers)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.fit_params = False  # it loads everything twice to find settings that we give anyway
-    params.n_batch = params.n_ubatch = _BATCH_TOKENS
+    if given.projector:  # some models read an image in one batch or not at all
+        params.mmproj_use_gpu = params.n_gpu_layers > 0
+    else:
+        params.n_batch = params.n_ubatch = _BATCH_TOKENS
     params.cache_prompt = True
     params.slot_save_path = f"{given.states}/"
     # We keep the places ourselves: with its own cache the server would empty them behind our back,
@@ -47,7 +52,10 @@ def main() -> None:
     params.chat_template = "chatml"
     params.verbosity = _WARNINGS
     Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:  # llama.cpp has said why in the lines before
+        sys.exit(f"{error} (model {given.model}, projector {given.projector or 'none'})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     while True:
         signal.pause()
@@ -56,6 +64,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--projector", default="", help="a GGUF; with it, the model sees images")
     parser.add_argument("--socket", required=True)
     parser.add_argument("--key-file", required=True, help="holds the key that requests must carry")
     parser.add_argument("--states", required=True, help="the folder of saved places")

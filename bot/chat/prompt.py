@@ -10,6 +10,8 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """What somebody sees, as an address: it is never fetched here."""
+
     url: str  # a link or a `data:` URI
     detail: Literal["auto", "high", "low"] | None = None
 
@@ -83,6 +85,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """What an answer took, as the model tells it; 0 where it does not."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -9,7 +9,9 @@ from bot.chat.prompt import FinishReason, Prompt, Usage
 class Span:
     """Where a section stands in a prompt: whole messages, or a stretch of one."""
 
-    section: str  # "system", "lore", "pinned", "summary", "history", "stories", "quote", "newest"
+    # "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; and with the newest
+    # message "people", "quote", "post_history", "newest"
+    section: str
     message: int  # the first of them
     messages: int = 1
     chars: int | None = None  # of this one message, after what stands before in it; None: all
@@ -31,6 +33,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
+    """How long an answer took, by our own clock."""
+
     queued_seconds: float  # from the message to the question to the model
     first_word_seconds: float | None  # from there
     seconds: float  # from there to the end of the answer
@@ -38,6 +42,8 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
+    """What one answer was made of: enough to ask for it again."""
+
     preset: str
     preset_version: int | None
     provider: str

@@ -16,7 +16,6 @@ from bot.ports import Clock, Surface
 
 _PATIENCE_SECONDS = 2.0  # a wait up to this long is slept through; for more the outbox is told
 _CAREFUL_SECONDS = 3600.0  # after a refusal a chat's rate holds for everything
-_LONGEST_DEBT_SECONDS = 60.0  # platforms count by the minute and forget what is older
 _FORGET_AFTER = 10_000  # lanes whose clocks are kept at most
 
 
@@ -42,6 +41,7 @@ class Pace:
         return max(0.0, self._blocked_until.get(lane, now) - now)
 
     def count(self, lane: str, limits: Limits, now: float) -> None:
+        """Note a call that goes out now."""
         if limits.calls_per_minute is None:
             return
         self._earliest[lane] = (
@@ -51,6 +51,7 @@ class Pace:
             self._earliest = {key: at for key, at in self._earliest.items() if at > now}
 
     def block(self, lane: str, now: float, seconds: float) -> None:
+        """Keep away for so long, and to the rate for a while after."""
         self._blocked_until = {key: at for key, at in self._blocked_until.items() if at > now}
         self._blocked_until[lane] = max(self._blocked_until.get(lane, now), now + seconds)
         self._careful_until = {key: at for key, at in self._careful_until.items() if at > now}

@@ -130,7 +130,7 @@ def _lorebook(card: Card, source: str) -> Json | None:
 def _preset_name(name: str) -> str:
     """A name that a command and a file can bear, near to the card's."""
     plain = clean(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
-    return plain if name_problem(plain) is None else f"{plain} card"
+    return plain if name_problem(plain) is None else f"card {plain}"
 
 
 def _first_line(text: str) -> str:

@@ -12,10 +12,12 @@ from pathlib import PurePath
 from bot.errors import PresetError
 from bot.importers import cards_charx, cards_png
 from bot.importers.cards_json import MAX_FILE_BYTES, Json, dump, load
+from bot.prompting.fields import Fields
 
 __all__ = ["MAX_FILE_BYTES", "Card", "Container", "Spec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_MAX_NAME_CHARS = 1000
 _V2_BLANKS: Json = {
     "creator_notes": "",
     "system_prompt": "",
@@ -118,49 +120,31 @@ def _card(
     assets: Mapping[str, bytes] | None = None,
 ) -> Card:
     spec, fields = _spec_and_fields(content, source)
-
-    def text(key: str) -> str:
-        value = fields.get(key)
-        if value is None or isinstance(value, str):
-            return value or ""
-        raise PresetError(f"{source}: {key} must be a text, not {type(value).__name__}")
-
-    def texts(key: str) -> tuple[str, ...]:
-        value = fields.get(key)
-        if value is None:
-            return ()
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            return tuple(value)
-        raise PresetError(f"{source}: {key} must be a list of texts")
-
-    def part(key: str) -> Json | None:
-        value = fields.get(key)
-        if value is None or isinstance(value, dict):
-            return value
-        raise PresetError(f"{source}: {key} must be an object {{...}}")
-
-    if not text("name").strip():
+    read = Fields(fields, source)
+    if not read.text("name").strip():
         raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
+    if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
+        raise PresetError(f"{source}: its name is over {_MAX_NAME_CHARS} characters; shorten it")
     return Card(
         spec=spec,
         content=content,
-        name=text("name"),
-        nickname=text("nickname"),
-        description=text("description"),
-        personality=text("personality"),
-        scenario=text("scenario"),
-        first_mes=text("first_mes"),
-        mes_example=text("mes_example"),
-        creator_notes=text("creator_notes"),
-        system_prompt=text("system_prompt"),
-        post_history_instructions=text("post_history_instructions"),
-        creator=text("creator"),
-        character_version=text("character_version"),
-        alternate_greetings=texts("alternate_greetings"),
-        group_only_greetings=texts("group_only_greetings"),
-        tags=texts("tags"),
-        character_book=part("character_book"),
-        extensions=part("extensions") or {},
+        name=read.text("name"),
+        nickname=read.text("nickname"),
+        description=read.text("description"),
+        personality=read.text("personality"),
+        scenario=read.text("scenario"),
+        first_mes=read.text("first_mes"),
+        mes_example=read.text("mes_example"),
+        creator_notes=read.text("creator_notes"),
+        system_prompt=read.text("system_prompt"),
+        post_history_instructions=read.text("post_history_instructions"),
+        creator=read.text("creator"),
+        character_version=read.text("character_version"),
+        alternate_greetings=read.texts("alternate_greetings"),
+        group_only_greetings=read.texts("group_only_greetings"),
+        tags=read.texts("tags"),
+        character_book=read.part("character_book"),
+        extensions=read.part("extensions") or {},
         older=older,
         image=image,
         assets=assets or {},

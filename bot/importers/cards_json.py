@@ -1,6 +1,7 @@
 """A card's JSON, read without trusting it: one object, no bombs of depth, no half surrogates."""
 
 import json
+import math
 from typing import NoReturn
 
 from bot.errors import PresetError
@@ -18,7 +19,7 @@ def load(data: bytes, source: str) -> Json:
     except UnicodeDecodeError:
         raise PresetError(f"{source}: the card's text is not UTF-8; export it anew") from None
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise _too_deep(source) from None
     except ValueError as error:
@@ -39,6 +40,7 @@ def load(data: bytes, source: str) -> Json:
 
 
 def dump(content: Json, *, indent: int | None = None) -> bytes:
+    """Raise UnicodeEncodeError for half of a surrogate pair."""
     text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
     return text.encode()
 
@@ -67,6 +69,10 @@ def _too_deep(source: str) -> PresetError:
         f"{source}: the card nests brackets deeper than {_MAX_DEPTH}; no program needs that, so"
         " get the card from somebody you trust"
     )
+
+
+def _finite(word: str) -> float:
+    return float(word) if math.isfinite(float(word)) else _refuse(word)
 
 
 def _refuse(word: str) -> NoReturn:

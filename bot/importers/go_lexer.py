@@ -54,6 +54,8 @@ def unquote(literal: str) -> str:
 
 
 class Lexer:
+    """Goes once through a source; a mistake in it is a TemplateError with its line."""
+
     def __init__(self, source: str) -> None:
         self._source = source
         self._place = 0

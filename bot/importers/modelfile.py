@@ -9,7 +9,8 @@ from bot.errors import PresetError
 from bot.importers.go_to_jinja import jinja_from_go
 from bot.importers.modelfile_text import Command, Modelfile, parse_modelfile
 from bot.importers.role_templates import role_templates
-from bot.prompting.presets import DEFAULT_MODEL, Preset, preset_from
+from bot.prompting.preset import DEFAULT_MODEL, Preset
+from bot.prompting.presets import preset_from
 from bot.templates import JinjaTemplate, StringTemplate
 
 __all__ = [

@@ -22,6 +22,8 @@ _PARAMETER_SIGNS = _LETTERS | frozenset("0123456789_")
 
 
 class Command(NamedTuple):
+    """One instruction of a Modelfile; as a text it is the line that ollama would write."""
+
     name: str  # ollama's: FROM is `model`, a PARAMETER goes by its own name
     args: str
 
@@ -41,6 +43,8 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Modelfile:
+    """Its commands in the order of the file."""
+
     commands: list[Command]
 
     @property

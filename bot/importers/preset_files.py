@@ -13,7 +13,8 @@ from bot.importers.sillytavern import (
     preset_from_instruct,
 )
 from bot.prompting.commented_json import JsonError, read_json
-from bot.prompting.presets import Preset, parse_preset, preset_from
+from bot.prompting.preset import Preset
+from bot.prompting.presets import parse_preset, preset_from
 
 _JSON_BEGINNINGS = ("{", "//", "/*")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -21,6 +22,8 @@ _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Imported:
+    """A preset, and what to tell whoever brought its file."""
+
     preset: Preset
     remarks: list[str]  # what the preset says differently from the file, or not at all
 

@@ -15,6 +15,8 @@ _SPEAKERS = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistan
 
 @dataclass(frozen=True, slots=True)
 class RoleTemplates:
+    """What was found, by the names that a preset has for them: `user_template` and so on."""
+
     templates: dict[str, str]
     exact: bool  # for every talk that begins with the user or a system text and takes turns
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from bot.errors import PresetError, TemplateError
 from bot.importers.role_templates import role_templates
+from bot.prompting.fields import Fields
 from bot.prompting.preset import DEFAULT_MODEL, Preset
 from bot.prompting.presets import preset_from
-from bot.prompting.story_string import parse_story
+from bot.prompting.story_string import parse_story_string
 from bot.templates import JinjaTemplate
 
-Fields = Mapping[str, object]
+Json = Mapping[str, object]
 
 _SEQUENCES = (
     "input_sequence", "output_sequence", "system_sequence", "first_output_sequence",
@@ -26,23 +27,26 @@ _NAMES = {"none": "not_add", "force": "default", "always": "add"}
 _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
-def is_instruct(data: Fields) -> bool:
+def is_instruct(data: Json) -> bool:
+    """Tell an instruct template by the two sequences that every one has."""
     return "input_sequence" in data and "output_sequence" in data
 
 
-def is_context(data: Fields) -> bool:
+def is_context(data: Json) -> bool:
+    """Tell a context template by its story_string."""
     return isinstance(data.get("story_string"), str)
 
 
 def preset_from_instruct(
-    data: Fields, source: str, name: str | None = None
+    data: Json, source: str, name: str | None = None
 ) -> tuple[Preset, list[str]]:
     """Give a preset whose prompts read as SillyTavern's, and what to say about it.
 
     Raises:
         PresetError: something in the template cannot be said here; the text names it.
     """
-    texts = {key: _text(data, key, source) for key in _SEQUENCES}
+    read = Fields(data, source)
+    texts = {key: read.text(key) for key in _SEQUENCES}
     for key, text in texts.items():
         if found := _MACRO.search(text):
             raise PresetError(
@@ -61,7 +65,7 @@ def preset_from_instruct(
             "name": name or _name(data, "instruct"),
             "provider": "local",
             "model": DEFAULT_MODEL,
-            "system": _text(data, "system_prompt", source).strip() or None,
+            "system": read.text("system_prompt").strip() or None,
             "macros": True,
             "user_name_in_message": _names(data),
             "stop_sequences": _stops(texts, data),
@@ -80,17 +84,16 @@ def preset_from_instruct(
 
 
 def preset_from_context(
-    data: Fields, source: str, name: str | None = None
+    data: Json, source: str, name: str | None = None
 ) -> tuple[Preset, list[str]]:
     """Give a preset whose system message is laid out as the `story_string` says.
 
     Raises:
         PresetError: the story_string uses what is unknown here; the text names it.
     """
-    written = _text(data, "story_string", source)
-    text, remarks = _without_control_tokens(written)
+    text, remarks = _without_control_tokens(Fields(data, source).text("story_string"))
     try:
-        parse_story(text)
+        parse_story_string(text)
     except TemplateError as error:
         raise PresetError(f"{source}: {error}") from None
     preset = preset_from(
@@ -162,7 +165,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _names(data: Fields) -> str:
+def _names(data: Json) -> str:
     behaviour = data.get("names_behavior")
     if isinstance(behaviour, str) and behaviour in _NAMES:
         return _NAMES[behaviour]
@@ -171,7 +174,7 @@ def _names(data: Fields) -> str:
     return "default" if data.get("names_force_groups", True) else "not_add"
 
 
-def _stops(texts: Mapping[str, str], data: Fields) -> Sequence[str]:
+def _stops(texts: Mapping[str, str], data: Json) -> Sequence[str]:
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"])
@@ -194,13 +197,6 @@ def _without_control_tokens(text: str) -> tuple[str, list[str]]:
     return kept, ["its control tokens are left out: the model's template writes them"]
 
 
-def _text(data: Fields, key: str, source: str) -> str:
-    value = data.get(key)
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise PresetError(f"{source}: {key} must be a text, not {type(value).__name__}")
-
-
-def _name(data: Fields, otherwise: str) -> str:
+def _name(data: Json, otherwise: str) -> str:
     name = data.get("name")
     return name if isinstance(name, str) and name else otherwise

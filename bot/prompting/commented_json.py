@@ -23,6 +23,8 @@ class JsonError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """What was read, and the line of every key."""
+
     value: object
     lines: dict[Path, int]
 

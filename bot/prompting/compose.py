@@ -1,14 +1,13 @@
 """From a preset, a history and a new message to a draft of the prompt: stable parts first.
 
-system -> the preset's own messages -> summary -> history -> what was found for the new message,
-what it quotes, and the message. A backend keeps the beginning of a prompt warm, so what changes
+system -> the preset's own messages -> summary -> history -> what the new message quotes, and the
+message. A backend keeps the beginning of a prompt warm, so what changes
 with every message comes last. A card's macros and lorebook are seen to at the end (staging.py);
 what of it all fits in is chosen afterwards (budget.py).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -20,7 +19,8 @@ from bot.prompting.instructions import instructions, persona_of_card
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import speakers, tagging
 from bot.prompting.persona import Filled, Story
-from bot.prompting.preset import Preset, PresetMessage
+from bot.prompting.preset import Preset
+from bot.prompting.preset_messages import PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.rounds import rounds
 from bot.prompting.scene import Room
@@ -39,11 +39,8 @@ def compose(
     session: Session,
     incoming: Incoming,
     *,
-    bot_name: str,
     company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
-    lore: Sequence[Part] = (),
-    found: Sequence[Part] = (),
     summary: Part | None = None,
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
@@ -51,16 +48,15 @@ def compose(
     """Make the draft that answers `incoming`.
 
     `company` names the characters of the room by their presets, `answers` is what others of them
-    have said to it already, `lore` stands behind the instructions, and `found` beside the newest
-    message. What another character said is a user's line for this one. `personas` says who people
-    are, by id; `stories` go where the persona wants them (instructions.py).
+    have said to it already: what another character said is a user's line for this one. `personas`
+    says who people are, by id; `stories` go where the persona wants them (instructions.py).
 
     Raises:
         UserError: the preset's prompter misses a value.
     """
     # A prompter's inputs are values that a person gave, whatever others have said to them.
     answers = () if preset.prompter else answers
-    room = _room(preset, session, incoming, answers, bot_name, company or {}, personas or {})
+    room = _room(preset, session, incoming, answers, company or {}, personas or {})
     # They are no lines of a room either; a name in front would spoil them.
     tagged = not preset.prompter and tagging(preset.user_name_in_message, room.turns, preset.name)
     before = len(room.turns) - len(answers)
@@ -76,11 +72,11 @@ def compose(
             pinned, history = [], ()
     draft = Draft(
         frame=_frame(room, tagged=tagged),
-        system=(*system, *map(_read, lore)),
+        system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=(*map(_read, found), *_part("quote", _quote(incoming, session), priority=1)),
+        context=tuple(_part("quote", _quote(incoming, session), priority=1)),
         newest=newest,
         stories=told.stories,
         left_out=_beyond_rounds(len(room.turns) - len(sent), preset),
@@ -113,17 +109,15 @@ def _room(
     session: Session,
     incoming: Incoming,
     answers: Sequence[Turn],
-    bot_name: str,
     company: Mapping[str, str],
     personas: Mapping[str, str],
 ) -> Room:
-    name = preset.role_name or bot_name
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**gone, **company, preset.name: name}
+    names = {**gone, **company, preset.name: preset.plays_as}
     people = speakers((turn.speaker for turn in turns if turn.speaker), names)
-    return Room(preset, session, incoming, turns, people, name, personas)
+    return Room(preset, session, incoming, turns, people, personas)
 
 
 def _frame(room: Room, *, tagged: bool) -> Prompt:
@@ -139,7 +133,7 @@ def _frame(room: Room, *, tagged: bool) -> Prompt:
         answers_as=labels.characters[preset.name] if tagged else None,
         speakers=labels.others(preset.name) if tagged else (),
         template=template_of(preset),
-        character=room.name,
+        character=preset.plays_as,
         asked_by=room.incoming.author.id,
     )
 
@@ -157,7 +151,6 @@ def _opening(
     told = instructions(
         preset,
         stories,
-        bot_name=room.name,
         user_name=room.speakers.people[room.incoming.author.id],
         newest=newest,
     )
@@ -207,13 +200,10 @@ def _beyond_rounds(turns: int, preset: Preset) -> tuple[Dropped, ...]:
     return (Dropped("history", "", why, turns),) if turns else ()
 
 
-_Text = TypeVar("_Text", Turn, Part)
-
-
-def _read(one: _Text) -> _Text:
-    """Give something that people wrote as people see it."""
-    seen = without_hidden_words(one.text)
-    return one if seen is one.text else replace(one, text=seen)
+def _read(turn: Turn) -> Turn:
+    """Give what somebody wrote as people see it."""
+    seen = without_hidden_words(turn.text)
+    return turn if seen is turn.text else replace(turn, text=seen)
 
 
 def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:

@@ -126,6 +126,7 @@ def units(messages: Iterable[Message], *, questions: Sequence[bool] = ()) -> tup
 
 
 def name_of(story: Story) -> str:
+    """What a receipt calls a story: its first line."""
     return story.text.partition("\n")[0]
 
 

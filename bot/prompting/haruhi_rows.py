@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bot.errors import CharacterError
+from bot.prompting.lookalikes import without_hidden_words
 
 Row: TypeAlias = Mapping[str, object]
 Floats: TypeAlias = Sequence[float]
@@ -121,10 +122,11 @@ def _first_column(rows: Iterable[Row]) -> str | None:
 
 
 def _text(row: Row) -> str:
+    """The text, without letters that models read and people do not see."""
     match row:
         case {"text": str(text)}:
-            return text
+            return without_hidden_words(text)
         case {"enc_text": str(encoded)}:
-            return decode_text(encoded)
+            return without_hidden_words(decode_text(encoded))
         case _:
             raise ValueError("it has neither 'text' nor 'enc_text'")

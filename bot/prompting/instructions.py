@@ -18,20 +18,18 @@ def instructions(
     preset: Preset,
     stories: Mapping[str, Sequence[Story]] | None,
     *,
-    bot_name: str,
     user_name: str,
     newest: str,
 ) -> Filled:
     """The system text, with the stories that stand in it; `stories` are by query of `searches_of`.
 
     A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
-    Without a `role_name` the persona stands as it is written, and `{{role}}` is the bot's name.
+    Without a `role_name` the persona stands as it is written, and `{{role}}` is the preset's name.
     `stories` None: there is no library. The stories given back read as they do in the text.
     """
     if preset.persona is None:
         return Filled(preset.system or "", ())
-    persona = parse_persona(preset.persona)
-    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
+    persona, shown = parse_persona(preset.persona), _plain(stories)
     if preset.role_name:
         played = roleplay_system(
             persona,
@@ -44,10 +42,9 @@ def instructions(
         )
     else:
         filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
-        played = replace(filled, text=with_names(filled.text, bot_name, user_name))
-    role_name = preset.role_name or bot_name
+        played = replace(filled, text=with_names(filled.text, preset.plays_as, user_name))
     told = [
-        replace(story, text=with_names(story.text.strip(), role_name, user_name))
+        replace(story, text=with_names(story.text.strip(), preset.plays_as, user_name))
         for story in played.stories
     ]
     text = "\n\n".join(part for part in (preset.system, played.text) if part)
@@ -58,10 +55,15 @@ def persona_of_card(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> Filled:
     """The persona with its stories in place; its names are macros, which are filled later."""
-    shown = None if stories is None else {query: _plain(told) for query, told in stories.items()}
     persona = parse_persona(preset.persona or "")
-    return fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
+    return fill(persona, _plain(stories), newest=newest, tokens=None, count=count_tokens)
 
 
-def _plain(stories: Sequence[Story]) -> list[Story]:
-    return [replace(story, text=without_brackets(story.text)) for story in stories]
+def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Story]] | None:
+    """The same stories as ChatHaruhi 3 writes dialogues."""
+    if stories is None:
+        return None
+    return {
+        query: [replace(story, text=without_brackets(story.text)) for story in found]
+        for query, found in stories.items()
+    }

@@ -5,9 +5,10 @@ import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
-from bot.prompting.lookalikes import invisible, mixes_scripts, script
+from bot.prompting.lookalikes import invisible, mixes_scripts, script, strikes
 
 MAX_LABEL_CHARS = 32
+_MAX_NAME_CHARS = 1000  # of a name that are looked at; platforms give a tenth
 _MOST_REMEMBERED = 4096  # names; the same few come with every message
 
 _MOST_MARKS = 2  # on one letter; more of them flood the lines above and below
@@ -43,8 +44,9 @@ def clean(name: str) -> str:
 
 @lru_cache(_MOST_REMEMBERED)
 def is_plain(name: str) -> bool:
-    """Tell whether `clean` leaves a name just as people see it, and in one script."""
-    return clean(name) == _plain(name) and not mixes_scripts(name)
+    """Tell whether `clean` leaves a name just as people see it, on one line and in one script."""
+    one_line = len(name.splitlines()) <= 1
+    return one_line and clean(name) == _plain(name) and not mixes_scripts(name)
 
 
 def marked(label: str, person_id: str, attempt: int = 0) -> str:
@@ -54,7 +56,7 @@ def marked(label: str, person_id: str, attempt: int = 0) -> str:
 
 
 def _plain(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).split())
+    return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
 
 
 def _stays(before: str, sign: str, after: str) -> bool:
@@ -64,9 +66,11 @@ def _stays(before: str, sign: str, after: str) -> bool:
         return script(before) == script(after) and script(before) in _JOINED_SCRIPTS
     if sign in _LINKS:
         return before.isalnum() and after.isalnum()
-    if invisible(sign):
+    if invisible(sign) or strikes(sign):
         return False
-    return sign in " .-" or unicodedata.category(sign)[0] in "LMN" or _is_picture(sign)
+    if unicodedata.category(sign)[0] == "M":
+        return unicodedata.category(before)[0] in "LMN"
+    return sign in " .-" or unicodedata.category(sign)[0] in "LN" or _is_picture(sign)
 
 
 def _is_picture(sign: str) -> bool:
@@ -82,7 +86,7 @@ def _without_floods(text: str) -> str:
 
 
 def _is_stacked(sign: str) -> bool:
-    return unicodedata.combining(sign) > 0 or unicodedata.category(sign) == "Me"
+    return unicodedata.combining(sign) > 0
 
 
 def _read_out(pictures: str) -> str:

@@ -10,6 +10,8 @@ _LATIN_TWINS = str.maketrans(
     "авекмнорстухіјѕԁһԛԝгѵӏ" + "αβεηικνορτυχϲϳγ" + "ıl10",
     "abekmhopctyxijsdhqwrvi" + "abenikvoptuxcjy" + "iiio",
 )
+# ɴᴏʀᴀ: small capitals are letters of their own to Unicode, and a font for names to people.
+_SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz")
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
 _SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
 _MOST_REMEMBERED = 4096
@@ -19,7 +21,9 @@ _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
     + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
 )
-_ABOVE_OR_BELOW = 200  # combining classes from here on decorate a letter; lower ones are spelling
+# Combining classes of marks that decorate a letter: through it, above and below it. The others are
+# spelling.
+_THROUGH, _ABOVE_OR_BELOW = 1, 200
 
 
 @lru_cache(_MOST_REMEMBERED)
@@ -30,7 +34,7 @@ def skeleton(text: str) -> str:
     """
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     spelled = "".join(sign for sign in decomposed if _spells(sign))
-    return spelled.translate(_LATIN_TWINS).replace("rn", "m")
+    return spelled.translate(_SMALL_CAPITALS).translate(_LATIN_TWINS).replace("rn", "m")
 
 
 def mixes_scripts(text: str) -> bool:
@@ -41,6 +45,11 @@ def mixes_scripts(text: str) -> bool:
 def invisible(sign: str) -> bool:
     """Tell whether nobody sees it: controls, marks of direction, joiners, fillers."""
     return sign in _BLANK or unicodedata.category(sign)[0] == "C"
+
+
+def strikes(sign: str) -> bool:
+    """Tell whether a mark is drawn over a letter or around it: no script spells a name so."""
+    return unicodedata.combining(sign) == _THROUGH or unicodedata.category(sign) == "Me"
 
 
 def without_hidden_words(text: str) -> str:
@@ -57,5 +66,5 @@ def _spells(sign: str) -> bool:
     if invisible(sign):
         return False
     if unicodedata.category(sign)[0] == "M":
-        return unicodedata.combining(sign) < _ABOVE_OR_BELOW
+        return not strikes(sign) and unicodedata.combining(sign) < _ABOVE_OR_BELOW
     return sign.isalnum()

@@ -29,6 +29,8 @@ class Position(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One piece of lore, and when it is told."""
+
     uid: str  # unique in its book
     content: str
     name: str = ""  # for people
@@ -65,6 +67,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lorebook:
+    """All entries of one file or card, and how they are searched."""
+
     entries: tuple[Entry, ...]
     name: str = ""
     scan_depth: int = 2  # messages that keys are looked for in
@@ -101,6 +105,3 @@ class Lore:
     verdicts: tuple[Verdict, ...]  # about every entry of the book, in the book's order
     tokens: int
     timed: Timed
-
-    def at(self, position: Position) -> str:
-        return "\n".join(entry.content for entry in self.entries if entry.position is position)

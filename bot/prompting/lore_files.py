@@ -1,18 +1,20 @@
 """Read a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from bot.chat.prompt import Role
 from bot.errors import PresetError
+from bot.prompting.fields import Fields
 from bot.prompting.lore_entries import Entry, Logic, Lorebook, Position
-from bot.prompting.lore_keys import compiled, is_regex
+from bot.prompting.lore_keys import compiled, is_regex, weight
 
-Fields = Mapping[str, object]
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
+# What all regular expressions of a book may weigh, so that reading it takes a second at most.
+_MAX_REGEX_WEIGHT, _LEAST_REGEX_WEIGHT = 60_000, 40
 _LOGICS = (Logic.AND_ANY, Logic.NOT_ALL, Logic.NOT_ANY, Logic.AND_ALL)  # by SillyTavern's numbers
 _POSITIONS = (
     Position.BEFORE_CHAR,
@@ -43,7 +45,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         raise PresetError(f"{source}: over {MAX_ENTRIES} entries; split the lorebook")
     of_card = isinstance(listed, list)
     entries = [_entry(row, place, of_card, source) for place, row in enumerate(rows)]
-    book = _Reader(data, source)
+    _check_regexes(entries, source)
+    book = Fields(data, source)
     return Lorebook(
         entries=tuple(_numbered(entries)),
         name=book.text("name"),
@@ -60,20 +63,32 @@ def _entry(row: object, place: int, of_card: bool, source: str) -> Entry:
     where = f"{source}: lorebook entry {place + 1}"
     if not isinstance(row, Mapping):
         raise PresetError(f"{where} must be an object {{...}}")
-    read = _Reader(row, where)
-    entry = _of_card(read) if of_card else _of_world_info(read)
-    for key in (*entry.keys, *entry.secondary_keys):
-        if is_regex(key) and isinstance(problem := compiled(key), str):
-            raise PresetError(f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it")
-    return _decorated(entry)
+    read = Fields(row, where)
+    return _decorated(_of_card(read) if of_card else _of_world_info(read))
 
 
-def _of_world_info(read: "_Reader") -> Entry:
+def _check_regexes(entries: Iterable[Entry], source: str) -> None:
+    left = _MAX_REGEX_WEIGHT
+    for place, entry in enumerate(entries):
+        for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
+            if isinstance(problem := compiled(key), str):
+                where = f"{source}: lorebook entry {place + 1}"
+                raise PresetError(
+                    f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it"
+                )
+            left -= max(weight(key), _LEAST_REGEX_WEIGHT)
+            if left < 0:
+                raise PresetError(
+                    f"{source}: too many or too long regular expressions; split the lorebook"
+                )
+
+
+def _of_world_info(read: Fields) -> Entry:
     """The keys that SillyTavern's own files use."""
     entry = _shared(
         read,
         Entry(
-            uid=str(read.fields.get("uid", "")),
+            uid=str(read.given.get("uid", "")),
             content=read.text("content"),
             name=read.text("comment"),
             keys=read.texts("key"),
@@ -89,16 +104,15 @@ def _of_world_info(read: "_Reader") -> Entry:
     return replace(entry, position=_position(read))
 
 
-def _of_card(read: "_Reader") -> Entry:
+def _of_card(read: Fields) -> Entry:
     """The keys of the cards' specification; the rest stands in SillyTavern's `extensions`."""
-    extensions = read.fields.get("extensions")
-    fields = extensions if isinstance(extensions, Mapping) else {}
-    more = _Reader(fields, read.where, lenient=True)
+    extensions = read.given.get("extensions")
+    more = Fields(extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True)
     keys = read.texts("keys")
     if read.flag("use_regex"):
         keys = tuple(key if is_regex(key) else f"/{key}/" for key in keys)
     entry = Entry(
-        uid=str(read.fields.get("id", "")),
+        uid=str(read.given.get("id", "")),
         content=read.text("content"),
         name=read.text("name") or read.text("comment"),
         keys=keys,
@@ -109,13 +123,13 @@ def _of_card(read: "_Reader") -> Entry:
         case_sensitive=read.perhaps("case_sensitive"),
     )
     entry = _shared(more, entry, camel=False)
-    if "position" in more.fields:
+    if "position" in more.given:
         return replace(entry, position=_position(more))
-    after = read.fields.get("position") == "after_char"
+    after = read.given.get("position") == "after_char"
     return replace(entry, position=Position.AFTER_CHAR if after else Position.BEFORE_CHAR)
 
 
-def _shared(read: "_Reader", entry: Entry, *, camel: bool) -> Entry:
+def _shared(read: Fields, entry: Entry, *, camel: bool) -> Entry:
     """What SillyTavern writes as `scanDepth` in its files and as `scan_depth` into cards."""
 
     def key(name: str) -> str:
@@ -127,7 +141,7 @@ def _shared(read: "_Reader", entry: Entry, *, camel: bool) -> Entry:
     certain = not read.flag(key("use_probability"), default=True)
     group_weight = read.number(key("group_weight"))
     sensitive = read.perhaps(key("case_sensitive"))
-    level = read.fields.get(key("delay_until_recursion"))
+    level = read.given.get(key("delay_until_recursion"))
     role = read.whole("role") or 0
     return replace(
         entry,
@@ -152,7 +166,7 @@ def _shared(read: "_Reader", entry: Entry, *, camel: bool) -> Entry:
     )
 
 
-def _position(read: "_Reader") -> Position:
+def _position(read: Fields) -> Position:
     number = read.whole("position") or 0
     if not 0 <= number < len(_POSITIONS):
         raise PresetError(
@@ -199,52 +213,6 @@ def _numbered(entries: list[Entry]) -> list[Entry]:
         taken.add(uid)
         numbered.append(replace(entry, uid=uid))
     return numbered
-
-
-class _Reader:
-    """Fields by name; null is the same as not there.
-
-    A wrong type is an error that names it, but not in a card's `extensions`: those belong to
-    whatever program wrote them.
-    """
-
-    def __init__(self, fields: Fields, where: str, *, lenient: bool = False) -> None:
-        self.fields = fields
-        self.where = where
-        self._lenient = lenient
-
-    def text(self, name: str) -> str:
-        return self._read(name, str, "a text") or ""
-
-    def whole(self, name: str) -> int | None:
-        number = self.number(name)
-        return None if number is None else int(max(-1e9, min(1e9, number)))
-
-    def number(self, name: str) -> float | None:
-        value = self.fields.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        return self._read(name, float, "a number")
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        return _or(self.perhaps(name), default)
-
-    def perhaps(self, name: str) -> bool | None:
-        return self._read(name, bool, "true or false")
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        found = self._read(name, list, "a list of texts") or []
-        if not all(isinstance(one, str) for one in found):
-            raise PresetError(f"{self.where}: {name} must be a list of texts")
-        return tuple(one for one in found if one)
-
-    def _read(self, name: str, kind: type[T], words: str) -> T | None:
-        value = self.fields.get(name)
-        if value is None or isinstance(value, kind):
-            return value
-        if self._lenient:
-            return None
-        raise PresetError(f"{self.where}: {name} must be {words}, not {type(value).__name__}")
 
 
 def _or(value: T | None, default: T) -> T:

@@ -2,7 +2,6 @@
 
 import re
 import time
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,14 +9,15 @@ from functools import lru_cache
 import regex
 
 from bot.prompting.lore_entries import Entry, Logic, Lorebook
+from bot.prompting.words import place_of
 
 _MAX_PATTERN_CHARS = 1000
+_MAX_PATTERN_WEIGHT = 1000
 _SECONDS_A_KEY = 0.05
 _SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow keys
 _LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^]\\])*\]|\{\s*(\d+)[^}]*\}|.", re.DOTALL)
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
-# Scripts without blanks between words: there every place is the border of a word.
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Keys:
         whole = _first(entry.match_whole_words, self._book.match_whole_words)
         if not whole or " " in key.strip():  # SillyTavern looks for phrases as they are
             return key in text
-        return _stands_alone(key.strip(), text)
+        return place_of(key.strip(), text) is not None
 
     def _lowered(self, text: str) -> str:
         if text not in self._lower:
@@ -128,6 +128,8 @@ def compiled(key: str) -> regex.Pattern[str] | str:
     pattern, letters = literal[1].replace("\\/", "/"), literal[2]
     if len(pattern) > _MAX_PATTERN_CHARS:
         return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+    if weight(pattern) > _MAX_PATTERN_WEIGHT:
+        return "it repeats too much; count less in its braces"
     flags = regex.VERSION0
     for letter in letters:
         if letter not in _FLAGS:
@@ -139,35 +141,30 @@ def compiled(key: str) -> regex.Pattern[str] | str:
         return f"it is no regular expression: {error}"
 
 
-def _stands_alone(key: str, text: str) -> bool:
-    """Find a key that no letter of a spaced script continues on either side."""
-    place = text.find(key)
-    while place >= 0:
-        before, after = text[place - 1 : place], text[place + len(key) : place + len(key) + 1]
-        if not (_continues(before, key[0]) or _continues(key[-1], after)):
-            return True
-        place = text.find(key, place + 1)
-    return False
-
-
-def _continues(first: str, second: str) -> bool:
-    return _is_letter(first) and _is_letter(second)
-
-
-def _is_letter(sign: str) -> bool:
-    return bool(sign) and (
-        sign == "_" or (unicodedata.category(sign)[0] in "LMN" and not _UNSPACED.match(sign))
-    )
+def weight(pattern: str) -> int:
+    """About how long it becomes: the library writes `a{1000}` out, and `(a{9}){9}` too."""
+    groups = [[0]]
+    for piece in _PIECE.finditer(pattern):
+        if piece[1]:
+            groups[-1][-1] *= max(1, int(piece[1]))
+        elif piece[0] == "(":
+            groups.append([0])
+        elif piece[0] == ")" and len(groups) > 1:
+            whole = sum(groups.pop())
+            groups[-1].append(whole)
+        else:
+            groups[-1].append(1)
+    return sum(map(sum, groups))
 
 
 def _first(own: bool | None, books: bool) -> bool:
     return books if own is None else own
 
 
-def joined(messages: Sequence[str], depth: int, start: int = 0) -> str:
-    """The newest `depth` messages as one text, newest first; `start` leaves out the very newest.
+def joined(messages: Sequence[str], depth: int) -> str:
+    """The newest `depth` messages as one text, newest first.
 
     A mark stands between them, so that no key matches across two messages.
     """
-    newest = list(reversed(messages))[start : start + depth]
+    newest = list(reversed(messages))[:depth]
     return "".join(f"\x01{message}\n" for message in newest)

@@ -81,6 +81,7 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
 
 
 def parts_at(lore: Lore, *positions: Position) -> list[Part]:
+    """The entries that belong there, in the order of their insertion."""
     return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
 
 

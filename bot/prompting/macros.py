@@ -16,7 +16,6 @@ _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE
 _LEGACY = re.compile(r"<(user|bot|char)>", re.IGNORECASE)  # how the oldest cards write them
 _TRIM = "\x00trim\x00"  # a mark that no text holds: all NULs are taken out first
 _BRACES = re.compile(r"\{\{|\}\}")
-_AROUND_TRIM = re.compile(rf"\n*{_TRIM}\n*")
 _TIME_ZONE = re.compile(r"time_utc([+-]\d{1,2})", re.IGNORECASE)
 _NAMES = {
     "char": "char",
@@ -54,10 +53,10 @@ class Macros:
     model: str = ""
 
     def expand(self, text: str) -> str:
+        """Fill in what is known, once; what it gives is never read again."""
         if "{{" not in text and "<" not in text:
             return text
-        expanded = self._expand(text.replace("\x00", ""), 0)
-        return _AROUND_TRIM.sub("", expanded)
+        return without_trims(self._expand(text.replace("\x00", ""), 0), _TRIM)
 
     def _expand(self, text: str, depth: int) -> str:
         parts: list[str] = []
@@ -138,6 +137,16 @@ class Macros:
             "isodate": lambda: at.strftime("%Y-%m-%d"),
         }
         return tell[name]() if name in tell else None
+
+
+def without_trims(text: str, mark: str, breaks: str = "\n") -> str:
+    """Take out the marks with the line breaks around them; a pattern for it is quadratic."""
+    first, *rest = text.split(mark)
+    if not rest:
+        return text
+    *between, last = rest
+    inner = [part.strip(breaks) for part in between]
+    return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:

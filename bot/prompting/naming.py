@@ -12,7 +12,7 @@ from bot.prompting.lookalikes import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
 
-COLONS = ":：﹕︓∶ː꞉˸׃፡"
+COLONS = ":：﹕︓︰∶ː꞉˸׃፡"
 """What ends a speaker's tag, or looks as if it did."""
 
 _ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
@@ -21,7 +21,8 @@ _COLON = re.compile(f"[{COLONS}]")
 # What templates and their users call the speakers of a prompt. Nobody is called so.
 _ROLES = (
     *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
-    *("function", "instruction", "response", "系统", "助手", "用户"),
+    *("function", "instruction", "response", "系统", "系統", "助手", "用户", "用戶"),
+    *("问", "答"),  # ChatGLM's
     *("система", "ассистент", "пользователь"),
 )
 _ROLE_BONES = frozenset(map(skeleton, _ROLES))

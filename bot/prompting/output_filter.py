@@ -30,11 +30,13 @@ class OutputFilter:
         self._white_space = ""
 
     def feed(self, text: str) -> str:
+        """Take more of the answer; gives what may be shown."""
         for remover in self._removers:
             text = remover.feed(text)
         return self._trimmed(text)
 
     def finish(self) -> str:
+        """Give what waited, at the end of the answer."""
         text = ""
         for remover in self._removers:
             text = remover.feed(text) + remover.finish()

@@ -1,32 +1,26 @@
 """What a preset says: RodelAgent's session preset, and what a room full of people needs besides."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
 
-from bot.chat.prompt import Role
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lore_entries import Lorebook
 from bot.prompting.lore_files import read_lorebook
 from bot.prompting.persona import parse_persona
+from bot.prompting.preset_messages import PresetMessage, Strict
 from bot.prompting.preset_names import name_problem, preset_id
-from bot.prompting.story_string import parse_story
+from bot.prompting.preset_parameters import MOST_WORDS, Parameters
+from bot.prompting.story_string import parse_story_string
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 
@@ -36,112 +30,11 @@ DEFAULT_MODEL = "default"
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """RodelAgent writes these too; they mean nothing here and are dropped."""
 
-_BASE64_HEADS = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
-
 Word = Annotated[str, Field(min_length=1)]
-Words = Annotated[tuple[Word, ...], Field(max_length=256)]
+Words = Annotated[tuple[Word, ...], Field(max_length=MOST_WORDS)]
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _part_type(value: object) -> object:
-    lowered = _lower(value)
-    return "image" if lowered in {"image_url", "imageurl"} else lowered
-
-
-def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
-    span = f"must be between {low:g} and {high:g}" if low < high else f"must be {low:g}"
-
-    def check(value: object) -> object:
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise PydanticCustomError("number", "must be a number")
-        if not low <= value <= high:  # so is NaN
-            raise PydanticCustomError("range", "{span}", {"span": span})
-        if whole and value != int(value):
-            raise PydanticCustomError("whole", "must be a whole number")
-        return value
-
-    return AfterValidator(check)
-
-
-class Parameters(TypedDict, total=False):
-    """What goes to the model as it is; the provider decides about keys that are not named here."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic's way to say so
-
-    system_template: str | None
-    user_template: str | None
-    assistant_template: str | None
-    end_template: str | None
-    temperature: Annotated[object, _within(0, 5)]
-    top_p: Annotated[object, _within(0, 1)]
-    min_p: Annotated[object, _within(0, 1)]
-    top_k: Annotated[object, _within(-1, 1_000_000, whole=True)]
-    frequency_penalty: Annotated[object, _within(-2, 2)]
-    presence_penalty: Annotated[object, _within(-2, 2)]
-    repeat_penalty: Annotated[object, _within(0, 10)]
-    max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's own limit
-    seed: Annotated[object, _within(-(2**63), 2**64, whole=True)]
-    n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is asked for
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ContentPart(_Strict):
-    """A text, or an image as a link, a `data:` URI or bare base64."""
-
-    type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
-    text: str
-    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(_lower)] = None
-
-    @property
-    def image_url(self) -> str:
-        """What an API takes as the address of the image: a link or a `data:` URI."""
-        if self.text.startswith(("http://", "https://", "data:")):
-            return self.text
-        kind = next(
-            (kind for head, kind in _BASE64_HEADS.items() if self.text.startswith(head)), "png"
-        )
-        return f"data:image/{kind};base64,{self.text}"
-
-    @model_validator(mode="after")
-    def _is_an_image(self) -> Self:
-        if self.type == "image" and not self.text.startswith(
-            ("http://", "https://", "data:image/")
-        ):
-            try:
-                base64.b64decode(self.text, validate=True)
-            except binascii.Error:
-                raise ValueError("an image is a link, a data:image/ URI or base64") from None
-            if not self.text:
-                raise ValueError("an image is a link, a data:image/ URI or base64, not empty")
-        return self
-
-
-class PresetMessage(_Strict):
-    """A line that stands in every conversation from the start. A bare string is one text part."""
-
-    role: Annotated[Role, BeforeValidator(_lower)]
-    content: tuple[ContentPart, ...]
-    time: StrictInt | None = None  # Unix seconds
-
-    @property
-    def text(self) -> str:
-        return "".join(part.text for part in self.content if part.type == "text")
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
-class Wake(_Strict):
+class Wake(Strict):
     """What makes the bot answer where several people talk; a private chat always does."""
 
     mention: StrictBool = True
@@ -153,14 +46,14 @@ class Wake(_Strict):
     )
 
 
-class Fallback(_Strict):
+class Fallback(Strict):
     """Whom to ask when the first provider gives no word."""
 
     provider: Word
     model: Word = DEFAULT_MODEL
 
 
-class SummaryChoice(_Strict):
+class SummaryChoice(Strict):
     """Who sums up what is too old for the history; {} is the preset's own model."""
 
     provider: Word | None = None
@@ -172,7 +65,7 @@ def _kind_alone(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-class PrompterChoice(_Strict):
+class PrompterChoice(Strict):
     """How a command's slots become a prompt (prompters.py); its kind alone is enough."""
 
     kind: Literal["alpaca", "chat"]
@@ -181,7 +74,7 @@ class PrompterChoice(_Strict):
     extra_keys: Words = ()
 
 
-class Preset(_Strict):
+class Preset(Strict):
     """One character or assistant. The first block is RodelAgent's, unchanged (SEEDS.md, 000)."""
 
     name: str
@@ -228,6 +121,11 @@ class Preset(_Strict):
     busy: Literal["collect", "interrupt", "queue"] = "collect"
     fallbacks: tuple[Fallback, ...] = ()
     summary: SummaryChoice | None = None
+
+    @property
+    def plays_as(self) -> str:
+        """What its character is called."""
+        return self.role_name or self.name
 
     @property
     def id(self) -> str:
@@ -279,7 +177,7 @@ class Preset(_Strict):
     @classmethod
     def _story_string(cls, text: str | None) -> str | None:
         try:
-            parse_story(text or "")
+            parse_story_string(text or "")
         except TemplateError as error:
             raise ValueError(str(error)) from None
         return text
@@ -292,6 +190,8 @@ class Preset(_Strict):
                 read_lorebook(lorebook, "inline")
             except PresetError as error:
                 raise ValueError(str(error)) from None
+        elif isinstance(lorebook, str) and "\0" in lorebook:
+            raise ValueError("no file's path has a NUL in it")
         return lorebook
 
     @field_validator("name")

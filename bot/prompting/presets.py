@@ -13,34 +13,18 @@ from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
 from bot.prompting.lore_files import read_lorebook
-from bot.prompting.preset import (
-    DEFAULT_MODEL,
-    ContentPart,
-    Fallback,
-    Parameters,
-    Preset,
-    PresetMessage,
-    PrompterChoice,
-    Wake,
-)
+from bot.prompting.preset import Preset
 from bot.prompting.preset_names import preset_id
+from bot.prompting.preset_parameters import Parameters
 
 __all__ = [
-    "DEFAULT_MODEL",
-    "ContentPart",
-    "Fallback",
-    "Parameters",
     "Preset",
-    "PresetMessage",
-    "PrompterChoice",
-    "Wake",
     "edition",
     "export_preset",
     "find_preset",
     "load_presets",
     "parse_preset",
     "preset_from",
-    "preset_id",
     "with_lorebook",
 ]
 

@@ -40,6 +40,7 @@ LEGACY_MARKERS = {
 
 
 def tools_text(tools: Tools) -> str:
+    """As LazyLLM writes tools into a prompt; nothing without any."""
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
@@ -62,6 +63,7 @@ def history_text(history: History, configs: ModelConfigs) -> str:
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
+    """Raises UserError for what is neither a pair nor a message."""
     messages: list[dict[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
@@ -77,6 +79,7 @@ def history_messages(history: History) -> list[dict[str, Any]]:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
+    """Give a text as a message of the user, messages as they are; else raise UserError."""
     match given:
         case str():
             return [{"role": "user", "content": given}]

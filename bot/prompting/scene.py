@@ -46,7 +46,6 @@ class Room:
     incoming: Incoming
     turns: Sequence[Turn]
     speakers: Speakers
-    name: str  # the character's
     personas: Mapping[str, str]  # who people say they are, by id
 
     @property
@@ -59,16 +58,21 @@ class Room:
 
     def called(self, turn: Turn) -> str:
         """Name the speaker of a turn, whether lines are tagged or not."""
-        return self.name if self.is_own(turn) else self.speakers.label(turn, self.preset.name)
+        return (
+            self.preset.plays_as
+            if self.is_own(turn)
+            else self.speakers.label(turn, self.preset.name)
+        )
 
 
 def set_scene(room: Room) -> Scene:
+    """Say what a card's macros mean now, in this room."""
     speakers = [turn.speaker.id for turn in room.turns if turn.speaker]
     people = [room.speakers.people[one] for one in dict.fromkeys(speakers)]
     company = room.speakers.characters.items()
     others = [label for preset, label in company if preset != room.preset.name]
     standing = Macros(
-        char=room.name,
+        char=room.preset.plays_as,
         user=_listed(people),
         group=_listed([*others, *people]),
         at=room.incoming.at,
@@ -104,7 +108,7 @@ def greet(
     if not preset.macros:
         return text
     return Macros(
-        char=preset.role_name or preset.name,
+        char=preset.plays_as,
         user=clean(incoming.author.name) or "user",
         at=incoming.at,
         dice=dice,
@@ -113,11 +117,13 @@ def greet(
 
 
 def seeded(*seeds: str) -> random.Random:
+    """Dice that fall the same way for the same seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 -- dice of a game
 
 
 def turn_seed(turn: Turn) -> str:
+    """What tells a turn from others, the same whenever it is read again."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 

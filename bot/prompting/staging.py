@@ -24,7 +24,7 @@ from bot.prompting.macros import Macros
 from bot.prompting.people import about
 from bot.prompting.preset import Preset
 from bot.prompting.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
-from bot.prompting.story_string import parse_story
+from bot.prompting.story_string import parse_story_string
 from bot.prompting.tokens import count_tokens
 
 _NO_LORE = Lore((), (), 0, Timed())
@@ -102,7 +102,7 @@ def _system(parts: Sequence[Part], lore: Lore, preset: Preset, scene: Scene) -> 
     examples = parts_at(lore, Position.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
-    told = parse_story(preset.story_string).compose(
+    told = parse_story_string(preset.story_string).compose(
         {
             "system": _joined(system),
             "description": _joined(persona),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bot.errors import TemplateError
+from bot.prompting.macros import without_trims
 
 FIELDS = frozenset({
     "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",
@@ -21,7 +22,6 @@ _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _MAX_CHARS = 50_000
 _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}} in a text that has no NULs otherwise
-_AROUND_TRIM = re.compile(rf"[\r\n]*{_TRIM}[\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,17 @@ Node = str | Field | Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class StoryString:
+    """A layout that was read; `compose` writes it."""
+
     nodes: tuple[Node, ...]
 
     def compose(self, values: Mapping[str, str]) -> str:
         """Write it with these texts, which go in as they are; a missing one is empty."""
-        return _AROUND_TRIM.sub("", _text(self.nodes, values)).strip()
+        return without_trims(_text(self.nodes, values), _TRIM, "\r\n").strip()
 
 
-def parse_story(source: str) -> Story:
+def parse_story_string(source: str) -> StoryString:
     """Raise TemplateError, which names what cannot be said."""
     if len(source) > _MAX_CHARS:
         raise TemplateError(f"a story_string has at most {_MAX_CHARS} characters; shorten it")
@@ -58,7 +60,7 @@ def parse_story(source: str) -> Story:
     nodes, end = parser.block(0)
     if end:
         raise TemplateError(f"story_string: {{{{{end}}}}} closes nothing; take it out")
-    return Story(nodes)
+    return StoryString(nodes)
 
 
 class _Parser:

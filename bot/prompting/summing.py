@@ -15,6 +15,7 @@ _TOKENS_A_NAME = 6
 
 
 def instruction(tokens: int | None) -> str:
+    """The system text; `tokens` is what the summary may take, None: anything."""
     length = f" in at most {tokens * 2 // 3} words" if tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "

@@ -40,6 +40,7 @@ class Transcript:
         self._met: dict[str, None] = {}  # in the order they came
 
     def meet(self, user: str) -> None:
+        """Note that somebody talks here; from the second one on, lines may tell their speakers."""
         self._met.setdefault(user)
 
     def written(self, lines: Sequence[Line]) -> Messages:

@@ -59,8 +59,8 @@ def standing(waiting: Waiting) -> str:
     return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"
 
 
-class Draft:
-    """A growing text and when it is to be shown next; `now` is any clock that never goes back."""
+class GrowingText:
+    """What was written so far, and when to show it next, by a clock that never goes back."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -99,9 +99,6 @@ class Draft:
             wait = max(wait, self._since + patience - now)
         return max(0.0, wait)
 
-    def due(self, now: float) -> bool:
-        return self.seconds_until_due(now) == 0
-
     def pieces(self, now: float) -> list[str]:
         """Take the text as messages; the next ones are due one pace later."""
         text = "".join(self._chunks)
@@ -126,7 +123,7 @@ class Draft:
 class LiveReply:
     """Shows one answer while it is being made; when the block ends, no edit is under way.
 
-    `opener` queues the first message of a part and gives its row in the outbox; `sent_id` waits
+    `open_part` queues the first message of a part and gives its row in the outbox; `arrival` waits
     for the row to be sent and gives the message's id. What they raise besides `PlatformError` and
     `StoreError` (`Fenced`: somebody else answers now) is raised by `feed` or at the end. The parts
     are counted from `first_part`: others may have answered the same message before.
@@ -136,19 +133,19 @@ class LiveReply:
         self,
         surface: Surface,
         address: Address,
-        opener: Callable[[Outgoing], Awaitable[int]],
-        sent_id: Callable[[int], Awaitable[str]],
+        open_part: Callable[[Outgoing], Awaitable[int]],
+        arrival: Callable[[int], Awaitable[str]],
         clock: Clock,
         first_part: int = 0,
     ) -> None:
         self._first_part = first_part
         self._surface = surface
         self._address = address
-        self._opener = opener
-        self._sent_id = sent_id
+        self._open_part = open_part
+        self._arrival = arrival
         self._clock = clock
         self._limits = surface.limits(address)
-        self._draft = Draft(self._limits)
+        self._growing = GrowingText(self._limits)
         self._rows: list[int] = []
         self._message_ids: list[str] = []
         self._shown: list[str] = []
@@ -165,14 +162,14 @@ class LiveReply:
         """Add what the model said; costs next to nothing."""
         if not text:
             return
-        self._draft.feed(text, self._clock.monotonic())
+        self._growing.feed(text, self._clock.monotonic())
         self._fresh.set()
         if self._showing is not None and self._showing.done():
             self._showing.result()
 
     def announce(self, waiting: Waiting) -> None:
         """Show how one waits until the answer begins, which takes its place."""
-        self._draft.announce(standing(waiting))
+        self._growing.announce(standing(waiting))
         self._fresh.set()
 
     async def __aenter__(self) -> Self:
@@ -204,7 +201,7 @@ class LiveReply:
         failures = 0
         while failures < _MOST_FAILURES:
             await self._fresh.wait()
-            wait = self._draft.seconds_until_due(self._clock.monotonic())
+            wait = self._growing.seconds_until_due(self._clock.monotonic())
             if wait > 0:
                 # The first words may become enough to show at any moment.
                 await self._clock.sleep(wait if self._rows else min(wait, _LOOK_SECONDS))
@@ -219,11 +216,11 @@ class LiveReply:
                 self._slow_down()
             else:
                 failures = 0
-                self._draft.recover()
+                self._growing.recover()
         _log.warning("live_edits_stopped", lane=self._address.lane)
 
     def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
-        self._draft.slow_down(self._clock.monotonic(), retry_after_seconds)
+        self._growing.slow_down(self._clock.monotonic(), retry_after_seconds)
         self._fresh.set()
 
     async def _show_parts(self) -> None:
@@ -245,12 +242,12 @@ class LiveReply:
 
     def _take(self) -> list[str]:
         self._fresh.clear()
-        return self._draft.pieces(self._clock.monotonic())
+        return self._growing.pieces(self._clock.monotonic())
 
     async def _open(self, part: int, piece: str) -> None:
         text = self._limits.placeholder or piece
         if part == len(self._rows):
             async with self._request:
-                self._rows.append(await self._opener(Outgoing(self._first_part + part, text)))
-        self._message_ids.append(await self._sent_id(self._rows[part]))
+                self._rows.append(await self._open_part(Outgoing(self._first_part + part, text)))
+        self._message_ids.append(await self._arrival(self._rows[part]))
         self._shown.append(text)

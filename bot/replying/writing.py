@@ -12,7 +12,7 @@ from bot.prompting.budget import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
 from bot.prompting.preset import Preset
-from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD
+from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
 
@@ -114,11 +114,12 @@ class _Answer:
                 if self._first_word_seconds is None:
                     self._first_word_seconds = self._clock.monotonic() - self._asked
                     SECONDS_TO_FIRST_WORD.observe(self._first_word_seconds)
-                self._hear(self._cleaned.feed(self._echo.feed(text)))
+                self._hear(self._cleaned.feed(self._echo.feed(text.replace("\0", ""))))
             case Thought(text):
-                self._thoughts.append(text)
+                self._thoughts.append(text.replace("\0", ""))  # no database keeps one
             case Finish():
                 self._end = event
+                count_tokens(event.usage)
             case Waiting():
                 self._announce(event)
 

@@ -1,1 +1,1 @@
-"""Decide what a message asks for: a command, an answer, or nothing; pure."""
+"""Decide what a message asks for, and who of several characters answers it; pure."""

@@ -59,6 +59,7 @@ def _unanswered(room: Sequence[Preset]) -> Overhear | Ignore:
 
 
 def wakes(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> bool:
+    """Whether a character that is alone here answers."""
     return called_by_platform(incoming, preset) or wishes(incoming, preset, dice)
 
 

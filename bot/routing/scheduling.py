@@ -5,14 +5,16 @@ character feels like it or not, by its `talkativeness`; what is said to the bot 
 by somebody. Clock and dice are handed in, so that a rehearsal tells what the real thing would do.
 """
 
+import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bot.chat.incoming import Incoming
 from bot.chat.session import Turn
 from bot.prompting.preset import Preset
+from bot.prompting.words import place_of
 from bot.routing.decide import called_by_platform, wishes
 
 LONGEST_CHAIN = 3
@@ -27,8 +29,16 @@ _FADING = 0.5
 _REACTION_SHARE = 0.5  # another character's words move one less than a person's
 _MARKS = "*_~` :"
 _SHORTEST_QUOTE_CHARS = 8
-# Scripts that put no space between words: there a name may stand anywhere.
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """What feeling like speaking depends on, besides the character."""
+
+    recent: Sequence[Turn]
+    now: datetime
+    dice: Dice
+    share: float  # of its talkativeness that what was said calls for: 0, it was not said to us
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +69,16 @@ def schedule(
             [one if one.chosen else _because(one, "another was called") for one in called]
         )
     to_us = any(called_by_platform(incoming, preset) for preset in room)
+    talk = _Talk(recent, now, dice, share=1.0 if to_us else 0.0)
     moved = [
-        _moved(
-            one, preset, recent, now, dice, 1.0 if to_us else 0.0, wishes(incoming, preset, dice)
-        )
+        _with(one, preset.talkativeness, "wakes by its own rules")
+        if wishes(incoming, preset, dice)
+        else _moved(one, preset, talk)
         for one, preset in zip(called, room, strict=True)
     ]
     if to_us and not any(one.chosen for one in moved):
         best = max(moved, key=lambda one: one.score)
-        moved[moved.index(best)] = replace(
-            best, chosen=True, reasons=(*best.reasons, "somebody has to answer")
-        )
+        moved[moved.index(best)] = _with(best, 0, "somebody has to answer")
     return _ordered(moved)
 
 
@@ -89,16 +98,15 @@ def react(
         return ()
     *_, newest = answers
     spoke = {turn.preset for turn in answers}
+    talk = _Talk(recent, now, dice, share=_REACTION_SHARE)
     others = [preset for preset in room if preset.name != newest.preset]
-    found = [
-        one
-        if one.chosen
-        else _because(one, "has spoken already")
-        if one.preset in spoke
-        else _moved(one, preset, recent, now, dice, _REACTION_SHARE, wished=False)
-        for one, preset in zip(_called(others, newest.text, recent), others, strict=True)
-    ]
-    ranked = _ordered(found)
+    called = _called(others, newest.text, recent)
+    ranked = _ordered(
+        _because(one, "has spoken already")
+        if one.preset in spoke and not one.chosen
+        else _moved(one, preset, talk)
+        for one, preset in zip(called, others, strict=True)
+    )
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
 
@@ -118,25 +126,17 @@ def _called(room: Sequence[Preset], text: str, recent: Sequence[Turn]) -> list[C
     return candidates
 
 
-def _moved(
-    one: Candidate,
-    preset: Preset,
-    recent: Sequence[Turn],
-    now: datetime,
-    dice: Dice,
-    share: float,
-    wished: bool,
-) -> Candidate:
-    """Whether a character that nobody called feels like speaking."""
-    if wished:
-        return _with(one, preset.talkativeness, "wakes by its own rules")
-    rests = preset.cooldown_seconds - _seconds_since(preset, recent, now)
+def _moved(one: Candidate, preset: Preset, talk: _Talk) -> Candidate:
+    """Whether a character feels like speaking; who was called does."""
+    if one.chosen:
+        return one
+    rests = preset.cooldown_seconds - _seconds_silent(preset, talk)
     if rests > 0:
         return _because(one, f"rests for {rests:.0f} s more")
-    likely = preset.talkativeness * share
+    likely = preset.talkativeness * talk.share
     if likely <= 0:
         return _because(one, "was not spoken to")
-    drawn = dice()
+    drawn = talk.dice()
     if drawn < likely:
         return _with(one, likely, f"felt like it: drew {drawn:.2f} of {likely:.2f}")
     return replace(
@@ -145,7 +145,7 @@ def _moved(
     )
 
 
-def _ordered(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def _ordered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """By score, the chosen first; of those only as many as may speak in a row."""
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     return tuple(
@@ -173,10 +173,9 @@ def _in_the_talk(preset: Preset, recent: Sequence[Turn]) -> tuple[float, tuple[s
     return points, ("spoke last" if turns_ago == 0 else "spoke lately",)
 
 
-def _seconds_since(preset: Preset, recent: Sequence[Turn], now: datetime) -> float:
-    """How long the character has been silent."""
-    last = next((turn.at for turn in reversed(recent) if turn.preset == preset.name), None)
-    return float("inf") if last is None else (now - last).total_seconds()
+def _seconds_silent(preset: Preset, talk: _Talk) -> float:
+    last = next((turn.at for turn in reversed(talk.recent) if turn.preset == preset.name), None)
+    return math.inf if last is None else (talk.now - last).total_seconds()
 
 
 def _quoted(quote: str | None, recent: Sequence[Turn], room: Sequence[Preset]) -> str | None:
@@ -185,7 +184,7 @@ def _quoted(quote: str | None, recent: Sequence[Turn], room: Sequence[Preset]) -
         return None
     first_line = quote.strip().splitlines()[0].strip(_MARKS).casefold()
     for preset in room:
-        if first_line == (preset.role_name or preset.name).casefold():
+        if first_line == preset.plays_as.casefold():
             return preset.name
     words = quote.strip()
     here = {preset.name for preset in room}
@@ -203,19 +202,8 @@ def _names(preset: Preset) -> tuple[str, ...]:
 
 
 def _find(name: str, text: str) -> int | None:
-    """Where a name stands in a text as a word of its own."""
-    name, text = (unicodedata.normalize("NFKC", one).casefold() for one in (name, text))
-    at = text.find(name)
-    while at >= 0:
-        end = at + len(name)
-        if _parts(text[at - 1 : at], name[0]) and _parts(name[-1], text[end : end + 1]):
-            return at
-        at = text.find(name, at + 1)
-    return None
-
-
-def _parts(left: str, right: str) -> bool:
-    """Whether words can part between two signs."""
-    if not (left.isalnum() and right.isalnum()):
-        return True
-    return any(unicodedata.name(sign, "").startswith(_UNSPACED) for sign in (left, right))
+    """Where a name stands in a text as a word of its own, `_Nora_` included."""
+    name, text = (
+        unicodedata.normalize("NFKC", one).casefold().replace("_", " ") for one in (name, text)
+    )
+    return place_of(name, text)

@@ -1,1 +1,1 @@
-"""Which history a message belongs to, and what of it is remembered."""
+"""What a place remembers: who answers there, who people are, which stories and summaries fit."""

@@ -64,8 +64,10 @@ class Casting:
 
     def names(self, presets: Iterable[str]) -> dict[str, str]:
         """What these presets' characters are called; one whose file is gone goes by its name."""
-        known = {name: self.presets.get(name) for name in sorted(presets)}
-        return {name: (one and one.role_name) or name for name, one in known.items()}
+        return {
+            name: self.presets[name].plays_as if name in self.presets else name
+            for name in sorted(presets)
+        }
 
     def _cast(self, preset: Preset, scope: str | None) -> Cast:
         return Cast(preset, scope, self.versions.get(preset.name))
@@ -108,6 +110,7 @@ class Casting:
         return here
 
     async def reset(self, scope: str, by: str) -> None:
+        """Unset what was chosen in this very scope."""
         await self._choices.choose(scope, _KEY, None, by)
 
     def complete(self, partial: str) -> Sequence[str]:

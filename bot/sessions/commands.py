@@ -157,8 +157,7 @@ class CommandDesk:
         here = await self._casting.ensemble(incoming.scopes)
         names = {cast.preset.name for cast in here}
         lines = [
-            f"{'→' if preset.name in names else '·'} {preset.name}"
-            + (f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else "")
+            _line("→" if preset.name in names else "·", preset)
             for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
         ]
         return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
@@ -181,7 +180,7 @@ class CommandDesk:
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)
         lines = [
-            f"I am {cast.preset.role_name or cast.preset.name}. Write to me here; in a group, "
+            f"I am {cast.preset.plays_as}. Write to me here; in a group, "
             "mention me or reply to me.",
             *(f"/{spec.name} – {spec.summary}" for spec in self._known),
         ]
@@ -209,12 +208,13 @@ def _greeted(said: str, preset: Preset, greeting: str | None, *, new_session: bo
 
 
 def _many(casts: Sequence[Cast], origin: str) -> Reply:
-    lines = [
-        f"→ {cast.preset.name}"
-        + (f": {cast.preset.description[:_MAX_LISTED_CHARS]}" if cast.preset.description else "")
-        for cast in casts
-    ]
+    lines = [_line("→", cast.preset) for cast in casts]
     return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
+
+
+def _line(mark: str, preset: Preset) -> str:
+    about = f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else ""
+    return f"{mark} {preset.name}{about}"
 
 
 def _listed(here: Sequence[Preset]) -> str:

@@ -10,13 +10,14 @@ from contextlib import aclosing
 
 import structlog
 
-from bot.chat.prompt import Delta, Message, Prompt
+from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Waiting
 from bot.chat.session import Source, Summary, fingerprint
 from bot.errors import BackendError, StoreError
 from bot.ports import Backend, Remembers, Summaries
 from bot.prompting.draft import Part
 from bot.prompting.preset import Preset
 from bot.prompting.summing import instruction, transcript, worth_reading
+from bot.telemetry.metrics import count_tokens
 
 _log = structlog.get_logger(__name__)
 _LEAST_TURNS = 6  # so many must be new to it before a summary is made anew
@@ -113,8 +114,13 @@ class Summarizer:
         try:
             async with aclosing(backend.generate(asked)) as stream:
                 async for event in stream:
-                    if isinstance(event, Delta):
-                        said.append(event.text)
+                    match event:
+                        case Delta(text):
+                            said.append(text)
+                        case Finish(_, usage):
+                            count_tokens(usage)
+                        case Thought() | Waiting():
+                            pass
         finally:
             if isinstance(backend, Remembers):  # it is asked this once
                 await backend.forget(asked.conversation)

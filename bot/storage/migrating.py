@@ -10,6 +10,7 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 
 def alembic_config() -> Config:
+    """The configuration of the migrations beside the package."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return config

@@ -2,6 +2,7 @@
 
 from sqlalchemy import Select, Table, delete, exists, select
 
+from bot.chat.outgoing import Sending
 from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.tables import inbox, outbox, receipt
@@ -10,6 +11,7 @@ _DAY = 86_400.0
 # As long as a platform may deliver a message again; a row is what a repetition is recognised by.
 _INBOX_SECONDS = 14 * _DAY
 _OUTBOX_SECONDS = 7 * _DAY
+_ENDED = (Sending.SENT, Sending.DEAD)
 _ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
 
 
@@ -29,11 +31,11 @@ async def forget_old(database: Database, clock: Clock, receipt_days: float) -> i
 def _sent_before(moment: float) -> Select[tuple[int]]:
     """Rows of turns that have come to their end: an edit still to come needs its message's id."""
     other = outbox.alias("other")
-    unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(["sent", "dead"]))
+    unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(_ENDED))
     turn = inbox.c.platform + ":" + inbox.c.external_key
     unanswered = select(turn).where(inbox.c.state == "new")
     return select(outbox.c.id).where(
-        outbox.c.state.in_(["sent", "dead"]),
+        outbox.c.state.in_(_ENDED),
         outbox.c.started_at < moment,
         outbox.c.turn.not_in(unanswered),
         ~unsent,

@@ -4,23 +4,20 @@ Whether a summary still holds is looked at before each answer by the number and 
 turns under it, and by every letter of them whenever summaries are made.
 """
 
-from datetime import UTC, datetime
-
 from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
 
-from bot.chat.incoming import Person
-from bot.chat.session import Source, Sources, Summary, Turn
+from bot.chat.session import Source, Sources, Summary
 from bot.ports import Summaries
 from bot.storage.database import Database
 from bot.storage.tables import conversation, summary, turn
+from bot.storage.turns import COLUMNS, to_turn
 from bot.storage.upserts import upsert
 
 # Statements are made once: making one costs more than running it.
 _SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
 _TURNS = (
-    select(turn.c.id, turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text)
-    .add_columns(turn.c.at, turn.c.preset)
+    select(*COLUMNS, turn.c.id)
     .where(turn.c.conversation == bindparam("held"), turn.c.session == bindparam("of"))
     .order_by(turn.c.id)
 )
@@ -107,18 +104,6 @@ def _sources(connection: Connection, conversation_key: str) -> Sources:
     held = {"held": conversation_key}
     session = connection.execute(_SESSION, held).scalar() or 1
     asked = {**held, "of": session}
-    turns = tuple(
-        Source(
-            one,
-            Turn(
-                role,
-                words,
-                Person(who, name) if who else None,
-                datetime.fromtimestamp(at, UTC),
-                preset,
-            ),
-        )
-        for one, role, who, name, words, at, preset in connection.execute(_TURNS, asked)
-    )
+    turns = tuple(Source(row.id, to_turn(row)) for row in connection.execute(_TURNS, asked))
     row = connection.execute(_SUMMARY, asked).one_or_none()
     return Sources(session, turns, Summary(session, *row) if row else None)

@@ -40,7 +40,7 @@ inbox = Table(
     Column("conversation", Text, nullable=False),
     Column("payload", LargeBinary),  # the Incoming as JSON; emptied when it was answered
     Column("received_at", Float, nullable=False),
-    Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
+    Column("state", Text, nullable=False, server_default="new"),  # new | done
     Column("crashes", Integer, nullable=False, server_default="0"),
     UniqueConstraint("platform", "external_key"),
     sqlite_autoincrement=True,

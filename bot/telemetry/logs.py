@@ -36,7 +36,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 class Masking:
     """A processor that leaves of every secret at most its last four characters."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for one in secrets if len(one) >= _SHORTEST_SECRET for form in _forms_of(one)}
         self._secrets = sorted(forms, key=len, reverse=True)
 
@@ -44,6 +44,7 @@ class Masking:
         return {key: self._masked(value) for key, value in event.items()}
 
     def text(self, text: str) -> str:
+        """Leave of every secret in it at most the last four characters."""
         for secret in self._secrets:
             text = text.replace(secret, _stub(secret))
         text = _SHAPES.sub(lambda found: _stub(found[0]), text)
@@ -63,9 +64,7 @@ class Masking:
                 return self.text(str(value))
 
 
-def configure_logs(
-    *, form: str, level: str, secrets: Iterable[str], stream: TextIO | None = None
-) -> None:
+def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
     """Send our events, and the warnings of the libraries, through one chain to one stream."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -85,7 +84,7 @@ def configure_logs(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]

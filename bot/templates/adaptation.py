@@ -6,7 +6,8 @@ refuses is said in a form that it accepts, by rules that never look at the model
 
 - a system text that it refuses or drops goes in front of the user's turn that follows it;
 - neighbouring turns of one role become one, if it insists on alternation;
-- an answer at the very beginning gets a turn before it, if it insists on the user's beginning.
+- an answer at the very beginning gets a turn before it, if it insists on the user's beginning;
+- a text becomes a list of one part, if it loses any other (those of models that see images may).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.errors import TemplateError
-from bot.templates.jinja import Message
+from bot.templates.jinja import JinjaTemplate, Message
 from bot.templates.markers import Template
 from bot.templates.pieces import render_any
 
@@ -29,18 +30,35 @@ class Capabilities:
     late_system: bool  # ... and between turns
     repeats: bool  # two turns of the same role in a row
     assistant_first: bool
+    texts: bool = True  # a content that is a text, and not only a list of parts
 
 
 EVERYTHING: Final = Capabilities(True, True, True, True)
 
-PROBES: Final[Mapping[str, Sequence[Message]]] = {
+_TURNS: Final[Mapping[str, Sequence[Message]]] = {
     name: tuple({"role": role, "content": f"probe {role} {number}"} for number, role in turns)
     for name, turns in {
         "system": enumerate(("system", "user")),
         "late_system": enumerate(("system", "user", "assistant", "system", "user")),
         "repeats": enumerate(("user", "user", "assistant", "assistant", "user")),
         "assistant_first": enumerate(("assistant", "user")),
+        "texts": enumerate(("user",)),
     }.items()
+}
+_IN_PARTS: Final = " in parts"
+
+
+def _parts(content: Any) -> Sequence[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def _in_parts(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": _parts(message.get("content") or "")} for message in messages]
+
+
+PROBES: Final[Mapping[str, Sequence[Message]]] = {
+    **_TURNS,
+    **{name + _IN_PARTS: _in_parts(turns) for name, turns in _TURNS.items()},
 }
 
 
@@ -49,12 +67,20 @@ def capabilities(template: Template, **options: Any) -> Capabilities:
 
     `options` are what the template needs with any conversation, as for its `render`.
     """
-    return conclude({name: _rendered(template, probe, options) for name, probe in PROBES.items()})
+    # What is written in another way than in Jinja knows no parts.
+    probes = PROBES if isinstance(template, JinjaTemplate) else _TURNS
+    return conclude({name: _rendered(template, probe, options) for name, probe in probes.items()})
 
 
 def conclude(prompts: Mapping[str, str | None]) -> Capabilities:
-    """Read what became of each of PROBES: its prompt, or None when it was refused."""
-    return Capabilities(**{name: _kept(prompts[name], probe) for name, probe in PROBES.items()})
+    """Read what became of PROBES: the prompt of each, or None when it was refused."""
+    texts, parts = (
+        {name: _kept(prompts.get(name + form), turns) for name, turns in _TURNS.items()}
+        for form in ("", _IN_PARTS)
+    )
+    if parts["texts"] and not texts["texts"]:
+        return Capabilities(**{**parts, "texts": False})
+    return Capabilities(**{**texts, "texts": True})
 
 
 def _rendered(
@@ -87,7 +113,7 @@ def adapt(
         fitted = _merge_repeats(fitted)
     if not able.assistant_first:
         fitted = _open(fitted)
-    return fitted
+    return fitted if able.texts else _in_parts(fitted)
 
 
 def _fold_system(messages: Sequence[Message], *, keep_first: bool) -> list[Message]:
@@ -142,10 +168,6 @@ def _joined(first: Message | None, second: Message, separator: str) -> Message:
     if all(isinstance(content, str) for content in contents):
         return {**second, "content": separator.join(filter(None, contents))}
     return {**second, "content": [part for content in contents for part in _parts(content)]}
-
-
-def _parts(content: Any) -> Sequence[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _trimmed(message: Message) -> Message:

@@ -15,6 +15,7 @@ Template = JinjaTemplate | BaseTemplate | StringTemplate
 
 WORD_JOINER = "\u2060"  # takes no room and, unlike the zero-width space, breaks no line
 
+_CUTTING = frozenset(("split", "rsplit", "partition", "rpartition", "replace"))
 # The shapes of control words: <|im_end|>, <｜User｜>, <start_of_turn>, </s>, <<SYS>>, [INST].
 _TOKEN = re.compile(r"<<[^<>\s]{1,30}>>|<[^<>\s]{1,60}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|\[g?MASK\]")
 # ... and the headings that stand for them in older models: `### Instruction:`, `USER:`.
@@ -37,6 +38,13 @@ def markers(template: Template) -> tuple[str, ...]:
     return tuple(sorted((word for word in found if len(word) > 1), key=_longest_first))
 
 
+def cuts(template: Template) -> tuple[str, ...]:
+    """Return the words at which a template takes people's text apart, `</think>` for example."""
+    if not isinstance(template, JinjaTemplate):
+        return ()
+    return tuple(sorted(_cuts_of_source(template.source), key=_longest_first))
+
+
 def _longest_first(word: str) -> tuple[int, str]:
     return -len(word), word
 
@@ -47,6 +55,25 @@ def _words_of_source(source: str) -> frozenset[str]:
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [str(node.value) for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     return frozenset(word for text in texts for word in _words_of_text(text))
+
+
+@lru_cache(maxsize=256)
+def _cuts_of_source(source: str) -> frozenset[str]:
+    tree = ENVIRONMENT.parse(source)
+    named: dict[str, nodes.Node] = {
+        one.target.name: one.node
+        for one in tree.find_all(nodes.Assign)
+        if isinstance(one.target, nodes.Name)
+    }
+    given = [
+        argument
+        for call in tree.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Getattr) and call.node.attr in _CUTTING
+        for argument in call.args
+    ]
+    values = [named.get(one.name, one) if isinstance(one, nodes.Name) else one for one in given]
+    texts = [one.value for one in values if isinstance(one, nodes.Const)]
+    return frozenset(text.strip() for text in texts if isinstance(text, str)) - {""}
 
 
 def _words_of_text(text: str) -> Iterable[str]:

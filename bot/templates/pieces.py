@@ -17,7 +17,7 @@ from typing import Any
 
 from bot.errors import TemplateError
 from bot.templates.jinja import JinjaTemplate, Message
-from bot.templates.markers import Template, break_markers, markers
+from bot.templates.markers import Template, break_markers, cuts, markers
 from bot.templates.strings import StringTemplate
 
 PEOPLES_FIELDS = ("content", "name", "reasoning_content", "thinking")
@@ -44,7 +44,7 @@ def pieces(template: Template, messages: Sequence[Message], **options: Any) -> l
 
     words = markers(template)
     prompt = render(messages)
-    for wrap in (_whole, _without_margins, _between(words)):
+    for wrap in (_whole, _without_margins, _between(cuts(template))):
         found = _cut(render, messages, prompt, wrap, words)
         if found is not None:
             return found
@@ -160,7 +160,7 @@ def _without_margins(text: str, begin: str, end: str) -> str:
 
 
 def _between(words: Sequence[str]) -> Wrap:
-    """Mark what stands between control words: a template may split at one (`</think>`)."""
+    """Mark what stands between the words at which a template splits: `</think>`."""
     pattern = re.compile("(" + "|".join(map(re.escape, words)) + ")") if words else None
 
     def wrap(text: str, begin: str, end: str) -> str:

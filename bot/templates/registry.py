@@ -8,6 +8,8 @@ from bot.errors import TemplateError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
+_LONGEST_NAME = 80  # of what is told of a wrong one
+
 _factories: dict[str, Callable[..., Any]] = {}
 
 
@@ -35,7 +37,7 @@ def get(name: str) -> Callable[..., Any]:
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = " or ".join(map(repr, nearest)) if nearest else "one of `names()`"
-        raise TemplateError(f"no template {name!r}; did you mean {hint}?")
+        raise TemplateError(f"no template {name[:_LONGEST_NAME]!r}; did you mean {hint}?")
     return _factories[name]
 
 

@@ -13,10 +13,8 @@ import sys
 from datetime import datetime
 from typing import Any, BinaryIO
 
-from jinja2 import Environment, Undefined
-from jinja2.exceptions import SecurityError
-
 from bot.errors import TemplateError
+from bot.templates.hardening import harden, without_insides
 from bot.templates.jinja import JinjaTemplate
 from bot.templates.pieces import pieces
 from bot.templates.sandbox import ENVIRONMENT, compile_template
@@ -25,6 +23,11 @@ MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
 SECONDS_TO_LIVE = 2.0  # without a parent that kills it earlier, for example one that was killed
 LENGTH = struct.Struct(">I")
+REHEARSALS = (
+    "{{ 'text' | pprint | wordwrap | striptags }}",
+    "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # names are normalized, and characters have names
+    "{% a tag that is not one %}",
+)
 
 
 def main() -> None:
@@ -38,7 +41,8 @@ def main() -> None:
         try:
             answer = b"+" + render(json.loads(request))
         except TemplateError as error:
-            answer = b"-" + str(error).encode(errors="replace")[:MAX_OUTPUT_BYTES]
+            text = without_insides(str(error))
+            answer = b"-" + text.encode(errors="replace")[:MAX_OUTPUT_BYTES]
         except (MemoryError, OSError, ImportError) as error:
             compile_template.cache_clear()
             kind = type(error).__name__
@@ -47,34 +51,9 @@ def main() -> None:
         send(answers, answer)
 
 
-def harden(environment: Environment) -> None:
-    """Leave out what prompts never need and attacks begin with, and print nothing but data."""
-    for name in ("cycler", "joiner", "lipsum"):
-        del environment.globals[name]
-    environment.finalize = only_data
-
-
-def only_data(value: object) -> object:
-    if is_data(value):
-        return value
-    raise SecurityError(f"a template prints texts and data, not a {type(value).__name__}")
-
-
-def is_data(value: object) -> bool:
-    match value:
-        case str() | int() | float() | None | Undefined():
-            return True
-        case list() | tuple():
-            return all(map(is_data, value))
-        case dict():
-            return all(map(is_data, value)) and all(map(is_data, value.values()))
-        case _:
-            return False
-
-
 def rehearse() -> None:
     """Make jinja load what it loads only at need: afterwards no file can be opened."""
-    for source in ("{{ 'text' | pprint }}", "{% a tag that is not one %}"):
+    for source in REHEARSALS:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
 

@@ -93,7 +93,7 @@ class Renderer:
         if key not in self._prepared:
             template = _template(choice, own)
             able = await self._capabilities(template)
-            stop = await self._stop(template)
+            stop = await self._stop(template, adapt(_EXCHANGE, able))
             if len(self._prepared) >= MAX_PREPARED:
                 self._prepared.clear()
             self._prepared[key] = _Prepared(template, able, stop)
@@ -113,15 +113,17 @@ class Renderer:
             return await worker.capabilities(template.source, **template.options)
         return capabilities(template, **_options(template))
 
-    async def _stop(self, template: "Template | _Foreign") -> tuple[str, ...]:
+    async def _stop(
+        self, template: "Template | _Foreign", exchange: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, ...]:
         """The words that the template itself ends an answer with, and those that it declares."""
         declared: Sequence[str] = ()
         try:
             if isinstance(template, _Foreign):
                 worker = await self._running_worker()
-                text = await worker.render(template.source, _EXCHANGE, **template.options)
+                text = await worker.render(template.source, exchange, **template.options)
             else:
-                text = render_any(template, _EXCHANGE, **_options(template))
+                text = render_any(template, exchange, **_options(template))
                 if isinstance(template, FamilyTemplate | BaseTemplate):
                     declared = template.stop_words or ()
         except TemplateError:  # whatever is wrong shows when the conversation is rendered

@@ -7,7 +7,7 @@ answer is known to be safe, and goes to the sandbox with everything else.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import BuiltinMethodType
 from typing import Any, NoReturn
@@ -19,8 +19,13 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import do_trim
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import (
+    ImmutableSandboxedEnvironment,
+    SandboxedEscapeFormatter,
+    SandboxedFormatter,
+)
 from jinja2.utils import Namespace
+from markupsafe import Markup
 from typing_extensions import override
 
 DICT_ATTRIBUTES = frozenset(dir(dict))
@@ -69,6 +74,13 @@ class Quick(CodeGenerator):
             self.write(f"({name} is not missing and not isinstance({name}, Undefined))")
         else:
             super().visit_Test(node, frame)
+
+    @override
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        if self.environment.finalize is not None:
+            finalize = nodes.EnvironmentAttribute("finalize")
+            node.nodes = [nodes.Call(finalize, [one], [], None, None) for one in node.nodes]
+        super().visit_Concat(node, frame)
 
     def _guarded(
         self, guard: str | None, visit: Callable[..., None], node: nodes.Expr, frame: Frame
@@ -119,6 +131,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     @override
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """What becomes part of a text passes `finalize`, as what is printed does."""
+        formatted = super().wrap_str_format(value)
+        if formatted is None or self.finalize is None:
+            return formatted
+        text: str = value.__self__
+        formatter = (
+            FinalizingEscapeFormatter(self, escape=text.escape)
+            if isinstance(text, Markup)
+            else FinalizingFormatter(self)
+        )
+        if value.__name__ == "format_map":
+            return lambda fields: text.__class__(formatter.vformat(text, (), fields))
+        return lambda *given, **named: text.__class__(formatter.vformat(text, given, named))
+
+    @override
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Methods of texts are what templates call most, and there is nothing to check about them.
         if obj.__class__ is BuiltinMethodType and obj.__self__.__class__ in HARMLESS:
@@ -126,6 +154,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
             kwargs.pop("_block_vars", None)
             return obj(*args, **kwargs)
         return super().call(context, obj, *args, **kwargs)
+
+
+class FinalizingFormatter(SandboxedFormatter):
+    """What a field of `str.format` leads to (`{0.role}`) passes the environment's `finalize`."""
+
+    @override
+    def get_field(
+        self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, str]:
+        found, first = super().get_field(field_name, args, kwargs)
+        return (self._env.finalize or str)(found), first
+
+
+class FinalizingEscapeFormatter(FinalizingFormatter, SandboxedEscapeFormatter):
+    """The same for texts that are marked as safe."""
 
 
 class GenerationTag(Extension):

@@ -1,10 +1,12 @@
 """Which engine runs a local model."""
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bot.backends import llama_python_engine
 from bot.backends.engines import Start, running
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
@@ -58,3 +60,16 @@ def test_bindings_alone_serve_without_a_setting(
     only(monkeypatch, "llama_cpp")
 
     assert isinstance(running(start(tmp_path, "auto")), AbstractAsyncContextManager)
+
+
+async def test_bindings_take_no_projector(tmp_path: Path) -> None:
+    seeing = replace(start(tmp_path, "llama_cpp_python"), projector=tmp_path / "mmproj.gguf")
+
+    with pytest.raises(SettingsError) as said:
+        async with llama_python_engine.running(seeing):
+            pass
+
+    assert str(said.value) == (
+        "the engine llama_cpp_python takes no projector; unset "
+        "TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
+    )

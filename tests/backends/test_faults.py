@@ -30,6 +30,17 @@ COMPLETE = {
     "no DONE": ([said("com", "plete") + STOP], "complete"),
     "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
     "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
+    "llama.cpp's own words": (
+        [
+            event({"content": "a", "stop": False})
+            + event({"content": "b", "stop": True, "stop_type": "eos", "tokens_evaluated": 3})
+        ],
+        "ab",
+    ),
+    "what only looks like them": (
+        [event({"content": ["x"], "stop": None}) + said("a") + STOP + DONE],
+        "a",
+    ),
     "comments first": ([b": keep-alive\n\n", 0.05, b": hi\n\n", said("a") + STOP + DONE], "a"),
     "foreign events": ([said("a") + b"event: ping\n\n" + said("b") + STOP + DONE], "ab"),
     "no choices": ([event({"choices": []}) + said("ok") + STOP + DONE], "ok"),
@@ -47,6 +58,10 @@ COMPLETE = {
     "usage null": ([said("a") + event({"choices": [], "usage": None}) + STOP + DONE], "a"),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
+    "half an emoji": (
+        [b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n', STOP + DONE],
+        "a\ufffd",
+    ),
     "its own prompt": ([said("CANARY") + STOP + DONE], "CANARY"),
 }
 
@@ -72,6 +87,7 @@ CUT_SHORT = {
     "error event": ([said("par", "tial"), OVERLOADED], "partial"),
     "error event in the same breath": ([said("par", "tial") + OVERLOADED], "partial"),
     "error as finish reason": ([said("par") + chunk(finish="error") + DONE], "par"),
+    "deep JSON": ([said("abc") + b'data: {"x":' + b"[" * 9999 + b"\n\n" + STOP + DONE], "abc"),
     "bad JSON": ([said("abc") + b"data: {nope\n\n" + STOP + DONE], "abc"),
     "stall": ([said(*["x"] * 50), 60], "x" * 50),
     "stall behind keep-alives": ([said("abc"), *COMMENTS], "abc"),

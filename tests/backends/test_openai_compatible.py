@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 from bot.backends.answering import Answering, Request
 from bot.backends.faults import Endpoint
-from bot.backends.xllamacpp_engine import ServerConnection
+from bot.backends.server_connection import ServerConnection
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings
@@ -258,7 +258,11 @@ async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
     service.plays([said("Hello!\nE", "ve: hi", " there"), 60])
 
     answer = await ask(
-        connect(), prompt(stop=tuple(f"\n{name}:" for name in ("A", "B", "C", "D", "Eve")))
+        connect(),
+        prompt(
+            stop=tuple(f"\n{name}:" for name in ("A", "B", "C")),
+            parameters={"stop": ["\nD:", "\nEve:"]},
+        ),
     )
 
     assert (answer.text, answer.error) == ("Hello!", None)

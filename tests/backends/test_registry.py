@@ -4,6 +4,8 @@ import subprocess
 import sys
 from typing import get_args
 
+import pytest
+
 from bot.backends import registry
 from bot.settings import ProviderSettings
 
@@ -23,3 +25,19 @@ def test_nothing_heavy_is_loaded_that_is_not_asked_for() -> None:
     ).stdout.split()
 
     assert {"openai", "httpx2", "xllamacpp"}.isdisjoint(loaded)
+
+
+def test_parameters_are_measured_by_the_engine_that_will_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, mirostat = ProviderSettings(kind="llama_cpp"), {"mirostat": 2}
+    assert registry.parameter_problems(settings, mirostat) == []
+
+    monkeypatch.setattr(
+        "bot.backends.engines.find_spec",
+        lambda package: package if package == "llama_cpp" else None,
+    )
+
+    assert registry.parameter_problems(settings, mirostat) == [
+        "the engine llama_cpp_python has no parameter 'mirostat'; take it out"
+    ]

@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.answering import HttpRefusal, Unreached
-from bot.backends.xllamacpp_engine import ServerConnection
+from bot.backends.server_connection import ServerConnection
 
 
 class Body(httpx2.AsyncByteStream):

@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 
 from bot.backends.engines import Question
 from bot.backends.sampling import output_limit, to_sampling
-from bot.backends.xllamacpp_engine import to_wire
+from bot.backends.token_wire import to_wire
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 

@@ -1,7 +1,7 @@
 """Write GGUF files that llama.cpp loads: a model of zeros with the vocabulary of a family."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,25 @@ def write(path: Path, vocabulary: Vocabulary, **metadata: Any) -> Path:
         keys["tokenizer.ggml.scores"] = [0.0] * len(tokens)
         keys["tokenizer.ggml.add_space_prefix"] = vocabulary.space
     keys |= {key.replace("__", "."): value for key, value in metadata.items()}
-    tensors = _tensors(len(tokens))
+    return lay_out(path, keys, _tensors(len(tokens)), bytes)
+
+
+def lay_out(
+    path: Path,
+    keys: Mapping[str, Any],
+    tensors: Mapping[str, tuple[int, ...]],
+    weights: Callable[[int], bytes],
+) -> Path:
+    """Write a GGUF file with these keys and shapes; `weights` gives so many bytes of numbers."""
     header = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))
     header += b"".join(_text(key) + _value(value) for key, value in keys.items())
-    offset, described = 0, b""
+    offset, described, data = 0, b"", bytearray()
     for name, shape in tensors.items():
         described += _text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
         offset += _padded(4 * _product(shape))
+        data += weights(4 * _product(shape)).ljust(offset - len(data), b"\0")
     head = header + described
-    path.write_bytes(head.ljust(_padded(len(head)), b"\0") + bytes(offset))
+    path.write_bytes(head.ljust(_padded(len(head)), b"\0") + data)
     return path
 
 

@@ -86,7 +86,7 @@ async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
         return
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "valkey":
-            url, _ = await stack.enter_async_context(embedded_valkey(tmp_path))
+            url = await stack.enter_async_context(embedded_valkey(tmp_path))
         else:
             url = await stack.enter_async_context(_debian_redis(tmp_path))
         yield await stack.enter_async_context(connected(url))

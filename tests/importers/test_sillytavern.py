@@ -10,7 +10,7 @@ from bot.errors import PresetError, TemplateError
 from bot.importers.preset_files import Imported, preset_from_text
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, parse_preset
-from bot.prompting.story_string import parse_story
+from bot.prompting.story_string import parse_story_string
 from bot.templates import JinjaTemplate, StringTemplate
 
 CHATML = {
@@ -103,7 +103,7 @@ def test_a_context_template_becomes_a_layout_without_control_tokens() -> None:
     })  # fmt: skip
 
     assert made.remarks == ["its control tokens are left out: the model's template writes them"]
-    story = parse_story(made.preset.story_string or "")
+    story = parse_story_string(made.preset.story_string or "")
     assert story.compose({"system": "S", "description": "D {{system}}"}) == "S\nD {{system}}"
     assert story.compose({}) == ""
     assert parse_preset(export_preset(made.preset), "again") == made.preset
@@ -138,7 +138,7 @@ def test_what_an_instruct_template_cannot_say_here_is_named(
 )
 def test_what_a_story_string_cannot_say_here_is_named(story: str, said: str) -> None:
     with pytest.raises(TemplateError, match=said):
-        parse_story(story)
+        parse_story_string(story)
     with pytest.raises(PresetError, match=rf"^t\.json: .*{said}"):
         imported({"name": "c", "story_string": story})
 

@@ -113,13 +113,12 @@ def test_nobodys_name_frames_a_line() -> None:
 
 
 def test_history_gives_way_to_the_limit_from_its_oldest_line() -> None:
-    character = Character("A", "P", token_counter=len, max_input_token=None, llm=lambda _: "1234")
+    system = len(Character("A", "P").get_message("U", "q")[0]["content"])
+    limited = Character(
+        "A", "P", token_counter=len, max_input_token=system + 1 + 14, llm=lambda _: "1234"
+    )
     for _ in range(3):
-        character.chat("U", "123456")
-    system = len(character.get_message("U", "q")[0]["content"])
-
-    limited = Character("A", "P", token_counter=len, max_input_token=system + 1 + 14)
-    limited._said = character._said
+        limited.chat("U", "123456")
 
     assert spoken(limited.get_message("U", "q")) == ["1234", "123456", "1234", "q"]
 

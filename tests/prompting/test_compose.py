@@ -52,7 +52,7 @@ def composed(
 ) -> Fitted:
     message = incoming(text, **given)  # type: ignore[arg-type]
     session = Session(1, tuple(turns))
-    draft = compose(who, session, message, bot_name=who.name, company=company)
+    draft = compose(who, session, message, company=company)
     return asyncio.run(fit(draft, who.max_input_tokens, count, words))
 
 
@@ -296,7 +296,7 @@ def test_what_lies_beyond_max_rounds_is_told_in_the_receipt() -> None:
 def test_stories_that_leave_no_room_to_ask_anything_are_left_out_worst_first() -> None:
     who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}", max_input_tokens=60)
     stories = [Story(n, f"Tale {n}\n{'word ' * 30}", 0.9 - n / 10) for n in range(2)]
-    draft = compose(who, Session(1, ()), incoming("hi"), bot_name="Nora", stories={"hi": stories})
+    draft = compose(who, Session(1, ()), incoming("hi"), stories={"hi": stories})
 
     result = asyncio.run(fit(draft, 60, count, words))
 
@@ -313,8 +313,8 @@ def test_a_card_may_have_stories_too() -> None:
     found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
     message = incoming("hi")
 
-    told = compose(who, Session(1, ()), message, bot_name="Nora", stories=found)
-    without = compose(who, Session(1, ()), message, bot_name="Nora")
+    told = compose(who, Session(1, ()), message, stories=found)
+    without = compose(who, Session(1, ()), message)
 
     assert told.prompt.messages[0].content == "Nora knows:\n###\nAlice broke a lamp."
     assert [span.name for span in told.layout if span.section == "stories"] == [

@@ -7,6 +7,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
+from bot.embedding import Embedding
 from bot.errors import PresetError
 from bot.prompting.character import Character
 from bot.prompting.compose import compose
@@ -15,6 +16,7 @@ from bot.prompting.instructions import searches_of
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.prompting.presets import preset_from
+from bot.prompting.shelf import Shelf
 from tests.samples import ALICE, incoming
 
 PERSONA = """\
@@ -37,7 +39,7 @@ def preset(**given: object) -> Preset:
 def system_in_a_channel(
     who: Preset, text: str, stories: Mapping[str, Sequence[Story]] | None = None
 ) -> str:
-    draft = compose(who, Session(1, ()), incoming(text), bot_name=who.name, stories=stories)
+    draft = compose(who, Session(1, ()), incoming(text), stories=stories)
     return draft.prompt.messages[0].content
 
 
@@ -45,11 +47,9 @@ def system_in_a_channel(
 @pytest.mark.parametrize("tokens", [1600, 60, 1])
 def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens: int) -> None:
     character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
+    shelf = Shelf(texts, None, Embedding(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
-    found = {
-        query: character._shelf.nearest(query, limit)
-        for query, limit in searches_of(who, "aab").items()
-    }
+    found = {query: shelf.nearest(query, limit) for query, limit in searches_of(who, "aab").items()}
 
     in_library = character.get_message(ALICE.name, "aab")[0]["content"]
 
@@ -91,7 +91,7 @@ def test_the_stories_of_a_prompt_have_stretches_of_their_own_in_its_layout() -> 
         "hi": [Story(1, "{{user}}: Light?\nNora: 「Two hundred stairs」\n", 0.9)],
         "tea": [Story(1, "told already", 0.8), Story(2, "Nora: Tea.", 0.7)],
     }
-    draft = compose(who, Session(1, ()), incoming("hi"), bot_name="nora", stories=stories)
+    draft = compose(who, Session(1, ()), incoming("hi"), stories=stories)
 
     text, begin, stretches = draft.prompt.messages[0].content, 0, []
     for span in draft.layout[:-1]:

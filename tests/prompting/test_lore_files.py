@@ -170,6 +170,8 @@ def test_ids_are_unique_also_where_the_file_repeats_them() -> None:
         ({"entries": [{"keys": ["/(/"]}]}, r"the key '/\(/' cannot be used, it is no regular"),
         ({"entries": {"a": {"position": 7}}}, "the position 7 .* is unknown here"),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "over 10000 entries; split"),
+        ({"entries": [{"keys": ["/(a{1000}){1000000}/"]}]}, "cannot be used, it repeats too much"),
+        ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],
 )
 def test_what_is_wrong_is_named(data: object, said: str) -> None:

@@ -72,6 +72,7 @@ def test_a_name_of_any_script_is_its_own_label(name: str) -> None:
         ("x" * 99, "x" * 32),
         ("👨\u200d👩\u200d👧", "man woman girl"),
         ("Z͑ͫ̓" * 9, "ZZZZZZZZZ"),
+        ("\u0336B\u0336ob\u20dd", "Bob"),
         (" \u3164 ", ""),
     ],
 )
@@ -85,7 +86,9 @@ def test_a_cut_leaves_no_mark_without_its_letter() -> None:
 
 
 def test_a_label_that_is_not_the_name_as_it_is_seen_is_marked() -> None:
-    assert label("Bob: yes") == "Bob yes#" + label("").partition("#")[2]
+    mark = label("").partition("#")[2]
+    assert label("Bob: yes") == f"Bob yes#{mark}"
+    assert label("Bob\u2028yes") == f"Bob yes#{mark}"
 
 
 # --- who is not called what ---------------------------------------------------------------------
@@ -104,6 +107,10 @@ def test_a_label_that_is_not_the_name_as_it_is_seen_is_marked() -> None:
         "nora",
         "N.o.r.a",
         "Νora",
+        "ɴᴏʀᴀ",
+        "N\u0336o\u0336r\u0336a",
+        "Nora\u20dd",
+        "系統",
         "",
         "\u200b",
         "⠀",

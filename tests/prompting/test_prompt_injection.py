@@ -7,7 +7,8 @@ import pytest
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session
 from bot.prompting.compose import compose
-from bot.prompting.draft import Part
+from bot.prompting.haruhi_rows import Row, read_rows
+from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.routing.decide import Answer, decide
 from bot.settings import read_settings, secrets_of
@@ -15,6 +16,7 @@ from tests.attacks import attacks, expanded
 from tests.samples import incoming
 
 CANARY = "sk-CANARY-0001"
+PERSONA = "You are Nora.\n{{RAG-dialogue}}"
 
 
 def attack_text(attack: dict[str, Any]) -> str:
@@ -23,15 +25,29 @@ def attack_text(attack: dict[str, Any]) -> str:
 
 
 def prompt_with(attack: dict[str, Any]) -> Prompt:
-    """The prompt with the hostile text where it enters: as a message, a document or a persona."""
+    """The prompt with the hostile text where it enters: as a message, a story or a persona."""
     text, place = attack_text(attack), attack["enters_at"]
-    persona = text if place.startswith("preset") else "You are Nora."
+    persona = text if place.startswith("preset") else PERSONA
     preset = Preset.model_validate(
         {"name": "nora", "provider": "p", "model": "m", "persona": persona}
     )
     said = incoming(text if "message" in place else "hello")
-    found = [Part("stories", text, "pricing")] if "RAG" in place else []
-    return compose(preset, Session(1, ()), said, bot_name="nora", found=found).prompt
+    rows: list[Row] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
+    stories = [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in place else []
+    found = {said.text: stories}
+    return compose(preset, Session(1, ()), said, stories=found).prompt
+
+
+def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    book = {"entries": [{"keys": [], "content": f"It rains.{hidden}", "constant": True}]}
+    preset = Preset.model_validate(
+        {"name": "nora", "provider": "p", "model": "m", "lorebook": book}
+    )
+
+    prompt = compose(preset, Session(1, ()), incoming("hello")).prompt
+
+    assert prompt.messages[0].content == "It rains."
 
 
 @pytest.mark.parametrize(
@@ -53,7 +69,7 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     assert secrets
     assert sum(secret in everything for secret in secrets) == attack["oracle"]["secrets_in_prompt"]
     assert not [sign for sign in everything if 0xE0000 <= ord(sign) < 0xE0080]
-    # Of a person or a document nothing comes to stand where the instructions do.
+    # Nothing that a person says comes to stand where the instructions do.
     system = [message for message in prompt.messages if message.role == "system"]
-    if not attack["enters_at"].startswith("preset"):
-        assert [message.content for message in system] == ["You are Nora."]
+    if "message" in attack["enters_at"]:
+        assert [message.content for message in system] == ["You are Nora.\n"]

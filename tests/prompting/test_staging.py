@@ -24,7 +24,7 @@ def entry(*keys: str, content: str, **values: object) -> dict[str, object]:
 
 def preset(*entries: dict[str, object], **values: object) -> Preset:
     book = {"lorebook": {"entries": list(entries)}} if entries else {}
-    data = {"name": "nora", "provider": "p", "model": "m", "macros": True, **book, **values}
+    data = {"name": "Nora", "provider": "p", "model": "m", "macros": True, **book, **values}
     return Preset.model_validate(data)
 
 
@@ -41,7 +41,7 @@ def history(*texts: str, speaker: Person = ALICE) -> Session:
 
 def draft(one: Preset, text: str, session: Session = Session(1, ()), **more: object) -> Draft:  # noqa: B008
     later = replace(incoming(text), at=AT + timedelta(minutes=len(session.turns)))
-    return compose(one, session, later, bot_name="Nora", **more)  # type: ignore[arg-type]
+    return compose(one, session, later, **more)  # type: ignore[arg-type]
 
 
 def shown(made: Draft) -> list[tuple[str, str]]:

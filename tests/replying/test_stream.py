@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits, Outgoing
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.split import split
-from bot.replying.stream import Draft, LiveReply, final, keep_typing
+from bot.replying.stream import GrowingText, LiveReply, final, keep_typing
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, settle
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -67,39 +67,39 @@ class Stage:
 
 
 def test_nothing_is_due_before_the_first_words() -> None:
-    assert Draft(LIMITS).seconds_until_due(0) == math.inf
+    assert GrowingText(LIMITS).seconds_until_due(0) == math.inf
 
 
 def test_the_first_words_are_due_when_they_are_enough_or_old_enough() -> None:
-    draft = Draft(LIMITS)
+    draft = GrowingText(LIMITS)
     draft.feed("Hello", 0)
 
-    assert not draft.due(0.9)
-    assert draft.due(1.0)
+    assert draft.seconds_until_due(0.9) > 0
+    assert draft.seconds_until_due(1.0) == 0
     draft.feed(ENOUGH, 0.1)
-    assert not draft.due(0.2)
-    assert draft.due(0.25)
+    assert draft.seconds_until_due(0.2) > 0
+    assert draft.seconds_until_due(0.25) == 0
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["feed", "refuse", "take"])), max_size=60)
 )
 def test_two_looks_are_never_closer_than_the_pace(steps: list[tuple[float, str]]) -> None:
-    draft, now, last = Draft(LIMITS), 0.0, -math.inf
+    draft, now, last = GrowingText(LIMITS), 0.0, -math.inf
     for seconds, what in steps:
         now += seconds
         if what == "feed":
             draft.feed("word ", now)
         elif what == "refuse":
             draft.slow_down(now)
-        elif draft.due(now):
+        elif draft.seconds_until_due(now) == 0:
             draft.pieces(now)
             assert now - last >= LIMITS.seconds_between_edits
             last = now
 
 
 def test_refusals_double_the_pace_up_to_ten_seconds_and_success_restores_it() -> None:
-    draft = Draft(LIMITS)
+    draft = GrowingText(LIMITS)
     draft.feed(ENOUGH, 0)
 
     waits = []
@@ -115,7 +115,7 @@ def test_refusals_double_the_pace_up_to_ten_seconds_and_success_restores_it() ->
 
 
 def test_a_retry_after_is_waited_for_in_full() -> None:
-    draft = Draft(LIMITS)
+    draft = GrowingText(LIMITS)
     draft.feed(ENOUGH, 0)
 
     draft.slow_down(0, retry_after_seconds=137)
@@ -308,7 +308,11 @@ async def test_typing_is_refreshed_before_it_fades_and_survives_refusals() -> No
 
 
 async def test_typing_ends_at_once_where_there_is_none() -> None:
-    await keep_typing(FakeSurface(replace(LIMITS, typing_seconds=0)), CHAT, FakeClock())
+    surface = FakeSurface(replace(LIMITS, typing_seconds=0))
+
+    await keep_typing(surface, CHAT, FakeClock())
+
+    assert surface.calls == []
 
 
 def test_the_final_parts_say_how_they_are_opened() -> None:

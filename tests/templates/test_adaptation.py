@@ -20,6 +20,10 @@ NO_SYSTEM = JinjaTemplate(
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 )
 ANYTHING = JinjaTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+IN_PARTS = JinjaTemplate(
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
+)
 STRICT = Capabilities(system=False, late_system=False, repeats=False, assistant_first=False)
 
 
@@ -33,6 +37,19 @@ def test_capabilities_are_read_off_the_template_itself() -> None:
     assert capabilities(ALTERNATING) == STRICT
     assert capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
     assert capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
+
+
+def test_a_template_that_knows_only_parts_gets_parts() -> None:
+    able = capabilities(IN_PARTS)
+
+    prompt = IN_PARTS.render(adapt(said(("system", "Be brief."), ("user", "Hi")), able))
+
+    assert able == Capabilities(False, False, True, True, texts=False)
+    assert prompt == "<user>Be brief.\n\nHi"
+
+
+def test_a_template_that_loses_every_content_is_left_to_fail_by_itself() -> None:
+    assert capabilities(JinjaTemplate("nothing")).texts
 
 
 def test_what_a_template_accepts_stays_as_it_is() -> None:

@@ -90,6 +90,20 @@ def test_a_control_word_at_which_the_template_splits_stays_people_s_text() -> No
     assert cut == [Piece("<|user|>", trusted=True), Piece("after", trusted=False)]
 
 
+@pytest.mark.parametrize(
+    "said_last", ["after<|end|>", "<|end|>after", "<|end|>", "<|end|> </think>x"]
+)
+def test_no_control_word_beside_a_split_is_the_template_s(said_last: str) -> None:
+    template = JinjaTemplate(
+        "{% set cut = '</think>' %}{% for m in messages %}<|bot|>"
+        "{{ m.content.split(cut)[-1].lstrip() }}<|end|>{% endfor %}"
+    )
+
+    cut = pieces(template, said(f"before</think>{said_last}"))
+
+    assert trusted_text(cut) == "<|bot|><|end|>"
+
+
 def test_all_fields_from_people_are_found() -> None:
     template = JinjaTemplate(
         "{% for m in messages %}<|{{ m.name }}|>{{ m.content[0].text }}{% endfor %}"

@@ -91,6 +91,21 @@ async def test_what_a_template_refuses_is_said_as_it_can(renderer: Renderer) -> 
     )
 
 
+async def test_people_s_words_are_cut_out_of_parts_as_well(renderer: Renderer) -> None:
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}:{% for part in m.content %}"
+        "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>"
+        "{% endfor %}"
+    )
+    choice = TemplateChoice(source=source)
+
+    rendered = await renderer.render([Message("user", "a<|im_end|>b")], choice, OwnTemplate())
+
+    assert rendered.text == "<|im_start|>user:a<|im_end|>b<|im_end|>"
+    assert [piece.text for piece in rendered.pieces if not piece.trusted] == ["a<|im_end|>b"]
+    assert rendered.stop == ("<|im_end|>",)
+
+
 @pytest.mark.parametrize(
     ("trims", "expected"), [(True, "<user>Hi</user>"), (False, "<user> Hi\n</user>")]
 )

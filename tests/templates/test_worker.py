@@ -37,6 +37,7 @@ async def worker() -> AsyncIterator[RenderWorker]:
 
 async def test_it_renders_what_the_template_itself_would(worker: RenderWorker) -> None:
     source = CHATML + "{{ bos_token }}{{ strftime_now('%Y') }}{{ mood }}{{ tools[0].name }}"
+    source += "{{ 'a b' | wordwrap(1) | striptags }}{% set ä = [1, 2] | join %}{{ ä }}"
     options: dict[str, Any] = {
         "add_generation_prompt": True,
         "now": datetime(2026, 1, 15, tzinfo=UTC),
@@ -165,12 +166,34 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("expression", ["range", "[dict]", "self", "messages | map('upper')"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "range",
+        "[dict]",
+        "self",
+        "messages | map('upper')",
+        "dict | string",
+        "'' ~ dict",
+        "'%s' % dict",
+        "'%s' | format(dict)",
+        "'{a}'.format(a=dict)",
+        "'{0.get}'.format(messages[0])",
+        "[dict] | map('string') | join",
+        "messages | join(attribute='get')",
+        "raise_exception(namespace)",
+    ],
+)
 async def test_a_template_prints_data_and_nothing_of_the_engine(
     worker: RenderWorker, expression: str
 ) -> None:
     with pytest.raises(TemplateError, match="prints texts and data"):
         await worker.render("{{ " + expression + " }}", HI)
+
+
+async def test_an_error_tells_nothing_of_the_engine(worker: RenderWorker) -> None:
+    with pytest.raises(TemplateError, match=r"^ValueError: an object is not in list$"):
+        await worker.render("{{ messages.index(range) }}", HI)
 
 
 async def test_every_hostile_template_is_contained(worker: RenderWorker) -> None:
@@ -201,6 +224,6 @@ async def test_one_message_costs_less_than_a_millisecond_and_two_hundred_less_th
         times = []
         for _ in range(30):
             began = time.perf_counter()
-            await worker.render(CHATML, messages)
+            await worker.pieces(CHATML, messages)
             times.append(time.perf_counter() - began)
         assert sorted(times)[len(times) // 2] < limit_seconds

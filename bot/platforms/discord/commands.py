@@ -58,7 +58,7 @@ async def suggest(interaction: discord.Interaction, complete: Complete) -> None:
     try:
         await interaction.response.autocomplete([Choice(name=text, value=text) for text in fitting])
     except FAILURES as error:
-        _log.info("no suggestions were shown", command=name, error=type(error).__name__)
+        _log.info("discord_suggestions_not_shown", command=name, reason=type(error).__name__)
 
 
 def _described(spec: CommandSpec) -> dict[str, Any]:

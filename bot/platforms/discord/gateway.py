@@ -67,7 +67,7 @@ class Gateway(Client):
         """A session began, by IDENTIFY; a resumed one tells what was missed by itself."""
         self._guilds_known()
         self._session = SessionBegan(utcnow())
-        _log.info("a Discord session began")
+        _log.info("discord_session_began")
         self._events.put_nowait(self._session)
 
     async def on_ready(self) -> None:
@@ -103,6 +103,6 @@ async def _deferred(interaction: discord.Interaction) -> bool:
         async with asyncio.timeout(_DEFER_SECONDS):
             await interaction.response.defer(ephemeral=True, thinking=True)
     except FAILURES as error:
-        _log.warning("a command was not acknowledged in time", error=type(error).__name__)
+        _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)
         return False
     return True

@@ -45,6 +45,7 @@ class Hearing:
         self.trouble: str | None = None
 
     async def run(self) -> None:
+        """Run until cancelled; raises `PlatformFatal` when Discord shuts us out."""
         while True:
             events = await self._gateway.events()
             await self._store(events)
@@ -84,7 +85,7 @@ class Hearing:
                 answer = await ask()
             except StoreError as error:
                 self.trouble = "what Discord says cannot be stored"
-                _log.warning("messages wait for the store", error=str(error))
+                _log.warning("discord_messages_wait", reason=str(error))
                 await self._clock.sleep(_PAUSE_SECONDS)
             else:
                 self.trouble = None
@@ -100,7 +101,7 @@ class Hearing:
                 for channel, after in list(missing.items()):
                     tasks.create_task(self._catch_up_with(channel, after, missing))
         except TimeoutError:
-            _log.warning("some channels could not be caught up with", channels=len(missing))
+            _log.warning("discord_channels_not_caught_up", channels=len(missing))
             self._cursors.hold(missing)
         else:
             await self._hear((), {CONNECTED: str(time_snowflake(session.at))})
@@ -123,7 +124,7 @@ class Hearing:
             except PlatformFatal:
                 raise
             except Refused as error:
-                _log.info("a channel cannot be read", channel=channel, error=str(error))
+                _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
                 return []
             except RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)

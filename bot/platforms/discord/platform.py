@@ -94,7 +94,7 @@ class DiscordPlatform(Platform):
             async with asking(self._gateway):
                 member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
         except PlatformError as error:
-            _log.warning("somebody's permissions are not known", error=str(error))
+            _log.warning("discord_admin_unknown", reason=str(error))
             return False
         may = member.guild_permissions
         return may.administrator or may.manage_guild
@@ -118,9 +118,9 @@ class DiscordPlatform(Platform):
                 if differ(ours, theirs):
                     route = Route("PUT", path, application_id=application)
                     await gateway.http.request(route, json=ours)
-                    _log.info("commands registered", commands=len(ours))
+                    _log.info("discord_commands_offered", commands=len(ours))
         except PlatformError as error:
-            _log.warning("commands could not be registered", error=str(error))
+            _log.warning("discord_commands_not_offered", reason=str(error))
 
 
 async def _listen(gateway: Gateway, hearing: Hearing) -> NoReturn:

@@ -16,6 +16,7 @@ from aiogram.methods import (
 )
 from aiogram.types import BotCommand, Update, User
 from pydantic import ValidationError
+from typing_extensions import override
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
@@ -23,7 +24,7 @@ from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, Store
 from bot.platforms.telegram.api import CALL_SECONDS, AnotherListener, Api
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import Clock, Intake, Surface
+from bot.ports import Clock, Intake, Platform, Surface
 from bot.settings import TelegramSettings
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
     allowed_updates: list[str]
 
 
-class TelegramPlatform:
+class TelegramPlatform(Platform):
     """One Telegram bot. Close it after the last answer is out."""
 
     def __init__(
@@ -67,27 +68,32 @@ class TelegramPlatform:
         self._admins: dict[tuple[str, str], tuple[bool, float]] = {}
 
     @property
+    @override
     def name(self) -> str:
         return "telegram"
 
     @property
+    @override
     def surface(self) -> Surface:
         return self._surface
 
     @property
+    @override
     def trouble(self) -> str | None:
         return self._trouble
 
+    @override
     async def check(self) -> str:
-        """Ask Telegram who we are; raises `PlatformError` when it does not know."""
         me = await self._api.call(GetMe())
         return f"@{me.username}, t.me/{me.username}"
 
+    @override
     async def close(self) -> None:
         await self._api.close()
 
     # --- hearing -----------------------------------------------------------------------------
 
+    @override
     async def run(self, intake: Intake) -> None:
         bot = await self._insist(GetMe)
         await self._insist(lambda: DeleteWebhook(drop_pending_updates=False))
@@ -172,7 +178,7 @@ class TelegramPlatform:
             if trouble is None:
                 _log.info("telegram_connected")
             else:
-                _log.warning("telegram_trouble", why=trouble)
+                _log.warning("telegram_trouble", reason=trouble)
         self._trouble, self._displaced = trouble, displaced
 
     # --- the menu of commands ----------------------------------------------------------------
@@ -182,10 +188,11 @@ class TelegramPlatform:
             if await self._api.call(GetMyCommands()) != self._menu:
                 await self._api.call(SetMyCommands(commands=self._menu))
         except PlatformError as error:
-            _log.warning("telegram_commands_not_offered", why=str(error))
+            _log.warning("telegram_commands_not_offered", reason=str(error))
 
     # --- who may change what others see ------------------------------------------------------
 
+    @override
     async def is_admin(self, incoming: Incoming) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
@@ -198,7 +205,7 @@ class TelegramPlatform:
         try:
             member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
         except PlatformError as error:
-            _log.warning("telegram_admin_unknown", chat=chat, user=user, why=str(error))
+            _log.warning("telegram_admin_unknown", chat=chat, user=user, reason=str(error))
             return False
         may = member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
         self._admins[chat, user] = may, now + _ADMIN_CACHE_SECONDS

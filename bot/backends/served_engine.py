@@ -1,0 +1,273 @@
+"""An engine in a child process that answers as llama.cpp's own server does, over a unix socket.
+
+Both engines do, so only what is started differs.
+"""
+
+import asyncio
+import math
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import msgspec
+from typing_extensions import override
+
+from bot.backends.answering import Answering, Request
+from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
+from bot.backends.faults import Endpoint
+from bot.backends.retrying import CircuitBreaker
+from bot.backends.server_connection import ServerConnection
+from bot.backends.thoughts import NONE
+from bot.backends.token_wire import to_wire
+from bot.chat.prompt import Delta, Finish, Thought
+from bot.children import Child, ChildFailed, private_folder, supervised
+from bot.settings import ProviderSettings
+
+# Reading a full context takes one core half a minute; a service far away has no such excuse.
+_FIRST_TOKEN_SECONDS = 120.0
+_START_SECONDS = 120.0  # a large file from a slow disk
+_RESTART_SECONDS = 30.0
+_PROBE_SECONDS = 15.0  # the engine answers between two batches
+_NOTICES_DEATH_SECONDS = 0.2
+_BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
+_SOCKET = "engine.sock"
+
+
+class ServedEngine(Engine):
+    """One model in its server; `served` makes it."""
+
+    def __init__(
+        self,
+        model: str,
+        settings: ProviderSettings,
+        child: Child,
+        answering: Answering,
+        server: httpx2.AsyncClient,
+        version: str,
+        *,
+        sees: bool,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._child = child
+        self._answering = answering
+        self._server = server
+        self._version = version
+        self._sees = sees
+        self._context_tokens: int | None = None  # as the server tells it, once asked
+
+    @property
+    @override
+    def places(self) -> int:
+        return self._settings.parallel
+
+    @property
+    @override
+    def version(self) -> str:
+        return self._version
+
+    @property
+    @override
+    def deaths(self) -> int:
+        return self._child.restarts
+
+    @override
+    async def context_tokens(self) -> int:
+        if self._context_tokens is None:
+            slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[_Slot])
+            self._context_tokens = slots[0].n_ctx
+        return self._context_tokens
+
+    @override
+    async def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        mark = await self._media_mark() if question.images else ""
+        # With a projector the server takes nothing but text at OpenAI's path.
+        path = "/completions" if self._sees else "/v1/completions"
+        body = to_wire(question, self._model, mark)
+        request = Request(path, body, self._model, question.stop, NONE)
+        async with aclosing(self._answering.answer(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _media_mark(self) -> str:
+        """What stands for an image in a text; every start of the server invents another."""
+        return msgspec.json.decode(await self._ask("GET", "/props"), type=_Props).media_marker
+
+    @override
+    async def tokenize(
+        self, texts: Sequence[str], *, special: bool, begun: bool = False
+    ) -> list[list[int]]:
+        if not texts:
+            return []
+        content: list[str | int] = []
+        for text in texts:
+            content += [text, _BOUNDARY]
+        body = {"content": content, "parse_special": special, "add_special": begun}
+        parts: list[list[int]] = [[]]
+        for token in msgspec.json.decode(await self._post("/tokenize", body), type=_Ids).tokens:
+            if token == _BOUNDARY:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return parts[:-1]
+
+    @override
+    async def text_of(self, token: int) -> str:
+        answer = await self._post("/detokenize", {"tokens": [token]})
+        return msgspec.json.decode(answer, type=_Text).content
+
+    @override
+    async def save(self, place: int, file: str) -> int:
+        answer = await self._post(f"/slots/{place}?action=save", {"filename": file})
+        return msgspec.json.decode(answer, type=_Saved).n_saved
+
+    @override
+    async def restore(self, place: int, file: str) -> int:
+        answer = await self._post(f"/slots/{place}?action=restore", {"filename": file})
+        return msgspec.json.decode(answer, type=_Restored).n_restored
+
+    @override
+    async def erase(self, place: int) -> None:
+        await self._post(f"/slots/{place}?action=erase", {})
+
+    @override
+    async def wait_serving(self) -> None:
+        try:
+            await self._child.wait_serving(_RESTART_SECONDS)
+        except ChildFailed as error:
+            raise EngineFailed(str(error)) from error
+
+    @override
+    async def died(self, deaths: int) -> bool:
+        await asyncio.sleep(_NOTICES_DEATH_SECONDS)
+        if not self._child.serving or self._child.restarts != deaths:
+            return True
+        if await self._works():
+            return False
+        await self._kill()
+        return True
+
+    async def _works(self) -> bool:
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self._server.get("/slots")  # answered by the thread that does the work
+        except (TimeoutError, httpx2.TransportError):
+            return False
+        return True
+
+    async def _kill(self) -> None:
+        if self._child.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, signal.SIGKILL)
+            await asyncio.sleep(_NOTICES_DEATH_SECONDS)
+
+    async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
+        return await self._ask("POST", path, msgspec.json.encode(body))
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        try:
+            async with asyncio.timeout(self._settings.first_token_seconds):
+                answer = await self._server.request(method, path, content=body)
+        except (TimeoutError, httpx2.TransportError) as error:
+            raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
+        if not answer.is_success:
+            raise EngineRefused(f"{self._model}: {path}: status {answer.status_code}")
+        return answer.content
+
+
+@asynccontextmanager
+async def served(start: Start, module: str, version: str) -> AsyncIterator[ServedEngine]:
+    """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
+    model = start.model.stem
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(private_folder(_SOCKET)))
+        socket, key_file = folder / _SOCKET, folder / "key"
+        key = secrets.token_urlsafe(32)
+        key_file.write_text(key, encoding="ascii")
+        settings = _settings(start)
+        server = await stack.enter_async_context(
+            httpx2.AsyncClient(
+                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+                base_url="http://engine",
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=None,  # its callers have their own
+            )
+        )
+        child = await stack.enter_async_context(
+            supervised(
+                f"the engine of {model}",
+                _command(start, module, socket, key_file),
+                ready=lambda: _answers(server),
+                log_file=start.data_dir / "llama-engine.log",
+                start_seconds=_START_SECONDS,
+            )
+        )
+        answering = Answering(
+            settings,
+            Endpoint(start.provider, str(server.base_url)),
+            ServerConnection(server),
+            max_retries=0,
+            breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
+        )
+        sees = start.projector is not None
+        yield ServedEngine(model, settings, child, answering, server, version, sees=sees)
+
+
+def _settings(start: Start) -> ProviderSettings:
+    if "first_token_seconds" in start.settings.model_fields_set:
+        return start.settings
+    return start.settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
+
+
+def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:
+    options = {
+        "model": start.model,
+        "socket": socket,
+        "key-file": key_file,
+        "states": start.states,
+        "context-tokens": start.settings.context_tokens,
+        "parallel": start.settings.parallel,
+        "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
+        "gpu-layers": start.settings.gpu_layers,
+    }
+    if start.projector is not None:
+        options["projector"] = start.projector
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", module, *words]
+
+
+async def _answers(server: httpx2.AsyncClient) -> bool:
+    try:
+        async with asyncio.timeout(1):
+            return (await server.get("/health")).is_success
+    except (TimeoutError, httpx2.TransportError):
+        return False
+
+
+class _Ids(msgspec.Struct):
+    tokens: list[int]
+
+
+class _Slot(msgspec.Struct):
+    n_ctx: int
+
+
+class _Props(msgspec.Struct):
+    media_marker: str
+
+
+class _Text(msgspec.Struct):
+    content: str
+
+
+class _Saved(msgspec.Struct):
+    n_saved: int
+
+
+class _Restored(msgspec.Struct):
+    n_restored: int

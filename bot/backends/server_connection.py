@@ -1,0 +1,28 @@
+"""The way to a server in a child process of ours."""
+
+from contextlib import AsyncExitStack
+
+import httpx2
+from typing_extensions import override
+
+from bot.backends.answering import Connection, Unreached, reason, stop_at_errors
+
+
+class ServerConnection(Connection):
+    """The way to a server on this machine; the openai client would take as long to load as it."""
+
+    def __init__(self, server: httpx2.AsyncClient) -> None:
+        self._server = server
+
+    @override
+    async def post(self, path: str, body: bytes) -> httpx2.Response:
+        request = self._server.build_request("POST", path, content=body)
+        try:
+            response = await self._server.send(request, stream=True)
+            async with AsyncExitStack() as unless_fine:
+                unless_fine.push_async_callback(response.aclose)
+                await stop_at_errors(response)
+                unless_fine.pop_all()
+        except httpx2.TransportError as error:  # it may die while it says what is wrong, too
+            raise Unreached(reason(error)) from error
+        return response

@@ -1,0 +1,158 @@
+"""The plugs: which platforms, backends and stories the settings and the presets call for."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from importlib import import_module  # the plug registry of the platforms  # noqa: TID251
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bot.backends import models
+from bot.backends.embedders import make_embedder
+from bot.backends.registry import make_backend, parameter_problems
+from bot.clock import SystemClock
+from bot.errors import BackendUnavailable, PresetError, SettingsError
+from bot.importers.character_files import Role
+from bot.listening import cancelled
+from bot.ports import Backend, Clock, Platform, Warms
+from bot.prompting.instructions import searches_of
+from bot.prompting.preset import Preset
+from bot.routing.commands import COMMANDS
+from bot.sessions.finding import FindStories, StoryFinder, no_stories
+from bot.sessions.learning import learn
+from bot.settings import Settings
+from bot.storage.database import Database
+from bot.templates.rendering import Renderer
+
+_log = structlog.get_logger(__name__)
+SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
+
+
+async def provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset is to run on it.
+
+    Raises:
+        SettingsError: it is to run on another file, which is not there.
+    """
+    provider = settings.providers.get(default.provider)
+    if provider is None or provider.kind != "llama_cpp":
+        return
+    if models.wants_default(default.model, provider):
+        await models.pull_default(settings.data_dir, progress)
+    else:
+        models.find(default.model, provider, settings.data_dir)
+
+
+async def warm(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load what the first question will most likely need, while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, Warms):
+        try:
+            await backend.warm(default.model)
+        except BackendUnavailable as error:  # whoever asks is told then
+            _log.warning("model_not_warm", preset=default.name, reason=str(error))
+
+
+@contextlib.asynccontextmanager
+async def learning(
+    settings: Settings, roles: Mapping[str, Role], database: Database
+) -> AsyncIterator[FindStories]:
+    """Learn the roles' stories while the block runs; without any nothing is loaded for them.
+
+    Raises:
+        SettingsError: what the embedding's settings name is not there.
+    """
+    libraries = stories_of(roles)
+    if not libraries:
+        yield no_stories
+        return
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    stories = await plug("bot.storage.stories", "stories_in")(database)
+    task = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
+    try:
+        yield StoryFinder(embedder, stories, libraries).find
+    finally:
+        await cancelled([task])
+        await embedder.close()
+
+
+def stories_of(roles: Mapping[str, Role]) -> dict[str, Sequence[str]]:
+    """The stories of each preset that has some, and a place in its persona for them."""
+    return {
+        name: role.stories
+        for name, role in roles.items()
+        if role.stories and searches_of(role.preset, "")
+    }
+
+
+def presets_folder(settings: Settings) -> Path:
+    """The folder that was set, or ./presets, or what came with the package."""
+    if settings.presets_dir is not None:
+        return settings.presets_dir
+    own = Path("presets")
+    return own if own.is_dir() else SHIPPED_PRESETS
+
+
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
+    """One backend for each provider that a preset names.
+
+    Raises:
+        SettingsError: a preset's provider is not set up, or would not understand its parameters;
+            the text names all of it.
+    """
+    backends: dict[str, Backend] = {}
+    problems: list[str] = []
+    for preset in presets.values():
+        for name in _providers_of(preset):
+            provider = settings.providers.get(name)
+            if provider is None:
+                raise SettingsError(
+                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
+                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
+                )
+            if name not in backends:
+                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
+        wrong = parameter_problems(settings.providers[preset.provider], preset.parameters)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
+    if problems:
+        raise PresetError("\n".join(problems))
+    return backends
+
+
+def _providers_of(preset: Preset) -> list[str]:
+    summing = preset.summary.provider if preset.summary else None
+    return [preset.provider, *([summing] if summing else [])]
+
+
+def make_platforms(
+    settings: Settings,
+    complete: Callable[[str], Sequence[str]] = lambda _: (),
+    clock: Clock | None = None,
+) -> Sequence[Platform]:
+    """One platform for each token; `complete` suggests names of presets while somebody types."""
+    clock = clock or SystemClock()
+    platforms: list[Platform] = []
+    if settings.discord.token:
+        make = plug("bot.platforms.discord", "DiscordPlatform")
+
+        def suggest(
+            _command: str, _action: str | None, _option: str, partial: str
+        ) -> Sequence[str]:
+            return complete(partial)
+
+        platforms.append(make(settings.discord, commands=COMMANDS, complete=suggest, clock=clock))
+    if settings.telegram.token:
+        make = plug("bot.platforms.telegram", "TelegramPlatform")
+        platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
+    return platforms
+
+
+def plug(module: str, name: str) -> Any:
+    """Load a platform only where it is used: its library takes up to a second to import."""
+    return getattr(import_module(module), name)

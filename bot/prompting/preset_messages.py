@@ -1,0 +1,79 @@
+"""The lines that stand in every conversation with a preset: texts and images."""
+
+import base64
+import binascii
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
+
+from bot.chat.prompt import Role
+
+_BASE64_HEADS = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+_ADDRESSES = ("http://", "https://", "data:image/")
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _part_type(value: object) -> object:
+    lowered = _lower(value)
+    return "image" if lowered in {"image_url", "imageurl"} else lowered
+
+
+class Strict(BaseModel):
+    """A part of a preset: nothing changes it, and a key that it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ContentPart(Strict):
+    """A text, or an image as a link, a `data:` URI or bare base64."""
+
+    type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
+    text: str
+    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(_lower)] = None
+
+    @property
+    def image_url(self) -> str:
+        """What an API takes as the address of the image: a link or a `data:` URI."""
+        if self.text.startswith(_ADDRESSES):
+            return self.text
+        kinds = (kind for head, kind in _BASE64_HEADS.items() if self.text.startswith(head))
+        kind = next(kinds, "png")
+        return f"data:image/{kind};base64,{self.text}"
+
+    @model_validator(mode="after")
+    def _is_an_image(self) -> Self:
+        if self.type == "image" and not self.text.startswith(_ADDRESSES):
+            try:
+                base64.b64decode(self.text, validate=True)
+            except binascii.Error:
+                raise ValueError("an image is a link, a data:image/ URI or base64") from None
+            if not self.text:
+                raise ValueError("an image is a link, a data:image/ URI or base64, not empty")
+        return self
+
+
+class PresetMessage(Strict):
+    """A line that stands in every conversation from the start. A bare string is one text part."""
+
+    role: Annotated[Role, BeforeValidator(_lower)]
+    content: tuple[ContentPart, ...]
+    time: StrictInt | None = None  # Unix seconds
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content if part.type == "text")
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return [{"type": "text", "text": value}] if isinstance(value, str) else value

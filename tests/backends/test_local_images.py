@@ -1,0 +1,122 @@
+"""What is made of a prompt's images before a model on this machine sees them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.backends.engines import IMAGE, Question
+from bot.backends.local_images import check_all_stand, check_projector, encoded, marked
+from bot.backends.models import DEFAULT_FILE, folder, projector_of
+from bot.backends.token_wire import to_wire
+from bot.chat.prompt import Image, Message, Prompt
+from bot.errors import BackendUnavailable, SettingsError
+from bot.settings import ProviderSettings
+from tests.backends import tiny_gguf, toy_projector
+from tests.backends.pictures import as_image, png, shown
+
+MARK = "<__media_abc__>"
+
+
+def of(*messages: Message) -> Prompt:
+    return Prompt(messages, "default", "room")
+
+
+def test_images_are_taken_out_in_order() -> None:
+    one, other = png(1), png(2)
+
+    found = encoded(of(shown("a", one), Message("user", "b"), shown("c", other)), "m", sees=True)
+
+    assert found == [each.url.partition(",")[2] for each in (one, other)]
+
+
+@pytest.mark.parametrize("kind", [b"\xff\xd8\xff\xe0", b"GIF89a", b"BM6\x04"])
+def test_what_llama_cpp_reads_by_itself_is_let_through(kind: bytes) -> None:
+    assert len(encoded(of(shown("a", as_image(kind + bytes(9)))), "m", sees=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        (Image("https://x/y.png"), "is no `data:image/...;base64,` URI"),
+        (Image("data:image/png;base64,%%%"), "is no `data:image/...;base64,` URI"),
+        (Image("data:image/png;base64,é"), "is no `data:image/...;base64,` URI"),
+        (Image("data:video/mp4;base64,AAAA"), "is no `data:image/...;base64,` URI"),
+        (Image("data:image/png;base64,"), "is no PNG, JPEG, GIF or BMP"),
+        (as_image(b"\x00\x00\x00\x18ftypmp42"), "is no PNG, JPEG, GIF or BMP"),
+        (as_image(b"<svg/>", "svg+xml"), "is no PNG, JPEG, GIF or BMP"),
+    ],
+)
+def test_nothing_but_an_image_in_the_prompt_itself_goes_to_the_engine(
+    image: Image, why: str
+) -> None:
+    with pytest.raises(BackendUnavailable, match=why) as said:
+        encoded(of(shown("a", image)), "m", sees=True)
+
+    assert len(str(said.value)) < 160
+
+
+def test_model_without_a_projector_says_what_to_do() -> None:
+    with pytest.raises(BackendUnavailable, match="or set the provider's PROJECTOR_PATH"):
+        encoded(of(shown("a", png(1))), "m", sees=False)
+
+
+def test_mark_stands_for_images_and_for_nothing_that_people_wrote() -> None:
+    said = Message("user", "", (f"one{IMAGE}", png(1), "two", png(2)))
+
+    written = marked([said, Message("assistant", f"{IMAGE}three")])
+
+    assert [each.content for each in written] == [f"one{IMAGE}two{IMAGE}", "three"]
+    assert not any(each.images for each in written)
+
+
+def test_texts_alone_are_left_as_they_are() -> None:
+    messages = [Message("user", f"a{IMAGE}b")]
+
+    assert marked(messages) is messages
+
+
+def test_template_may_neither_lose_nor_repeat_an_image() -> None:
+    check_all_stand(f"a{IMAGE}b", ["AA=="], "m")
+
+    for text in ("ab", IMAGE * 2):
+        with pytest.raises(BackendUnavailable, match="of 1 images; choose another `template`"):
+            check_all_stand(text, ["AA=="], "m")
+
+
+def test_request_with_an_image_goes_as_text() -> None:
+    question = Question([1, 2], text=f"a {MARK}{IMAGE}", images=["AA=="], place=1)
+
+    body = json.loads(to_wire(question, "smol", MARK))
+
+    assert body["prompt"] == snapshot(
+        {"prompt_string": "a <\u2060__media_abc__><__media_abc__>", "multimodal_data": ["AA=="]}
+    )
+    assert (body["id_slot"], body["cache_prompt"]) == (1, True)
+
+
+def test_projector_is_told_from_a_model_and_from_nothing(tmp_path: Path) -> None:
+    projector = toy_projector.write(tmp_path / "toy.gguf")
+    model = tiny_gguf.write(tmp_path / "m.gguf", tiny_gguf.Vocabulary("qwen2", ("<a>", "<b>")))
+
+    check_projector(projector)
+
+    for path, why in {
+        model: "is no projector for images; PROJECTOR_PATH names the file",
+        tmp_path / "none.gguf": "there is no projector .*none.gguf; correct PROJECTOR_PATH",
+    }.items():
+        with pytest.raises(SettingsError, match=why):
+            check_projector(path)
+
+
+def test_projector_is_for_the_providers_own_model_only(tmp_path: Path) -> None:
+    folder(tmp_path).mkdir()
+    own, other = folder(tmp_path) / DEFAULT_FILE, folder(tmp_path) / "other.gguf"
+    own.touch()
+    projector = toy_projector.write(tmp_path / "toy.gguf")
+    settings = ProviderSettings(kind="llama_cpp", projector_path=projector)
+
+    assert projector_of(own, settings, tmp_path) == projector
+    assert projector_of(other, settings, tmp_path) is None
+    assert projector_of(own, ProviderSettings(kind="llama_cpp"), tmp_path) is None

@@ -1,0 +1,27 @@
+"""A word is found where a reader would see it as one, in every script."""
+
+import pytest
+
+from bot.prompting.words import place_of
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "place"),
+    [
+        ("ana", "is ana here", 3),
+        ("ana", "banana", None),
+        ("ana", "banana, ana", 8),
+        ("ana", "ana_2 ana2", None),
+        ("nova-9", "(nova-9)", 1),
+        ("龙", "红龙睡了", 1),
+        ("ドラ", "ドラー", 0),
+        ("마을", "마을은 어디", 0),
+        ("nora", "nora는 어디", 0),
+        ("नी", "नीला", None),
+        ("", "anything", None),
+    ],
+)
+def test_a_word_stands_alone_where_no_letter_goes_on_with_it(
+    word: str, text: str, place: int | None
+) -> None:
+    assert place_of(word, text) == place
