@@ -120,7 +120,7 @@ def replay(
     settings = read_settings()
     found = _run(find_receipt(receipt, settings))
     if show:
-        _tell(as_sent(found, settings), end="")
+        _tell(_run(as_sent(receipt, found, settings)), end="")
     else:
         typer.echo(_run(replay_receipt(found, settings)), nl=False)
 

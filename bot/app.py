@@ -18,6 +18,7 @@ from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
 from bot.errors import StoreError
+from bot.exact_prompt import ExactPrompts
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening, cancelled
@@ -36,6 +37,7 @@ from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.context import ContextDesk
 from bot.sessions.finding import FindStories
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
@@ -74,9 +76,11 @@ class App:
         casting: Casting,
         backends: Mapping[str, Backend],
         find_stories: FindStories,
+        exact_prompts: ExactPrompts,
         progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self._exact_prompts = exact_prompts
         self._find_stories = find_stories
         self._progress = progress
         self.clock = SystemClock()
@@ -125,7 +129,11 @@ class App:
                 self.casting,
                 self._may_change,
                 COMMANDS,
-                SqlReceipts(self.database),
+                ContextDesk(
+                    SqlReceipts(self.database),
+                    self._exact_prompts.write_out,
+                    self._exact_prompts.mask,
+                ),
                 self.people,
             ),
             speaking=self._speaking(showing),
@@ -315,7 +323,8 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
         find_stories = await stack.enter_async_context(learning(settings, roles, database))
-        app = App(settings, database, coordinator, casting, backends, find_stories, progress)
+        exact = ExactPrompts(settings, renderer)
+        app = App(settings, database, coordinator, casting, backends, find_stories, exact, progress)
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app

@@ -15,7 +15,7 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.outgoing import Attachment, Limits, Outgoing
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Turn
 from bot.ensemble import Ensemble
@@ -162,7 +162,9 @@ class Walk:
         reply = await self._commands.carry_out(command, heard.incoming)
         greeting = [self._greeting(reply.greeting, reply.greeter)] if reply.greeting else []
         text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
-        await self._say(claim, heard, text, greeting, new_session=reply.new_session)
+        await self._say(
+            claim, heard, text, greeting, new_session=reply.new_session, file=reply.file
+        )
         if reply.new_session:
             for memory in self._memories:
                 await memory.leave(claim.conversation)
@@ -182,9 +184,12 @@ class Walk:
         turns: Sequence[Turn] = (),
         *,
         new_session: bool = False,
+        file: Attachment | None = None,
     ) -> None:
-        """Answer with a text of our own, not the model's."""
+        """Answer with a text of our own, not the model's; beside a file it is one short line."""
         parts = final(text, self._limits(heard.incoming.address))
+        if file is not None:
+            parts = (Outgoing(0, text, file=file),)
         await self._finish(claim, heard, turns, parts, new_session=new_session)
 
     async def _finish(

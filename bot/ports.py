@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
-from bot.chat.outgoing import Limits, OutboxRow, Outgoing
+from bot.chat.outgoing import Attachment, Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Event, Prompt, Token
 from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Sources, Summary, Turn
@@ -29,11 +29,13 @@ class Surface(Protocol):
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
-        """Send one message and give its id. Nobody is ever pinged by it.
+        """Send one message, with a file if there is one, and give its id; nobody is ever pinged.
 
         `nonce` (at most 25 characters) names this message for ever: a platform that knows such
-        keys gives the first message back when the same nonce is sent again.
+        keys gives the first message back when the same nonce is sent again. A file that was asked
+        for in private reaches nobody else: it is `Refused` where that cannot be done any more.
         """
         ...
 
@@ -50,12 +52,19 @@ class Surface(Protocol):
         ...
 
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
         """Look whether a message of ours with this text arrived although no answer said so.
 
-        Considers only messages newer than the message `after` and not in `known` (ids that are
-        accounted for). Gives the id of the one found, None when there is none for certain.
+        With a file it must be one that brings such a file along. Considers only messages newer
+        than the message `after` and not in `known` (ids that are accounted for). Gives the id of
+        the one found, None when there is none for certain.
         """
         ...
 

@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from bot.backends import models
-from bot.backends.gguf import read_tokens
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, Wake
 from bot.chat.prompt import Message, TemplateChoice, Token
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
+from bot.exact_prompt import template_in
 from bot.ports import Tokenizes
 from bot.prompting.budget import fit
 from bot.prompting.compose import compose
@@ -154,8 +154,7 @@ def _own_template(
     if choice.named is not None or choice.strings is not None:
         return OwnTemplate()
     if provider.kind == "llama_cpp":
-        tokens = read_tokens(models.find(preset.model, provider, data_dir))
-        return OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+        return template_in(models.find(preset.model, provider, data_dir))
     if choice.source is None:
         raise UserError(
             f"the provider {preset.provider!r} is sent messages, not text; "

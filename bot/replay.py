@@ -1,24 +1,20 @@
 """Ask again what was asked for an answer of before, and show how the new answer differs."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 import typer
 
 from bot.backends.registry import make_backend
-from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
+from bot.exact_prompt import ExactPrompts
 from bot.replying.writing import write
-from bot.settings import Settings, secrets_of
+from bot.settings import Settings
 from bot.storage.database import exists, opened
 from bot.storage.receipts import SqlReceipts
-from bot.telemetry.logs import Masking
 from bot.templates.rendering import Renderer
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
@@ -70,20 +66,10 @@ def difference(before: str, after: str) -> str:
     return f"{text}\n\n{share:.0%} of both answers is the same.\n"
 
 
-def as_sent(receipt: Receipt, settings: Settings) -> str:
-    """The exact prompt as JSON, with every secret that we know of masked."""
-    prompt: dict[str, Any] = msgspec.to_builtins(receipt.prompt)
-    text = json.dumps(_without_defaults(prompt), ensure_ascii=False, indent=2)
-    return Masking(secrets_of(settings)).text(text) + "\n"
-
-
-def _without_defaults(prompt: dict[str, Any]) -> dict[str, Any]:
-    blank: dict[str, Any] = msgspec.to_builtins(Prompt((), "", ""))
-    shown = {key: value for key, value in prompt.items() if value != blank[key]}
-    shown["messages"] = [
-        {key: value for key, value in each.items() if value} for each in prompt["messages"]
-    ]
-    return shown
+async def as_sent(number: int, receipt: Receipt, settings: Settings) -> str:
+    """The exact prompt, as `/context prompt` gives it to an admin."""
+    async with Renderer() as renderer:
+        return await ExactPrompts(settings, renderer).write_out(number, receipt)
 
 
 def _marked(before: list[str], after: list[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -244,16 +245,22 @@ def _explained(error: ValidationError) -> list[str]:
 
 
 def secrets_of(settings: Settings) -> set[str]:
-    """Collect every secret there is, for the log's mask."""
-    given = [
-        settings.telegram.token,
-        settings.discord.token,
-        settings.redis_url,
-        settings.database_url,
-        settings.embedding.api_key,
-        *(provider.api_key for provider in settings.providers.values()),
-    ]
-    return {secret.get_secret_value() for secret in given if secret is not None}
+    """Collect every secret there is, for the mask of logs and of what is shown to people."""
+    return set(_secrets_in(settings))
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case BaseModel():
+            for _, each in value:
+                yield from _secrets_in(each)
+        case dict():
+            for each in value.values():
+                yield from _secrets_in(each)
+        case _:
+            return
 
 
 def unknown_variables() -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Attachment, Limits
 from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
 from bot.chat.story import Vector
 from bot.errors import (
@@ -76,6 +76,7 @@ class FakeSurface(Surface):
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.messages: dict[str, str] = {}
+        self.files: dict[str, Attachment] = {}  # by the id of the message that brought it
         self.calls: list[tuple[str, str]] = []  # ("edit", "the text"), ...
         self.hold: asyncio.Event | None = None  # when set: calls wait for it
         self.answers_to_lose = 0  # of so many sends nobody learns that they arrived
@@ -102,6 +103,7 @@ class FakeSurface(Surface):
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
         self.nonces.append(nonce)
         await self._called("send", text)
@@ -109,6 +111,8 @@ class FakeSurface(Surface):
             return self._by_nonce[nonce]
         message_id = self._by_nonce[nonce] = str(next(self._ids))
         self.messages[message_id] = text
+        if file is not None:
+            self.files[message_id] = file
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise OutcomeUnknown("the answer was lost")
@@ -125,6 +129,7 @@ class FakeSurface(Surface):
     async def delete(self, address: Address, message_id: str) -> None:
         await self._called("delete", message_id)
         self.messages.pop(message_id, None)
+        self.files.pop(message_id, None)
 
     @override
     async def typing(self, address: Address) -> None:
@@ -132,11 +137,25 @@ class FakeSurface(Surface):
 
     @override
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
         await self._called("find", text)
         ids = [one for one in self.messages if after is None or int(one) > int(after)]
-        return next((one for one in ids if self.messages[one] == text and one not in known), None)
+        wanted = (text, file)
+        return next(
+            (
+                one
+                for one in ids
+                if (self.messages[one], self.files.get(one)) == wanted and one not in known
+            ),
+            None,
+        )
 
     async def _called(self, call: str, text: str) -> None:
         self.calls.append((call, text))

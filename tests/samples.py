@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.receipt import Receipt
 
 ALICE = Person("telegram:1", "Alice")
 BOB = Person("telegram:2", "Bob")
@@ -34,3 +35,12 @@ def incoming(
         author_is_admin=admin,
         quote=quote,
     )
+
+
+async def write_out(number: int, receipt: Receipt) -> str:
+    """A receipt's prompt, shorter than it really is."""
+    return f"{number} {receipt.preset}: {receipt.prompt.messages[-1].content}\n"
+
+
+def mask(text: str) -> str:
+    return text.replace("sk-canary", "***")

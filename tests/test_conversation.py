@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Wake
-from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.outgoing import Attachment, Limits, Outgoing
 from bot.chat.prompt import Thought, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
@@ -24,6 +24,7 @@ from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk
+from bot.sessions.context import ContextDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
@@ -37,7 +38,7 @@ from bot.storage.receipts import SqlReceipts
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
-from tests.samples import incoming
+from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until
 
 CHAT = "telegram:5"
@@ -131,7 +132,11 @@ class Stage:
             conversations=self.conversations,
             casting=casting,
             commands=CommandDesk(
-                casting, self._may_change, COMMANDS, SqlReceipts(database), People(choices)
+                casting,
+                self._may_change,
+                COMMANDS,
+                ContextDesk(SqlReceipts(database), write_out, mask),
+                People(choices),
             ),
             speaking=Speaking(
                 conversations=self.conversations,
@@ -157,8 +162,8 @@ class Stage:
         """What can be read in the chat."""
         return list(self.surface.messages.values())
 
-    async def _may_change(self, _: Incoming) -> bool:
-        return True
+    async def _may_change(self, said: Incoming) -> bool:
+        return said.author != BOB
 
     async def deliver(self, lanes: Sequence[str] = (CHAT,)) -> None:
         for lane in lanes:
@@ -402,6 +407,45 @@ async def test_context_shows_the_last_answer_s_receipt(database: Database) -> No
     await stage.talk("/context", "hello", "/context")
     assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
     assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
+async def test_an_admin_gets_the_exact_prompt_as_a_file_once(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
+    await stage.talk("/context prompt", "hello")
+    stage.surface.answers_to_lose = 1
+    await stage.talk(incoming("/context prompt", key="5:0"), "and you?")
+    await stage.deliver()
+
+    assert stage.texts == [
+        "⚠ I have not answered here of late, so there is nothing to show.",
+        "Hi.",
+        "The exact prompt of receipt 1, secrets removed.",
+        "Hi.",
+    ]
+    assert list(stage.surface.files.values()) == [Attachment("prompt-1.txt", "1 nora: hello\n")]
+    assert await stage.history() == [
+        *(("user", "hello"), ("assistant", "Hi.")),
+        *(("user", "and you?"), ("assistant", "Hi.")),
+    ]
+
+
+async def test_others_are_told_that_the_exact_prompt_is_for_admins(database: Database) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]))
+    await stage.talk("hello", incoming("/context prompt", key="5:2", author=BOB))
+    assert stage.texts[-1] == (
+        "⚠ Only an admin can see the exact prompt, which holds my instructions."
+    )
+    assert not stage.surface.files
+
+
+async def test_admins_alone_are_told_that_there_is_a_file_and_nobody_sees_a_secret(
+    database: Database,
+) -> None:
+    stage = Stage(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
+    await stage.talk("hello", "/context", incoming("/context", key="5:3", author=BOB))
+    to_admin, to_bob = stage.texts[1:]
+    assert to_admin == to_bob + "\n\nThe exact prompt, as a file: /context prompt"
+    assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
 async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:

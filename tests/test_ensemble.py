@@ -190,6 +190,14 @@ async def test_context_shows_what_each_of_the_speakers_was_sent(database: Databa
     assert "nora (version 3) on p/m, receipt 1: " in told
     assert "nils on p/m, receipt 2: " in told
 
+    await stage.talk("/context prompt")
+    [file] = stage.surface.files.values()
+    assert file.name == "prompt-1-2.txt"
+    assert [part.split(":")[0].strip() for part in file.text.split("=" * 80)] == [
+        "1 nora",
+        "2 nils",
+    ]
+
 
 async def test_a_card_s_lore_knows_the_other_characters_from_its_own(database: Database) -> None:
     seen = {"keys": ["Nils Holm:"], "content": "Nils has a boat.", "enabled": True}

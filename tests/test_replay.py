@@ -75,11 +75,13 @@ def test_the_exact_prompt_is_shown_without_secrets() -> None:
     told = replace(RECEIPT.prompt, parameters={"temperature": 0, "user": SECRET})
     keep(replace(RECEIPT, prompt=told))
     shown = replay("1", "--show")
-    prompt = json.loads(shown)
+    head, _, body = shown.partition("\n\n")
+    assert head.startswith("receipt: 1, nora (version 3)\nmodel: local / default\n")
+    prompt = json.loads(body)
     assert [each["role"] for each in prompt["messages"]] == [
         *("system", "user", "assistant", "system", "user", "assistant", "user")
     ]
-    assert prompt["parameters"] == {"temperature": 0, "user": "***ator"}
+    assert (prompt["temperature"], prompt["user"]) == (0, "***ator")
     assert SECRET not in shown
 
 

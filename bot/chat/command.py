@@ -11,6 +11,7 @@ class Option:
     summary: str
     required: bool = True
     completes: bool = False  # the platform may ask for suggestions while somebody types
+    choices: tuple[str, ...] = ()  # the only values there are; none: any
 
 
 @dataclass(frozen=True, slots=True)

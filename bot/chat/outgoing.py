@@ -43,12 +43,25 @@ class Sending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text that goes out as a file, in one request with the message that it belongs to."""
+
+    name: str  # a plain one, which no platform has to escape
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """How one part of an answer should read; the parts of a turn count from 0."""
+    """How one part of an answer should read; the parts of a turn count from 0.
+
+    One with a file is never opened early: it goes out whole, without a placeholder, and its text
+    is one short line, for some platforms take less beside a file than alone.
+    """
 
     part: int
     text: str
     placeholder: str | None = None  # what to open it with, if it gets its text by an edit
+    file: Attachment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +80,4 @@ class OutboxRow:
     attempts: int
     external_id: str | None  # for edit and delete: the message to change
     not_before: float  # Unix seconds
+    file: Attachment | None = None  # that a send brings along

@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Attachment, Limits
 from bot.errors import RateLimited
 from bot.ports import Clock, Surface
 
@@ -85,11 +85,12 @@ class PacedSurface(Surface):
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
         await self._turn(address)
         try:
             return await self._surface.send(
-                address, text, nonce=nonce, reply_to=reply_to, interaction=interaction
+                address, text, nonce=nonce, reply_to=reply_to, interaction=interaction, file=file
             )
         except RateLimited as error:
             raise self._blocked(address, error) from None
@@ -119,11 +120,17 @@ class PacedSurface(Surface):
 
     @override
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
         await self._turn(address)
         try:
-            return await self._surface.find(address, text, after=after, known=known)
+            return await self._surface.find(address, text, after=after, known=known, file=file)
         except RateLimited as error:
             raise self._blocked(address, error) from None
 

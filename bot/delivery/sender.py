@@ -132,7 +132,9 @@ class Sender:
         surface = self._surfaces[row.address.platform]
         known = await self._outbox.known_ids(row.address)
         try:
-            return await surface.find(row.address, row.text, after=row.reply_to, known=known)
+            return await surface.find(
+                row.address, row.text, after=row.reply_to, known=known, file=row.file
+            )
         except Refused:  # we may not look there
             if surface.limits(row.address).placeholder is None:
                 return None  # sent again, its nonce keeps it from appearing twice
@@ -148,6 +150,7 @@ class Sender:
                     nonce=nonce(row.turn, row.part),
                     reply_to=row.reply_to,
                     interaction=row.interaction,
+                    file=row.file,
                 )
             case Op.EDIT:
                 await surface.edit(row.address, _target(row), row.text)

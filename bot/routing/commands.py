@@ -47,7 +47,18 @@ COMMANDS = (
         (Option("text", "I am a tall knight", required=False),),
     ),
     CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
-    CommandSpec("context", "what the last answer here was made of"),
+    CommandSpec(
+        "context",
+        "what the last answer here was made of; with `prompt`: the exact prompt (admins)",
+        (
+            Option(
+                "show",
+                "prompt: exactly what the model was sent, as a file",
+                required=False,
+                choices=("prompt",),
+            ),
+        ),
+    ),
     CommandSpec("help", "what I can do"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}

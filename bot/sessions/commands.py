@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
+from bot.chat.outgoing import Attachment
 from bot.errors import UserError
-from bot.ports import Receipts
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
-from bot.sessions.context import show_context
+from bot.sessions.context import ContextDesk
 from bot.sessions.people import People
 
 _MAX_LISTED_CHARS = 100
@@ -31,6 +31,7 @@ class Reply:
     greeting: str | None = None
     greeter: str | None = None  # the preset whose greeting it is
     forgets: bool = False
+    file: Attachment | None = None  # that goes along; the text is then one short line
 
 
 class CommandDesk:
@@ -41,7 +42,7 @@ class CommandDesk:
         casting: Casting,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
-        receipts: Receipts,
+        context: ContextDesk,
         people: People,
         dice: random.Random | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class CommandDesk:
         self._known = commands
         self._people = people
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
-        self._receipts = receipts
+        self._contexts = context
 
     async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
@@ -62,7 +63,7 @@ class CommandDesk:
             case "me":
                 return Reply(await self._people.me(command.argument, incoming))
             case "context":
-                return await self._context(incoming)
+                return await self._context(command.argument, incoming)
             case "forget":
                 await self._require_admin(incoming, "make me forget what was said here")
                 return replace(await self._new("", incoming), forgets=True)
@@ -161,13 +162,20 @@ class CommandDesk:
         ]
         return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
-    async def _context(self, incoming: Incoming) -> Reply:
-        found = await self._receipts.newest(incoming.address.conversation)
-        if not found:
-            raise UserError("I have not answered here of late, so there is nothing to show.")
-        for_admin = await self._may_change(incoming)
-        shown = [show_context(number, one, for_admin=for_admin) for number, one in found]
-        return Reply("\n\n".join(shown))
+    async def _context(self, argument: str, incoming: Incoming) -> Reply:
+        conversation = incoming.address.conversation
+        match argument.lower():
+            case "":
+                for_admin = await self._may_change(incoming)
+                return Reply(await self._contexts.show(conversation, for_admin=for_admin))
+            case "prompt":
+                await self._require_admin(
+                    incoming, "see the exact prompt, which holds my instructions"
+                )
+                text, file = await self._contexts.prompts(conversation)
+                return Reply(text, file=file)
+            case _:
+                raise UserError("Say /context, or /context prompt for the exact prompt (admins).")
 
     async def _help(self, incoming: Incoming) -> Reply:
         cast = await self._casting.cast(incoming.scopes)

@@ -1,17 +1,60 @@
 """Show people what an answer was made of: a bar for each section, and what was left out."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from bot.chat.outgoing import Attachment
 from bot.chat.receipt import Dropped, Receipt
+from bot.errors import UserError
+from bot.ports import Receipts
 from bot.prompting.receipts import prompt_tokens, tokens_by_section
 
 _BAR_CELLS = 12
 _MOST_NAMED = 8  # stories, entries, things that were left out
 _MOST_NAME_CHARS = 60
+_RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 
-def show_context(number: int, receipt: Receipt, *, for_admin: bool) -> str:
-    """The receipt in a few lines; an admin is told how to see the exact prompt."""
+WriteOut: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
+"""Gives the exact prompt of a receipt with this number, secrets removed."""
+
+
+class ContextDesk:
+    """Tells what the last answer was made of; `mask` removes secrets from a text.
+
+    Both raise `UserError` where nobody has answered of late.
+    """
+
+    def __init__(self, receipts: Receipts, write_out: WriteOut, mask: Callable[[str], str]) -> None:
+        self._receipts = receipts
+        self._write_out = write_out
+        self._mask = mask
+
+    async def show(self, conversation: str, *, for_admin: bool) -> str:
+        """Every speaker's receipt in a few lines; an admin is told how to see the prompt."""
+        shown = [show_context(*one) for one in await self._newest(conversation)]
+        if for_admin:
+            shown.append("The exact prompt, as a file: /context prompt")
+        return self._mask("\n\n".join(shown))
+
+    async def prompts(self, conversation: str) -> tuple[str, Attachment]:
+        """The exact prompts of all who spoke, in one file, and what to say beside it."""
+        found = await self._newest(conversation)
+        numbers = [str(number) for number, _ in found]
+        written = [await self._write_out(*one) for one in found]
+        whose = ("receipt " if len(found) == 1 else "receipts ") + ", ".join(numbers)
+        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
+        return f"The exact prompt of {whose}, secrets removed.", file
+
+    async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+        found = await self._receipts.newest(conversation)
+        if not found:
+            raise UserError("I have not answered here of late, so there is nothing to show.")
+        return found
+
+
+def show_context(number: int, receipt: Receipt) -> str:
+    """The receipt in a few lines."""
     lines = [
         _heading(number, receipt),
         *_bars(receipt),
@@ -19,8 +62,6 @@ def show_context(number: int, receipt: Receipt, *, for_admin: bool) -> str:
         *_left_out(receipt),
         _took(receipt),
     ]
-    if for_admin:
-        lines.append(f"The exact prompt, on the server: troupe replay {number} --show")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
-from bot.chat.outgoing import Op, Outgoing, Sending
+from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.errors import Fenced
@@ -242,12 +242,14 @@ def _changes(
             rows.append(_row(heard, one.part, Op.SEND, one.placeholder))
             rows.append(_row(heard, one.part, Op.EDIT, one.text))
         else:
-            rows.append(_row(heard, one.part, Op.SEND, one.text))
+            rows.append(_row(heard, one.part, Op.SEND, one.text, one.file))
     surplus = opened - {one.part for one in outgoing}
     return rows + [_row(heard, part, Op.DELETE, "") for part in sorted(surplus)]
 
 
-def _row(heard: Heard, part: int, op: Op, words: str) -> dict[str, object]:
+def _row(
+    heard: Heard, part: int, op: Op, words: str, file: Attachment | None = None
+) -> dict[str, object]:
     said = heard.incoming
     return {
         "turn": heard.turn,
@@ -261,4 +263,6 @@ def _row(heard: Heard, part: int, op: Op, words: str) -> dict[str, object]:
         "reply_to": said.message_id,
         "interaction": said.interaction if part == 0 else None,  # it has one response
         "state": Sending.PENDING,
+        "file_name": file.name if file else None,
+        "file_text": file.text if file else None,
     }

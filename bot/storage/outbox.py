@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Executable, Row, and_, bindparam, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Op, OutboxRow, Sending
+from bot.chat.outgoing import Attachment, Op, OutboxRow, Sending
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.database import Database
@@ -43,10 +43,11 @@ _THIS = update(outbox).where(outbox.c.id == bindparam("row"))
 _BEGIN = _THIS.where(outbox.c.state == Sending.PENDING).values(
     state=Sending.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
 )
+_NO_FILE = {"file_name": None, "file_text": None}
 # What was said stands in the history; here only its id is still needed.
-_SENT = _THIS.values(state=Sending.SENT, external_id=bindparam("id_there"), text="")
+_SENT = _THIS.values(state=Sending.SENT, external_id=bindparam("id_there"), text="", **_NO_FILE)
 _LATER = _THIS.values(state=bindparam("now_is"), not_before=bindparam("due"))
-_DEAD = _THIS.values(state=Sending.DEAD, error=bindparam("why"))
+_DEAD = _THIS.values(state=Sending.DEAD, error=bindparam("why"), **_NO_FILE)
 _EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
     outbox.c.id == bindparam("row")
 )
@@ -152,4 +153,5 @@ def _to_row(row: Row[*tuple[object, ...]]) -> OutboxRow:
         attempts=row.attempts,
         external_id=row.target,
         not_before=row.not_before,
+        file=None if row.file_name is None else Attachment(row.file_name, row.file_text),
     )

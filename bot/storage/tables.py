@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-NEWEST = "0004"  # the revision in migrations/ that makes exactly these tables
+NEWEST = "0005"  # the revision in migrations/ that makes exactly these tables
 
 metadata = MetaData(
     naming_convention={
@@ -111,6 +111,8 @@ outbox = Table(
     Column("started_at", Float),
     Column("external_id", Text),
     Column("error", Text),
+    Column("file_name", Text),  # a file that a send brings along; emptied like the text
+    Column("file_text", Text),
     UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
 )

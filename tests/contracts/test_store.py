@@ -8,7 +8,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, update
 
-from bot.chat.outgoing import Op, Outgoing, Sending
+from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
 from bot.chat.session import Claim, Heard, Turn
 from bot.errors import Fenced, Refused
 from bot.storage.migrating import alembic_config
@@ -298,6 +298,44 @@ async def test_what_was_sent_leaves_no_text_in_the_outbox(store: Store) -> None:
     assert text == ""
 
 
+FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
+
+
+async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
+    claim, heard = await under_work(store)
+    parts = [Outgoing(0, "here", file=FILE), Outgoing(1, "done", placeholder="…")]
+    await store.conversations.finish(claim, heard, turns=(), outgoing=parts)
+    taken = []
+    while row := await store.outbox.take("telegram:5"):
+        taken.append((row.op, row.text, row.file))
+        await store.outbox.sent(row, f"m{row.part}")
+    assert taken == [
+        (Op.SEND, "here", FILE),
+        (Op.SEND, "…", None),
+        (Op.EDIT, "done", None),
+    ]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
+    store: Store, refused: bool
+) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "x", file=FILE)])
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    await store.outbox.unknown(row, not_before=0)
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    assert (row.state, row.file) == (Sending.UNKNOWN, FILE)
+
+    await (store.outbox.dead(row, "no") if refused else store.outbox.sent(row, "9"))
+
+    columns = select(outbox.c.file_name, outbox.c.file_text)
+    left = await store.database.read(lambda c: c.execute(columns).one())
+    assert tuple(left) == (None, None)
+
+
 async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
     await store.choices.choose("guild", "preset", "a", "discord:1")
     await store.choices.choose("channel", "preset", "b", "discord:1")
@@ -342,6 +380,23 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
         return True
 
     assert await store.database.write(unit)
+
+
+async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
+    claim, heard = await under_work(store)
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+
+    def unit(connection: Connection) -> bool:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0004")
+        command.upgrade(config, "head")
+        return True
+
+    assert await store.database.write(unit)
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    assert (row.text, row.file) == ("a", None)
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.incoming import Incoming
-from bot.chat.outgoing import Limits, Outgoing, Sending
+from bot.chat.outgoing import Attachment, Limits, Outgoing, Sending
 from bot.delivery.sender import Sender, nonce
 from bot.errors import (
     OutcomeUnknown,
@@ -54,8 +54,10 @@ class Stage:
     def calls(self, name: str) -> int:
         return sum(call == name for call, _ in self.surface.calls)
 
-    async def queue(self, *texts: str, said: Incoming | None = None) -> None:
-        """Queue an answer of so many parts."""
+    async def queue(
+        self, *texts: str, said: Incoming | None = None, file: Attachment | None = None
+    ) -> None:
+        """Queue an answer of so many parts; a file takes the place of a placeholder."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).hear([said or incoming(key="5:0")], {})
         claim = await conversations.claim(LANE, "me", 60)
@@ -63,7 +65,8 @@ class Stage:
         heard = await conversations.next(claim)
         assert heard is not None
         placeholder = self.surface.limits(heard.incoming.address).placeholder
-        parts = [Outgoing(part, text, placeholder) for part, text in enumerate(texts)]
+        opened_with = None if file else placeholder
+        parts = [Outgoing(part, text, opened_with, file) for part, text in enumerate(texts)]
         await conversations.finish(claim, heard, turns=(), outgoing=parts)
 
     async def states(self) -> list[str]:
@@ -205,6 +208,29 @@ async def test_what_did_not_arrive_is_sent_again_under_the_same_name(
     assert stage.texts == ["a"]
     assert len(stage.surface.nonces) == 2
     assert len(set(stage.surface.nonces)) == 1
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
+async def test_a_file_of_unknown_outcome_is_there_once_in_the_end(
+    database: Database, limits: Limits, arrived: bool
+) -> None:
+    stage = Stage(database, limits)
+    if arrived:
+        stage.surface.answers_to_lose = 1
+    else:
+        stage.surface.refuse("send", OutcomeUnknown("cut off"))
+    file = Attachment("prompt-1.txt", "You are Nora.")
+    await stage.queue("here", file=file)
+    async with working(stage):
+        await until(lambda: stage.calls("send") == 1)
+        await passes(stage.clock, 11)
+    await stage.clock.advance(11)
+    await stage.sender.work(LANE)
+    assert stage.texts == ["here"]
+    assert list(stage.surface.files.values()) == [file]
+    assert stage.calls("send") == (1 if arrived else 2)
+    assert stage.calls("edit") == 0
 
 
 async def test_an_unknown_outcome_has_time_to_settle_where_there_is_no_nonce(

@@ -18,6 +18,7 @@ from tests.e2e.world import TELEGRAM_PEOPLE, Place, World
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 KINDS = ("channel", "discord_thread", "discord_private", "group", "topic", "telegram_private")
+_EPHEMERAL = 1 << 6
 _names = (f"{number:04x}" for number in itertools.count())
 
 
@@ -269,6 +270,53 @@ async def test_names_are_completed_while_somebody_types(rooms: Rooms) -> None:
     assert choices == [{"name": "nova", "value": "nova"}]
 
 
+async def test_admin_gets_the_exact_prompt_as_a_file_on_telegram(rooms: Rooms) -> None:
+    place, wire = rooms.places["topic"], rooms.world.telegram
+    chat, _, topic = place.name.removeprefix("telegram:").partition(":")
+    await rooms.answered("topic", rooms.ask("topic"))
+    place.say("/context prompt", 0)
+    await until(lambda: newest(rooms.answers("topic"), "⚠ Only an admin"))
+    wire.chats[int(chat)]["_admins"] = {TELEGRAM_PEOPLE[1]}
+    wire.fault("sendDocument", drop=True, after=True)
+
+    place.say("/context prompt", 1)
+    await rooms.answered("topic", rooms.ask("topic"))
+
+    (sent,) = [said for said in wire.msgs[int(chat)].values() if "document" in said]
+    assert str(sent["message_thread_id"]) == topic
+    assert sent["caption"].startswith("The exact prompt of receipt")
+    text = wire.files[sent["document"]["file_id"]][1].decode()
+    assert text.startswith("receipt: ")
+    assert "You are a tester." in text
+
+
+async def test_admin_alone_sees_the_exact_prompt_on_discord(rooms: Rooms) -> None:
+    world, name = rooms.world, next(_names)
+    channel = world.guild.create_text_channel("prompts")
+
+    def said() -> list[str]:
+        """What everybody sees."""
+        shown = world.discord.messages(channel.id)
+        return [one["content"] for one in shown if not one["flags"] & _EPHEMERAL]
+
+    world.discord.say(world.people[0], channel.id, f"<@{world.discord.b.bot_user.id}> T{name}:3")
+    await until(lambda: right_answer(f"T{name}:3") in said())
+    before = said()
+
+    async def shown_to(who: Any) -> Any:
+        result = await who.slash(channel, "context", show="prompt")
+        seen = await until(lambda: result.response and result.response.content and result.response)
+        assert seen.ephemeral
+        return seen
+
+    refused = await shown_to(world.people[0])
+    assert (refused.content[:15], refused.attachments) == ("⚠ Only an admin", [])
+    (file,) = (await shown_to(world.admin)).attachments
+    text = world.discord.b.cdn.get(file.url).decode()
+    assert '"content": "You are a tester."' in text
+    assert said() == before
+
+
 async def test_new_conversation_knows_nothing_of_the_old_one(rooms: Rooms) -> None:
     place = rooms.places["telegram_private"]
     await rooms.answered("telegram_private", rooms.ask("telegram_private"))
@@ -324,7 +372,15 @@ async def test_answers_under_way_are_finished_before_it_stops(rooms: Rooms) -> N
 
 async def test_in_the_end_every_question_has_its_one_answer(rooms: Rooms) -> None:
     assert await rooms.service.stop() == 0
-    notices = ("⚠ Only an admin", "nova answers", "Back to", "A new conv", "I am", "→ nova")
+    notices = (
+        "⚠ Only an admin",
+        "The exact prompt",
+        "nova answers",
+        "Back to",
+        "A new conv",
+        "I am",
+        "→ nova",
+    )
     verdict = judge(
         post for post in rooms.world.posts() if not (post.by_bot and post.text.startswith(notices))
     )

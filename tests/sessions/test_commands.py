@@ -14,11 +14,12 @@ from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.sessions.commands import CommandDesk, Reply
+from bot.sessions.context import ContextDesk
 from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
-from tests.samples import incoming
+from tests.samples import incoming, mask, write_out
 
 PRESETS: dict[str, Preset] = {
     str(one["name"]): Preset.model_validate({"provider": "p", "model": "m", **one})
@@ -45,7 +46,7 @@ class Office:
             self.casting,
             self.may_change,
             COMMANDS,
-            SqlReceipts(database),
+            ContextDesk(SqlReceipts(database), write_out, mask),
             People(choices),
             random.Random(1),
         )
@@ -136,6 +137,7 @@ async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, 
         "/preset remove assistant",
         "/preset reset",
         "/forget",
+        "/context prompt",
     ],
 )
 async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
@@ -212,6 +214,7 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
             "There is no /preset delete; try use, add, remove, list, show, who or reset.",
         ),
         ("/ask hi", "There is nothing to fill in here; just write your message."),
+        ("/context promt", "Say /context, or /context prompt for the exact prompt (admins)."),
         ("/fly", "I do not know /fly. /help says what I can do."),
     ],
 )

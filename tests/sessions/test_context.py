@@ -41,8 +41,8 @@ RECEIPT = Receipt(
 )
 
 
-def test_an_admin_sees_bars_finds_and_what_was_left_out_and_why() -> None:
-    assert show_context(17, RECEIPT, for_admin=True) == snapshot("""\
+def test_a_receipt_shows_bars_finds_and_what_was_left_out_and_why() -> None:
+    assert show_context(17, RECEIPT) == snapshot("""\
 nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 ███░░░░░░░░░ system 43 (23%)
 █░░░░░░░░░░░ lore 4 (2%)
@@ -55,18 +55,13 @@ lore: “Rain”
 stories: “The Inn” 0.83
 Left out: stories “An Epic” 0.91, about 900 tokens – larger than the room that was left
 Left out: the 12 oldest lines – the budget was full
-queued 0.2 s, first word after 0.8 s, written in 3.2 s, 4 tokens, 150 of the prompt's were cached
-The exact prompt, on the server: troupe replay 17 --show\
+queued 0.2 s, first word after 0.8 s, written in 3.2 s, 4 tokens, 150 of the prompt's were cached\
 """)
-
-
-def test_others_are_not_told_how_to_see_the_prompt() -> None:
-    assert "replay" not in show_context(17, RECEIPT, for_admin=False)
 
 
 def test_an_answer_without_usage_or_losses_is_shown_too() -> None:
     bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
-    shown = show_context(17, bare, for_admin=False)
+    shown = show_context(17, bare)
     assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
     assert "Nothing was left out." in shown
 
@@ -76,7 +71,7 @@ def test_many_stories_do_not_make_a_long_answer() -> None:
     crowded = replace(DRAFT, context=stories)
     receipt = replace(RECEIPT, prompt=crowded.prompt, layout=crowded.layout)
     receipt = replace(receipt, dropped=RECEIPT.dropped * 100)
-    assert len(show_context(17, receipt, for_admin=True)) < 2000
+    assert len(show_context(17, receipt)) < 2000
 
 
 @given(st.integers(0, 5000))

@@ -70,12 +70,14 @@ def _described(spec: CommandSpec) -> dict[str, Any]:
 
 
 def _option(option: Option) -> dict[str, Any]:
+    choices = [{"name": choice, "value": choice} for choice in option.choices]
     return {
         "type": _STRING,
         "name": option.name,
         "description": option.summary[:_MAX_SUMMARY_CHARS],
         "required": option.required,
         "autocomplete": option.completes,
+        **({"choices": choices} if choices else {}),
     }
 
 

@@ -1,6 +1,7 @@
 """How answers reach Discord: one REST call each, repeatable, and nobody is ever pinged."""
 
 import contextlib
+import json
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -9,7 +10,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Attachment, Limits
 from bot.errors import OutcomeUnknown, Refused, Vanished
 from bot.platforms.discord.client import Rest
 from bot.platforms.discord.requests import asking
@@ -40,7 +41,10 @@ class DiscordSurface(Surface):
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
+        if interaction is not None and file is not None:
+            return await self._respond(interaction, text, file)
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token is spent: say it in the channel instead
                 return await self._respond(interaction, text)
@@ -48,7 +52,7 @@ class DiscordSurface(Surface):
         if reply_to is not None:
             body["message_reference"] = {"message_id": reply_to, "fail_if_not_exists": False}
         route = Route("POST", "/channels/{channel_id}/messages", channel_id=address.chat)
-        return str((await self._ask(route, json=body))["id"])
+        return str((await self._ask(route, **_request(body, file)))["id"])
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
@@ -65,13 +69,19 @@ class DiscordSurface(Surface):
 
     @override
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
         bot, newest = (await self._rest.client()).user, after
         for _ in range(_MAX_PAGES):
             page = await self._page(address, newest)
             for message in page:
-                if message["id"] not in known and _wrote(bot, message, text):
+                if message["id"] not in known and _wrote(bot, message, text, file):
                     return str(message["id"])
             if len(page) < _PAGE or newest is None:
                 return None
@@ -85,7 +95,7 @@ class DiscordSurface(Surface):
         page: list[dict[str, Any]] = await self._ask(route, params=params)
         return page[::-1]
 
-    async def _respond(self, interaction: str, text: str) -> str:
+    async def _respond(self, interaction: str, text: str, file: Attachment | None = None) -> str:
         """Fill in the deferred response of a command; doing it twice is the same as once."""
         application, _, token = interaction.partition(":")
         route = Route(
@@ -94,7 +104,7 @@ class DiscordSurface(Surface):
             webhook_id=application,
             webhook_token=token,
         )
-        return str((await self._ask(route, json=_spoken(text)))["id"])
+        return str((await self._ask(route, **_request(_spoken(text), file)))["id"])
 
     async def _ask(self, route: Route, **request: Any) -> Any:
         client = await self._rest.client()
@@ -102,10 +112,34 @@ class DiscordSurface(Surface):
             return await client.http.request(route, **request)
 
 
-def _wrote(bot: discord.ClientUser | None, message: Mapping[str, Any], text: str) -> bool:
+def _wrote(
+    bot: discord.ClientUser | None, message: Mapping[str, Any], text: str, file: Attachment | None
+) -> bool:
     ours = bot is not None and message["author"]["id"] == str(bot.id)
+    files = [one["filename"] for one in message["attachments"]]
     # Discord takes white space off both ends.
-    return ours and message["content"].strip() == text.strip()
+    same = message["content"].strip() == text.strip()
+    return ours and same and files == ([file.name] if file else [])
+
+
+def _request(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
+    """What discord.py is to send: JSON, or a form with the JSON and the file in it."""
+    if file is None:
+        return {"json": body}
+    # Naming the files makes it all that the message has: an answer that is filled in twice would
+    # else have the file twice.
+    whole = {**body, "attachments": [{"id": 0, "filename": file.name}]}
+    return {
+        "form": [
+            {"name": "payload_json", "value": json.dumps(whole, ensure_ascii=False)},
+            {
+                "name": "files[0]",
+                "value": file.text.encode(),
+                "filename": file.name,
+                "content_type": "text/plain; charset=utf-8",
+            },
+        ]
+    }
 
 
 def _spoken(text: str) -> dict[str, Any]:

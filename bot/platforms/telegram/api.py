@@ -41,12 +41,19 @@ _RETRY_UNTOLD_SECONDS = 5.0
 _FAULTS = (AiogramError, UnicodeDecodeError)
 
 
+_NOT_THIS_ONE = (
+    "message can't be edited",
+    "no text in the message to edit",
+    "no caption in the message to edit",
+)
+
+
 class NotModified(Refused):
     """The message has this text already."""
 
 
 class NotEditable(Refused):
-    """The message exists, but it is not a text of ours."""
+    """The message exists, but it is not one of ours, or of another kind."""
 
 
 class AnotherListener(Unreachable):
@@ -138,7 +145,7 @@ def _translate_refusal(description: str) -> PlatformError:
         return NotModified(description)
     if "message to edit not found" in said or "message to delete not found" in said:
         return Vanished(description)
-    if "message can't be edited" in said or "no text in the message to edit" in said:
+    if any(reason in said for reason in _NOT_THIS_ONE):
         return NotEditable(description)
     if said.startswith("too many requests"):
         return RateLimited(_RETRY_UNTOLD_SECONDS)

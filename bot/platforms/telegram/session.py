@@ -6,16 +6,17 @@ import msgspec
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.exceptions import TelegramNetworkError
-from aiogram.methods import Response, TelegramMethod
+from aiogram.methods import Response, SendDocument, TelegramMethod
 from aiogram.methods.base import TelegramType
 from aiohttp import ClientError, ClientTimeout
 from typing_extensions import override
 
 _JSON = {"Content-Type": "application/json"}
+_UPLOADS = frozenset({SendDocument.__api_method__})
 
 
 class JsonSession(AiohttpSession):
-    """Sends every call as JSON, so there is none with a file to upload.
+    """Sends every call as JSON, but for those that upload a file.
 
     aiogram makes a type for each kind of answer, and pydantic keeps it only as long as somebody
     else does: without `_answers` it would be made again for every call, for milliseconds.
@@ -29,6 +30,8 @@ class JsonSession(AiohttpSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
+        if method.__api_method__ in _UPLOADS:  # seldom enough to do as aiogram does
+            return await super().make_request(bot, method, timeout)
         if method.__returning__ not in self._answers:
             self._answers[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]
         session = await self.create_session()

@@ -7,11 +7,18 @@ from enum import Enum, auto
 from typing import Any
 
 from aiogram.enums import ChatAction, MessageEntityType
-from aiogram.methods import DeleteMessage, EditMessageText, SendChatAction, SendMessage
-from aiogram.types import LinkPreviewOptions, MessageEntity, ReplyParameters
+from aiogram.methods import (
+    DeleteMessage,
+    EditMessageCaption,
+    EditMessageText,
+    SendChatAction,
+    SendDocument,
+    SendMessage,
+)
+from aiogram.types import BufferedInputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Attachment, Limits
 from bot.errors import Vanished
 from bot.platforms.telegram.api import Api, NotEditable, NotModified
 
@@ -59,21 +66,23 @@ class TelegramSurface:
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
         reply = None
         if reply_to is not None:
             # People delete what they asked; the answer is worth having all the same.
             reply = ReplyParameters(message_id=int(reply_to), allow_sending_without_reply=True)
-        message = await self._api.call(
-            SendMessage(
-                chat_id=int(address.chat),
-                message_thread_id=_topic(address),
-                **_spoken(text),
-                link_preview_options=_NO_PREVIEW,
-                reply_parameters=reply,
-            )
-        )
-        return str(message.message_id)
+        to: dict[str, Any] = {
+            "chat_id": int(address.chat),
+            "message_thread_id": _topic(address),
+            "reply_parameters": reply,
+        }
+        if file is not None:
+            document = BufferedInputFile(file.text.encode(), file.name)
+            upload = SendDocument(document=document, **_captioned(text), **to)
+            return str((await self._api.call(upload)).message_id)
+        saying = SendMessage(**_spoken(text), link_preview_options=_NO_PREVIEW, **to)
+        return str((await self._api.call(saying)).message_id)
 
     async def edit(self, address: Address, message_id: str, text: str) -> None:
         try:
@@ -99,9 +108,15 @@ class TelegramSurface:
         )
 
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
-        """Look for a message of ours by trying to give the unaccounted ids this text.
+        """Look for a message of ours by trying to give the unaccounted ids this text or caption.
 
         Telegram lists no messages to bots, but it answers an edit differently for a message of
         ours, of somebody else's and none. What is sent in a chat is sent in order, so the search
@@ -119,7 +134,7 @@ class TelegramSurface:
                 gap = 0
                 continue
             probes += 1
-            match await self._probe(address, candidate, text):
+            match await self._probe(address, candidate, text, file):
                 case _Found.OURS:
                     return str(candidate)
                 case _Found.FOREIGN:
@@ -128,9 +143,12 @@ class TelegramSurface:
                     gap += 1
         return None
 
-    async def _probe(self, address: Address, message_id: int, text: str) -> _Found:
+    async def _probe(
+        self, address: Address, message_id: int, text: str, file: Attachment | None
+    ) -> _Found:
+        edit = _to_edit if file is None else _to_caption_edit
         try:
-            await self._api.call(_to_edit(address, message_id, text))
+            await self._api.call(edit(address, message_id, text))
         except NotModified:
             return _Found.OURS
         except NotEditable:
@@ -155,6 +173,16 @@ def _to_edit(address: Address, message_id: int, text: str) -> EditMessageText:
         **_spoken(text),
         link_preview_options=_NO_PREVIEW,
     )
+
+
+def _to_caption_edit(address: Address, message_id: int, text: str) -> EditMessageCaption:
+    return EditMessageCaption(chat_id=int(address.chat), message_id=message_id, **_captioned(text))
+
+
+def _captioned(text: str) -> dict[str, Any]:
+    """The same beside a file, where Telegram takes 1,024 characters."""
+    said = _spoken(text)
+    return {"caption": said["text"], "caption_entities": said["entities"]}
 
 
 def _spoken(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TextIO
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Attachment, Limits
 from bot.errors import Refused
 from bot.ports import Surface
 
@@ -47,12 +47,13 @@ class TerminalSurface(Surface):
         nonce: str,
         reply_to: str | None,
         interaction: str | None,
+        file: Attachment | None = None,
     ) -> str:
         if nonce in self._by_nonce:
             return self._by_nonce[nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._print_anew(message_id, text)
+        self._print_anew(message_id, text if file is None else _with_file(text, file))
         _remember(self._by_nonce, nonce, message_id)
         return message_id
 
@@ -78,7 +79,13 @@ class TerminalSurface(Surface):
 
     @override
     async def find(
-        self, address: Address, text: str, *, after: str | None, known: Set[str]
+        self,
+        address: Address,
+        text: str,
+        *,
+        after: str | None,
+        known: Set[str],
+        file: Attachment | None = None,
     ) -> str | None:
         """Say no: after a crash the last answer is printed once more, to a screen that lost it."""
         return None
@@ -117,6 +124,11 @@ class TerminalSurface(Surface):
             self._mid_line = False
             raise Refused(f"nobody reads what is printed: {error.strerror}") from None
         self._mid_line = not text.endswith("\n")
+
+
+def _with_file(text: str, file: Attachment) -> str:
+    """A file is printed: whoever sits here wants to read it, and nothing private is left lying."""
+    return f"{text}\n--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
 
 
 def _remember(kept: dict[str, str], key: str, value: str) -> None:

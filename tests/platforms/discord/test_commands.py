@@ -4,6 +4,7 @@ from typing import Any
 
 from inline_snapshot import snapshot
 
+from bot.chat.command import CommandSpec, Option
 from bot.platforms.discord.commands import differ, to_payload
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -45,6 +46,22 @@ def test_plain_command_has_no_options() -> None:
             "type": 1,
             "contexts": [0, 1],
         }
+    )
+
+
+def test_values_to_choose_from_are_offered() -> None:
+    spec = CommandSpec("context", "c", (Option("show", "s", required=False, choices=("prompt",)),))
+    assert to_payload(spec)["options"] == snapshot(
+        [
+            {
+                "type": 3,
+                "name": "show",
+                "description": "s",
+                "required": False,
+                "autocomplete": False,
+                "choices": [{"name": "prompt", "value": "prompt"}],
+            }
+        ]
     )
 
 

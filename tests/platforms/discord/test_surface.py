@@ -8,6 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address, Wake
+from bot.chat.outgoing import Attachment
 from bot.errors import OutcomeUnknown, PlatformFatal, RateLimited, Refused, Unreachable, Vanished
 from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
@@ -16,6 +17,7 @@ from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
 PLAIN: dict[str, Any] = {"reply_to": None, "interaction": None}
+FILE = Attachment("prompt-1.txt", "You are Nora.")
 
 
 class Chat:
@@ -245,6 +247,59 @@ async def test_command_is_acknowledged_heard_and_answered_privately(chat: Chat) 
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
+
+
+async def test_file_that_a_command_asked_for_is_shown_privately_and_once(chat: Chat) -> None:
+    result = await chat.alice.slash(chat.channel, "new")
+    [heard] = await until(lambda: chat.intake.heard)
+    for _ in range(2):  # an unknown outcome is simply repeated
+        await chat.surface.send(
+            heard.address,
+            "here",
+            nonce="n1",
+            reply_to=None,
+            interaction=heard.interaction,
+            file=FILE,
+        )
+    assert result.ephemeral
+    assert result.response.content == "here"
+    assert [one.filename for one in result.response.attachments] == ["prompt-1.txt"]
+    assert not chat.requests("POST")
+
+
+async def test_file_that_a_command_asked_for_is_never_shown_to_the_channel(chat: Chat) -> None:
+    await chat.alice.slash(chat.channel, "new")
+    [heard] = await until(lambda: chat.intake.heard)
+    before = chat.texts
+    chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
+    with pytest.raises(Refused):
+        await chat.surface.send(
+            heard.address,
+            "here",
+            nonce="n1",
+            reply_to=None,
+            interaction=heard.interaction,
+            file=FILE,
+        )
+    assert chat.texts == before
+
+
+async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None:
+    for _ in range(2):
+        await chat.surface.send(
+            chat.address, "@everyone", nonce="n1", reply_to=None, interaction=None, file=FILE
+        )
+    assert chat.requests("POST")[0]["json"] == snapshot(
+        {
+            "content": "@everyone",
+            "allowed_mentions": {"parse": [], "replied_user": False},
+            "flags": 4,
+            "nonce": "n1",
+            "enforce_nonce": True,
+            "attachments": [{"id": 0, "filename": "prompt-1.txt"}],
+        }
+    )
+    assert chat.texts == ["@everyone"]
 
 
 async def test_command_whose_token_is_spent_is_answered_in_the_channel(chat: Chat) -> None:

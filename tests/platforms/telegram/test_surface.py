@@ -7,8 +7,10 @@ import pytest
 from aiogram.types import MessageEntity
 from hypothesis import given
 from hypothesis import strategies as st
+from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address
+from bot.chat.outgoing import Attachment
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -107,6 +109,27 @@ async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
     assert rig.calls("sendChatAction") == [
         {"chat_id": FORUM, "message_thread_id": 9, "action": "typing"}
     ]
+
+
+@pytest.mark.service
+async def test_file_goes_out_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
+    file = Attachment("prompt-1.txt", "You are Nora.")
+    sent = await surface.send(
+        GROUP_CHAT, "for @alice", nonce="n", reply_to="1", interaction=None, file=file
+    )
+
+    (call,) = rig.calls("sendDocument")
+    assert str(call.pop("document")).startswith("attach://")
+    assert call == snapshot(
+        {
+            "chat_id": "-100",
+            "caption": "for @alice",
+            "caption_entities": '[{"type": "code", "offset": 4, "length": 6}]',
+            "reply_parameters": '{"message_id": 1, "allow_sending_without_reply": true}',
+        }
+    )
+    assert rig.telegram.msgs[GROUP][int(sent)]["document"]["file_name"] == "prompt-1.txt"
+    assert rig.telegram.lint == []
 
 
 @pytest.mark.service
@@ -238,6 +261,22 @@ async def test_what_never_arrived_is_not_found(
 ) -> None:
     assert await surface.find(at, "…", after="1", known=set()) is None
     assert len(rig.calls("editMessageText")) == tries
+
+
+@pytest.mark.service
+async def test_file_is_found_among_texts_of_ours(rig: Rig, surface: Surface) -> None:
+    file = Attachment("prompt-1.txt", "You are Nora.")
+    await send(surface, "of a version before", GROUP_CHAT)
+    rig.telegram.fault("sendDocument", drop=True, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await surface.send(
+            GROUP_CHAT, "for @alice", nonce="n", reply_to=None, interaction=None, file=file
+        )
+
+    found = await surface.find(GROUP_CHAT, "for @alice", after="1", known=set(), file=file)
+
+    assert found == "3"
+    assert rig.telegram.texts(GROUP) == ["of a version before", "for @alice"]
 
 
 @pytest.mark.service

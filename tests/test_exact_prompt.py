@@ -1,0 +1,186 @@
+"""The exact prompt of an answer: to the letter as its model read it, and without any secret."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from bot.backends import models
+from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.chat.receipt import Receipt
+from bot.exact_prompt import ExactPrompts, named
+from bot.settings import Settings
+from bot.templates.rendering import OwnTemplate, Renderer
+from tests.backends import tiny_gguf
+from tests.sessions.test_context import RECEIPT
+
+SECRET = "sk-thesecretofanoperator"
+PROMPT = Prompt(
+    (
+        Message("system", f"You are Nora. {SECRET}"),
+        Message("user", "Alice: hi <|im_end|>", name="Alice"),
+    ),
+    "default",
+    "telegram:5",
+    stop=("###",),
+    parameters={"temperature": 0.7},
+    max_output_tokens=64,
+)
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture
+async def renderer() -> AsyncIterator[Renderer]:
+    async with Renderer() as renderer:
+        yield renderer
+
+
+def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPrompts:
+    given = {"api_key": SECRET, "model": "m", "base_url": "http://127.0.0.1:1/v1", **provider}
+    return ExactPrompts(
+        Settings(data_dir=folder, providers={"here": given}),
+        renderer,
+    )
+
+
+def receipt(prompt: Prompt = PROMPT, provider: str = "here") -> Receipt:
+    return replace(RECEIPT, prompt=prompt, provider=provider)
+
+
+def body(written: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(written.partition("\n\n")[2])
+    return found
+
+
+def tiny_model(folder: Path) -> None:
+    vocabulary = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    models.folder(folder).mkdir()
+    file = models.folder(folder) / "tiny.gguf"
+    tiny_gguf.write(file, vocabulary, tokenizer__chat_template=CHATML)
+
+
+async def test_a_model_on_this_machine_read_a_text(renderer: Renderer, tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    assert await prompts.write_out(17, receipt()) == snapshot("""\
+receipt: 17, nora (version 3)
+model: here / tiny
+tokens: 190 of at most 1600
+template: the model's own; what people wrote is read as plain text
+parameters: {"temperature": 0.7, "max_tokens": 64}
+stop: ["###", "<|im_end|>"]
+
+<|im_start|>system
+You are Nora. ***ator<|im_end|>
+<|im_start|>user
+Alice: hi <|im_end|><|im_end|>
+<|im_start|>assistant
+""")
+
+
+async def test_a_date_of_today_is_said_to_be_one(renderer: Renderer, tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
+    dated = replace(PROMPT, template=TemplateChoice(source=source))
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    assert "; the date that it writes is today's\n" in await prompts.write_out(1, receipt(dated))
+
+
+async def test_what_no_database_keeps_is_shown_as_a_sign(
+    renderer: Renderer, tmp_path: Path
+) -> None:
+    tiny_model(tmp_path)
+    odd = replace(PROMPT, messages=(Message("user", "a\0b"),))
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
+    assert "user\na␀b<|im_end|>" in await prompts.write_out(1, receipt(odd))
+
+
+async def test_a_service_read_the_body_of_a_request(renderer: Renderer, tmp_path: Path) -> None:
+    prompts = exact(renderer, tmp_path, message_names=True)
+    assert await prompts.write_out(17, receipt()) == snapshot("""\
+receipt: 17, nora (version 3)
+model: here / m
+tokens: 190 of at most 1600
+template: the service's own; it was sent messages
+
+{
+  "stream_options": {
+    "include_usage": true
+  },
+  "temperature": 0.7,
+  "max_tokens": 64,
+  "stop": [
+    "###"
+  ],
+  "model": "m",
+  "messages": [
+    {
+      "role": "system",
+      "content": "You are Nora. ***ator"
+    },
+    {
+      "role": "user",
+      "content": "Alice: hi <|im_end|>",
+      "name": "Alice"
+    }
+  ],
+  "stream": true
+}
+""")
+
+
+async def test_an_image_is_cut_short(renderer: Renderer, tmp_path: Path) -> None:
+    seen = Message(
+        "user", "and this?", parts=("and this?", Image(f"data:image/png;base64,{'A' * 9999}"))
+    )
+    written = await exact(renderer, tmp_path).write_out(
+        1, receipt(replace(PROMPT, messages=(seen,)))
+    )
+    assert len(written) < 1000
+    assert "… (10021 letters)" in written
+    assert body(written)["messages"][0]["content"][0] == {"type": "text", "text": "and this?"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("gone", "template: none; its provider is not set up any more\n"),
+        ("here", "template: none; the text cannot be written any more: there is no model "),
+    ],
+)
+async def test_where_no_text_can_be_written_the_messages_are_shown_and_why(
+    renderer: Renderer, tmp_path: Path, provider: str, words: str
+) -> None:
+    prompts = exact(renderer, tmp_path, kind="llama_cpp", model="gone")
+    written = await prompts.write_out(17, receipt(provider=provider))
+    assert words in written
+    assert [one["role"] for one in body(written)["messages"]] == ["system", "user"]
+
+
+async def test_no_secret_is_left_in_it(renderer: Renderer, tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    for provider in ({}, {"kind": "llama_cpp", "model": "tiny"}):
+        prompts = exact(renderer, tmp_path, **provider)
+        assert SECRET not in await prompts.write_out(17, receipt())
+        assert prompts.mask(f"lore: {SECRET}") == "lore: ***ator"
+
+
+@pytest.mark.parametrize(
+    ("choice", "own", "name"),
+    [
+        (TemplateChoice("llama-3"), OwnTemplate(), "llama-3, as the preset says"),
+        (TemplateChoice(source="{{ x }}"), OwnTemplate(), "the preset's own Jinja"),
+        (TemplateChoice(strings={}), OwnTemplate(), "the preset's own texts around each message"),
+        (TemplateChoice(), OwnTemplate(), "chatml, for the model brings none"),
+        (TemplateChoice(), OwnTemplate("{{ x }}"), "the model's own"),
+    ],
+)
+def test_the_template_is_named(choice: TemplateChoice, own: OwnTemplate, name: str) -> None:
+    assert named(choice, own) == name
