@@ -42,7 +42,7 @@ def read_messages(text: str, source: str) -> list[Message]:
     """Read a JSON list of {"role", "content"}; raises UserError that says what is wrong where."""
     try:
         messages = msgspec.json.decode(text, type=list[Message])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{source} is no list of messages with role and content: {error}") from None
     if not messages:
         raise UserError(f"{source} is an empty list; at least one message is needed")
@@ -167,7 +167,7 @@ def _choice(word: str) -> TemplateChoice:
     if word in names():
         return TemplateChoice(named=word)
     file = Path(word)
-    if not file.is_file():
+    if not _is_file(file):
         try:
             get(word)
         except TemplateError as error:
@@ -176,3 +176,10 @@ def _choice(word: str) -> TemplateChoice:
         return TemplateChoice(source=file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{word} cannot be read: {error}") from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its name is longer than one may be
+        return False

@@ -124,6 +124,7 @@ def test_with_the_model_tokens_are_its_own(folder: Path) -> None:
     [
         (["--preset", "nava"], PresetError, "did you mean 'nova'"),
         (["--template", "lama-3"], UserError, "no template 'lama-3'; did you mean 'llama-3'"),
+        (["--template", "x" * 9999], UserError, "no template 'xxx"),
         (["--preset", "nova", "--template", "x"], UserError, "not both"),
         (["--preset", "nova"], SettingsError, "there is no model .*; get it with"),
         (["--preset", "zora"], UserError, "'openai' is sent messages, not text; use --as messages"),
@@ -149,6 +150,7 @@ def test_what_cannot_be_shown_is_said_with_the_remedy(
     ("text", "why"),
     [
         ("{", "the input is no list of messages"),
+        ('[{"x":' + "[" * 99_999, "the input is no list of messages .*: maximum recursion depth"),
         ('[{"role": "tool", "content": ""}]', r"Invalid enum value 'tool' - at `\$\[0\].role`"),
         ("[]", "the input is an empty list"),
         ('[{"role": "assistant", "content": "x"}]', "the last message must be the user's"),

@@ -1,6 +1,7 @@
 """Cut a Go template into its texts and the words of its actions, by the rules of text/template."""
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ def unquote(literal: str) -> str:
     def character(match: re.Match[str]) -> str:
         code: str = match[1]
         if code[0] in "xuU":
-            return chr(int(code[1:], 16))
+            point = int(code[1:], 16)
+            return chr(point) if point <= sys.maxunicode else "\ufffd"
         return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
     return _ESCAPE.sub(character, literal[1:-1])

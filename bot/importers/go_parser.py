@@ -23,6 +23,7 @@ FUNCTIONS = frozenset(
 
 MAX_DEPTH = 100  # so that no source can exhaust the stack
 MAX_LOOPS = 4  # so that none can take for ever; two is what templates need
+_MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
 
 def parse(source: str) -> tuple[Node, ...]:
@@ -229,6 +230,8 @@ class _Parser:
 
 def _number(token: Token) -> int | float:
     text = token.text.replace("_", "")
+    if len(text) > _MAX_NUMBER_CHARS:
+        raise error_at(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')
     try:
         return int(text, 0)
     except ValueError:
@@ -236,4 +239,4 @@ def _number(token: Token) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise error_at(token.line, f"bad number syntax: {token.text!r}") from None
+        raise error_at(token.line, f'bad number syntax: "{token.text}"') from None

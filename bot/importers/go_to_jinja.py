@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from bot.errors import TemplateError
 from bot.importers.go_expressions import Expressions, quoted
 from bot.importers.go_nodes import Action, Branch, Field, Jump, Node, Pipe, Text
 from bot.importers.go_parser import parse
 from bot.importers.go_types import Value, element
 from bot.importers.ollama_turns import AS_JSON, MERGED, TURNS
+
+_MAX_CHARS = 64 * 1024  # as much as the render worker takes
 
 _MESSAGES_ROOT = {
     "System": Value('(chat.system | join("\\n\\n"))', "text"),
@@ -31,6 +34,8 @@ _TURN_ROOT = {
 
 def jinja_from_go(source: str) -> str:
     """Raise TemplateError for what Go refuses, and naming the construct that Jinja cannot say."""
+    if len(source) > _MAX_CHARS:
+        raise TemplateError(f"the template is longer than {_MAX_CHARS} characters; shorten it")
     nodes = parse(source)
     used = {
         name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names

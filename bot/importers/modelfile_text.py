@@ -17,6 +17,7 @@ _BAD_COMMAND = (
 )
 _BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
 _UNEXPECTED_END = "unexpected EOF"
+_QUOTES = ('"""', '"')
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _PARAMETER_SIGNS = _LETTERS | frozenset("0123456789_")
 
@@ -70,6 +71,39 @@ class _State(Enum):
     COMMENT = auto()
 
 
+class _Value:
+    """What stands behind a command so far; while its quotes are open it goes on for lines."""
+
+    def __init__(self) -> None:
+        self._signs: list[str] = []
+        self._first = self._behind_last = 0  # of what is no blank
+
+    def add(self, sign: str) -> None:
+        if not sign.isspace():
+            if not self._behind_last:
+                self._first = len(self._signs)
+            self._behind_last = len(self._signs) + 1
+        self._signs.append(sign)
+
+    @property
+    def is_open(self) -> bool:
+        """Asked at the end of each line, so the whole text is not looked at."""
+        size = len(self._quotes)
+        end = "".join(self._signs[self._behind_last - size : self._behind_last])
+        long_enough = self._behind_last - self._first >= 2 * size
+        return not (long_enough and end == self._quotes)
+
+    @property
+    def unquoted(self) -> str:
+        size = len(self._quotes)
+        return "".join(self._signs[self._first + size : self._behind_last - size])
+
+    @property
+    def _quotes(self) -> str:
+        head = "".join(self._signs[self._first : self._first + 3])
+        return next((quotes for quotes in _QUOTES if head.startswith(quotes)), "")
+
+
 class _Reader:
     """Ollama's machine of states: it reads sign by sign, and each state knows what may follow."""
 
@@ -78,6 +112,7 @@ class _Reader:
         self._state = _State.BETWEEN
         self._line = 1
         self._buffer: list[str] = []
+        self._value = _Value()
         self._name = ""
         self._role = ""
         self._commands: list[Command] = []
@@ -140,28 +175,28 @@ class _Reader:
         self._state = _State.VALUE
 
     def _in_value(self, sign: str) -> None:
-        if sign in "\r\n" and (value := _unquoted("".join(self._buffer))) is not None:
-            self._keep(value)
+        if sign in "\r\n" and not self._value.is_open:
+            self._keep()
             self._state = _State.BETWEEN
         elif sign in " \t\r\n" or _prints(sign):  # the rest is dropped, as ollama does
-            self._buffer.append(sign)
+            self._value.add(sign)
 
-    def _keep(self, value: str) -> None:
+    def _keep(self) -> None:
+        value = self._value.unquoted
         if self._role:
             value = f"{self._role}: {value}"
         self._commands.append(Command(self._name, value))
         self._role = ""
-        self._buffer = []
+        self._value = _Value()
 
     def _end(self) -> None:
         match self._state:
             case _State.BETWEEN | _State.COMMENT:
                 return
             case _State.VALUE:
-                value = _unquoted("".join(self._buffer))
-                if value is None:
+                if self._value.is_open:
                     raise PresetError(_UNEXPECTED_END)
-                self._keep(value)
+                self._keep()
             case _State.NAME | _State.PARAMETER | _State.ROLE:
                 raise PresetError(_UNEXPECTED_END)
 
@@ -169,16 +204,6 @@ class _Reader:
 def _prints(sign: str) -> bool:
     """Ask for what Go calls printable; signs newer than Python's tables are taken to be."""
     return sign.isprintable() or unicodedata.category(sign) == "Cn"
-
-
-def _unquoted(text: str) -> str | None:
-    """Take the quotes away; None while they are still open."""
-    text = text.strip()
-    for quotes in ('"""', '"'):
-        if text.startswith(quotes):
-            closed = len(text) >= 2 * len(quotes) and text.endswith(quotes)
-            return text[len(quotes) : -len(quotes)] if closed else None
-    return text
 
 
 def _quoted(text: str) -> str:

@@ -52,7 +52,10 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
     except PresetError as error:
         raise PresetError(f"{file}: {error}") from None
     source = next(command.args for command in modelfile.commands if command.name == "model")
-    model, remark = _model(source, file.parent)
+    try:
+        model, remark = _model(source, file.parent)
+    except (OSError, RuntimeError) as error:  # a name that is too long, a stranger's home
+        raise PresetError(f"{file}: FROM {source[:80]} cannot be looked for: {error}") from None
     preset = preset_from_modelfile(text, name or _name_of(source), model)
     return Imported(preset, [*remark, *remarks_on(modelfile)])
 

@@ -134,7 +134,7 @@ class Character:
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # no text, or no path at all
             raise CharacterError(f"{path} cannot be read: {error}") from error
         return cls._of(read_rows(read_jsonl(text), str(path), column), role_name, column, options)
 

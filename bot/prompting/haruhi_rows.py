@@ -39,7 +39,7 @@ def read_jsonl(text: str) -> list[Row]:
     for line in text.split("\n"):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             rows.append(row)

@@ -52,7 +52,7 @@ def is_plain(name: str) -> bool:
 def marked(label: str, person_id: str, attempt: int = 0) -> str:
     """Add four hex digits of the owner's id. Nobody can forge them: no name keeps its `#`."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
-    return f"{label or 'user'}#{hashlib.sha256(salted.encode()).hexdigest()[:4]}"
+    return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,9 @@ _SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀ
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
 _SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
 _MOST_REMEMBERED = 4096
-_TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
+# Tag characters, and variation selectors behind another one: a sign needs one, hidden words many.
+_SELECTOR = "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+_HIDDEN = re.compile(f"[\U000e0000-\U000e007f]|(?<={_SELECTOR}){_SELECTOR}+")
 # What takes no ink although it is a letter, a sign or a mark: fillers and variation selectors.
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
@@ -53,8 +55,8 @@ def strikes(sign: str) -> bool:
 
 
 def without_hidden_words(text: str) -> str:
-    """Take out Unicode's tag characters: letters that models read and people do not see."""
-    return _TAG_CHARACTERS.sub("", text)
+    """Take out what spells words that models read and people do not see."""
+    return _HIDDEN.sub("", text)
 
 
 def script(sign: str) -> str:

@@ -45,7 +45,8 @@ class Counter:
         unknown = [text for text in texts if text not in known]
         if not unknown:
             return [known[text] for text in texts]
-        fresh = dict(zip(unknown, batch_count(unknown, self.encoding, threads=1), strict=True))
+        readable = [text.encode(errors="replace").decode() for text in unknown]  # no half emoji
+        fresh = dict(zip(unknown, batch_count(readable, self.encoding, threads=1), strict=True))
         counts = [fresh[text] if text in fresh else known[text] for text in texts]
         self._remember(fresh)
         return counts

@@ -19,16 +19,26 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 _SHORTEST_SECRET = 6
 _SHORTEST_SHOWN_IN_PART = 12  # of a shorter one, four characters would be too much
 # Shapes of tokens that may stand in the texts of other people's exceptions.
-_TELEGRAM = r"\d{6,12}(?::|%3[Aa])[A-Za-z0-9_-]{30,}"
+_TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
 _SHAPES = re.compile(
     _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
-    r"|\b(?:sk|gsk|xai|hf|pplx)[-_][A-Za-z0-9_-]{7,}"  # model providers
-    r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
+    r"|\b(?:sk|gsk|xai|hf|pplx|nvapi|r8|gh[opsu]|xox[abp])[-_][A-Za-z0-9_-]{7,}"  # providers
+    r"|\bAIza[A-Za-z0-9_-]{30,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
     r"|(?<=Bot )[A-Za-z0-9._-]{20,}"
     r"|(?<=[Ss]ecret-[Tt]oken: )\S+"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # a password in an address
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.DOTALL,
+)
+# What a header, an address or a setting calls a secret, and the secret.
+_NAMED = re.compile(
+    r"""
+      (?P<name> (?<![a-z]) (?: authorization | cookie | bearer | token | secret | password | passwd
+                             | (?:x-)? api[-_]?key | (?<=[?&]) key )
+                ["']? (?: \s*[:=]\s*["']? (?:(?:bearer|basic|bot)\s+)? | (?<=bearer) \s+ ) )
+      (?P<value> [^\s"'&,;)}]{6,} )
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 
@@ -48,6 +58,7 @@ class Masking:
         for secret in self._secrets:
             text = text.replace(secret, _stub(secret))
         text = _SHAPES.sub(lambda found: _stub(found[0]), text)
+        text = _NAMED.sub(lambda found: found["name"] + _stub(found["value"]), text)
         return _BASE64.sub(_masked_base64, text)
 
     def _masked(self, value: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bot.templates.lmdeploy import RoleTemplate
+from bot.templates.lmdeploy import BaseTemplate, RoleTemplate
 from bot.templates.lmdeploy_forms import (
     GLM,
     ChatGLM2,
@@ -58,6 +58,7 @@ CHATML_ON_ONE_LINE: Words = {
     "separator": "",
     "stop_words": None,
 }
+QWEN: Words = {**CHATML, "meta_instruction": "You are a helpful assistant."}
 INTERNLM2: Words = {**CHATML, "stop_words": ["<|im_end|>", "<|action_end|>"]}
 VICUNA: Words = {
     "meta_instruction": (
@@ -174,9 +175,7 @@ _enter("internvl-zh", form=Shortened, user="<human>: ", eoh=" ", assistant="<bot
 _enter("puyu")
 
 # ChatML
-_enter(
-    "qwen", "minicpm3", "minicpmv-2d6", **CHATML, meta_instruction="You are a helpful assistant."
-)
+_enter("qwen", "minicpm3", "minicpmv-2d6", **QWEN)
 _enter(
     "qwen2d5",
     form=Qwen25,
@@ -306,7 +305,8 @@ _enter(
 )
 
 # The others
-_enter("baichuan2", user="<reserved_106>", assistant="<reserved_107>")
+BAICHUAN2: Words = {"user": "<reserved_106>", "assistant": "<reserved_107>"}
+_enter("baichuan2", **BAICHUAN2)
 _enter("mistral", "mixtral", user="[INST] ", eoh=" [/INST]", eoa="</s>")
 _enter(
     "gemma",
@@ -400,3 +400,8 @@ _enter(
     separator=" ",
     stop_words=["<|endoftext|>"],
 )
+
+# Names of LMDeploy when its document was written, with the sampling values that came with them.
+_enter("baichuan-7b", form=BaseTemplate, repetition_penalty=1.1)
+_enter("baichuan2-7b", **BAICHUAN2, top_p=0.85, top_k=5, temperature=0.3, repetition_penalty=1.05)
+_enter("qwen-7b", "qwen-14b", **QWEN, top_p=0.5, top_k=40, temperature=1.0)

@@ -59,3 +59,9 @@ def test_what_is_neither_is_refused_by_its_name(tmp_path: Path) -> None:
         preset_from_text("Dear Bob,\n", tmp_path / "letter.txt")
     with pytest.raises(PresetError, match=r"letter\.txt: \(line 2\): command must be one of"):
         preset_from_text("FROM ./a.gguf\nPS hello\n", tmp_path / "letter.txt")
+
+
+@pytest.mark.parametrize("source", ["~nobody-has-this-name/x.gguf", "x" * 5000])
+def test_a_from_that_is_no_path_is_an_error_of_the_file(tmp_path: Path, source: str) -> None:
+    with pytest.raises(PresetError, match=r"Modelfile: FROM .* cannot be looked for"):
+        preset_from_text(f"FROM {source}", tmp_path / "Modelfile")

@@ -217,8 +217,15 @@ def test_a_broken_file_is_an_error_that_names_the_row(
 
 
 def test_a_file_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(CharacterError, match=r"absent\.jsonl cannot be read"):
-        Character.from_jsonl("absent.jsonl", "A")
+    for path in ("absent.jsonl", "a\0b.jsonl"):
+        with pytest.raises(CharacterError, match=r"\.jsonl cannot be read"):
+            Character.from_jsonl(path, "A")
+
+
+def test_half_an_emoji_in_a_name_or_a_text_is_no_error() -> None:
+    kitten = Character("小猫咪", KITTEN, user_name_in_message="add")
+
+    assert spoken(kitten.get_message("Al\ud83d", "\ud83d"))[0].endswith(":\ud83d")
 
 
 def test_a_known_role_needs_only_its_name() -> None:

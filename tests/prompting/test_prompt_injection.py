@@ -73,3 +73,19 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     system = [message for message in prompt.messages if message.role == "system"]
     if "message" in attack["enters_at"]:
         assert [message.content for message in system] == ["You are Nora.\n"]
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("hi\U000e0073\U000e0061\U000e0079", "hi"),
+        ("hi 😀\ufe0f\U000e0143\U000e0151\U000e0153", "hi 😀\ufe0f"),  # bytes as selectors
+        ("葛\U000e0100城 ❤\ufe0f", "葛\U000e0100城 ❤\ufe0f"),  # each has its one
+    ],
+)
+def test_what_nobody_sees_is_not_read_either(said: str, read: str) -> None:
+    preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+
+    prompt = compose(preset, Session(1, ()), incoming(said)).prompt
+
+    assert prompt.messages[-1].content == read

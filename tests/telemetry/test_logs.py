@@ -51,6 +51,30 @@ def test_hostile_texts_lose_their_secrets(log: io.StringIO) -> None:
         log.truncate(0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Basic {}",
+        "{{'authorization': 'BEARER {}'}}",
+        "x-api-key: {}",
+        "https://api.test/v1?alt=sse&key={}&x=1",
+        "host=db password={} user=bot",
+        "TROUPE_PROVIDERS__A__API_KEY={}",
+        '{{"token": "{}"}}',
+        "ghp_{}",
+        "eyJhbGciOi.eyJzdWIi.{}",
+        "123456789%253AAAFAKEfake{}",
+    ],
+)
+def test_what_is_named_or_shaped_like_a_secret_is_masked(text: str) -> None:
+    secret = "FAKEfakeFAKEfakeFAKE1234"
+
+    masked = Masking(()).text(text.format(secret))
+
+    assert secret[:-4] not in masked
+    assert "***1234" in masked
+
+
 def test_a_traceback_is_masked_too(log: io.StringIO) -> None:
     try:
         int(f"https://api.telegram.org/bot{TOKEN}/getMe")

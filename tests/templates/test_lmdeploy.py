@@ -76,6 +76,7 @@ def test_sampling_values_are_part_of_a_template() -> None:
     assert get("internlm-chat-20b")().session_len == 8192
     assert get("internlm-20b")().session_len == 4096
     assert get("internlm-20b")().capability == "completion"
+    assert get("baichuan2-7b")().top_k == 5
 
 
 def test_code_llama_fills_the_marked_place() -> None:
