@@ -28,15 +28,18 @@ class OpenAIConnection(Connection):
     ) -> None:
         self._client = _client(settings, transport)
         self._options = _options(settings)
+        self._has_answered = False  # so there may be connections that were kept
 
     @override
     async def post(self, path: str, body: bytes) -> httpx2.Response:
         try:
-            return await self._post(path, body)
+            response = await self._post(path, body)
         except Unreached as error:
-            if not _was_closed(error):
+            if not (self._has_answered and _was_closed(error)):
                 raise
-            return await self._post(path, body)
+            response = await self._post(path, body)
+        self._has_answered = True
+        return response
 
     async def _post(self, path: str, body: bytes) -> httpx2.Response:
         return await _reached(
