@@ -72,10 +72,11 @@ class Places:
 
     async def leave(self, conversation: str) -> None:
         """Let a conversation's places be taken: what it said so far is not asked again."""
-        for place in self._of(conversation):
-            place.whose = None
-            place.saved = True
-        self._saved.forget(conversation)
+        async with self._moving:
+            for place in self._of(conversation):
+                place.whose = None
+                place.saved = True
+            await asyncio.to_thread(self._saved.forget, conversation)
 
     async def forget(self, conversation: str) -> None:
         """Erase and delete everything of a conversation."""
@@ -83,7 +84,7 @@ class Places:
             for place in self._of(conversation):
                 place.empty()
                 place.secret = True
-            self._saved.forget(conversation)
+            await asyncio.to_thread(self._saved.forget, conversation)
             await self._settle()
 
     async def save_all(self) -> None:
@@ -159,7 +160,9 @@ class Places:
             try:
                 tokens = await self._engine.save(place.number, self._saved.part(place.whose))
                 if tokens >= _WORTH_SAVING:  # fewer than asked: it was stopped while it read
-                    self._saved.keep(place.whose, place.ids[:tokens])
+                    known = place.ids[:tokens]
+                    # Files of hundreds of megabytes take their time to go.
+                    await asyncio.to_thread(self._saved.keep, place.whose, known)
             except (EngineFailed, OSError) as error:  # it will have to be read again
                 _log.warning("place_not_saved", place=place.number, reason=str(error))
                 return

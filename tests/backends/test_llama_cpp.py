@@ -172,7 +172,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
         yield FakeEngine(1, start.states)
 
     monkeypatch.setattr("bot.backends.engines.find_spec", {engine: engine}.get)
-    monkeypatch.setattr("bot.backends.llama_cpp.running", running)
+    monkeypatch.setattr("bot.backends.loaded_model.running", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=model), tmp_path, renderer)

@@ -1,0 +1,142 @@
+"""One model of this machine: from a rendered prompt to the pieces of an answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.backends.engines import Engine, EngineFailed, Question, Start, chosen, running
+from bot.backends.fair_queue import FairQueue
+from bot.backends.gguf import read_tokens
+from bot.backends.llama_tokens import Tokenizer
+from bot.backends.local_images import check_all_stand
+from bot.backends.places import Places
+from bot.backends.sampling import output_limit, stops, to_sampling
+from bot.backends.saved_places import SavedPlaces, Whose, fingerprint
+from bot.backends.thoughts import Thinking, opened_by, separated, thinking_of
+from bot.chat.prompt import Delta, Finish, Prompt, Thought
+from bot.clock import SystemClock
+from bot.errors import BackendUnavailable
+from bot.templates.rendering import OwnTemplate, Rendered
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """An engine that is up, and all that is known of what it has loaded."""
+
+    path: Path
+    engine_name: str  # by the setting's word
+    engine: Engine
+    template: OwnTemplate
+    ends: tuple[str, ...]
+    thinking: Thinking
+    tokenizer: Tokenizer
+    places: Places
+    line: FairQueue
+    projector: Path | None
+
+    @property
+    def sees(self) -> bool:
+        return self.projector is not None
+
+    async def ids(self, rendered: Rendered) -> list[int]:
+        """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
+        deaths = self.engine.deaths
+        try:
+            try:
+                return await self.tokenizer.ids(rendered.pieces)
+            except EngineFailed:
+                if not await self.engine.died(deaths):
+                    raise
+                await self.engine.wait_serving()
+                return await self.tokenizer.ids(rendered.pieces)
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
+
+    async def answer(
+        self, prompt: Prompt, rendered: Rendered, images: Sequence[str]
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        """Ask at the conversation's place; behaves as `Backend.generate`."""
+        stop = self._stops(prompt, rendered)
+        ends = self._ends(rendered) if self.thinking.words else stop
+        answer = self._answer(prompt, rendered, ends, images)
+        thinking = opened_by(self.thinking, rendered.pieces)
+        async with aclosing(separated(answer, thinking, stop)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _answer(
+        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str], images: Sequence[str]
+    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+        sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
+        whose = Whose(prompt.conversation, prompt.character)
+        ids = await self.ids(rendered)  # with images: near enough to tell prompts apart
+        try:
+            text = await self.tokenizer.text(rendered.pieces) if images else ""
+            check_all_stand(text, images, self.path.stem)
+            async with self.places.seat(whose, ids) as seat:
+                own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
+                given = (seat.place, own, self.thinking.words, text, images)
+                question = Question(ids, ends, sampling, limit, *given)
+                async with aclosing(self.engine.generate(question)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
+
+    def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+        """Every word that ends an answer."""
+        found = (*stops(prompt), *rendered.stop, *self.ends)
+        return tuple(dict.fromkeys(word for word in found if word))
+
+    def _ends(self, rendered: Rendered) -> tuple[str, ...]:
+        """What alone ends the engine's work for a model that thinks.
+
+        It would find a speaker's tag in a thought as well, and what closes one.
+        """
+        closing = {closes for _, closes in self.thinking.marks}
+        ends = dict.fromkeys((*rendered.stop, *self.ends))
+        return tuple(word for word in ends if word and word not in closing)
+
+
+@asynccontextmanager
+async def loaded(start: Start) -> AsyncIterator[LoadedModel]:
+    """Keep an engine for a model up.
+
+    Raises:
+        ChildFailed: it does not start.
+        SettingsError: the file is no model, or nothing installed can run it.
+    """
+    settings, clock = start.settings, SystemClock()
+    start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with running(start) as engine:
+        tokens = await asyncio.to_thread(read_tokens, start.model)
+        special = (*tokens.control.values(), *tokens.added.values())
+        saved = SavedPlaces(
+            start.states,
+            await asyncio.to_thread(_written_by, start, engine.version),
+            clock,
+            limit_bytes=settings.saved_mib * 2**20,
+            limit_seconds=settings.saved_days * 86_400,
+        )
+        await asyncio.to_thread(saved.open)
+        yield LoadedModel(
+            start.model,
+            chosen(settings) or settings.engine,
+            engine,
+            OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            tokens.ends,
+            thinking_of(tokens.chat_template, special),
+            Tokenizer(engine, tokens),
+            Places(engine, saved),
+            FairQueue(engine.places, settings.most_waiting, clock),
+            start.projector,
+        )
+
+
+def _written_by(start: Start, engine: str) -> str:
+    """What saved places belong to; what was seen through another projector is another thing."""
+    if start.projector is not None:
+        engine = f"{engine} {fingerprint(start.projector, engine)}"
+    return fingerprint(start.model, engine)
