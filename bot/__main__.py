@@ -34,7 +34,7 @@ from bot.replay import as_sent, find_receipt
 from bot.replay import replay as replay_receipt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
-from bot.storage.database import opened
+from bot.storage.database import opened, revision_of
 from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
 from bot.templates.bench import compare, table
@@ -235,9 +235,10 @@ def upgrade_database() -> None:
 
 
 @db_app.command("current")
-def newest_tables() -> None:
-    """Name the form of the tables that this version of Troupe wants."""
-    _tell(NEWEST)
+def current_tables() -> None:
+    """Name the form that the tables have now, and the one that this version of Troupe wants."""
+    found = _run(revision_of(read_settings().sqlalchemy_url)) or "no tables yet"
+    _tell(found if found == NEWEST else f"{found}; `troupe db upgrade` makes it {NEWEST}")
 
 
 @bench_app.command("templates")

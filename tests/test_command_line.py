@@ -13,6 +13,7 @@ from bot.clock import SystemClock
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets import edition, load_presets
 from bot.storage.database import opened
+from bot.storage.tables import NEWEST
 from bot.storage.versions import SqlPresetVersions
 from tests.backends import tiny_gguf, toy_projector
 
@@ -59,6 +60,13 @@ def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.Mon
     assert "CONTEXT_TOKENS is more than its 512" in told
     assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+
+
+def test_the_database_tells_its_form_and_the_one_that_is_wanted(folder: Path) -> None:
+    before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
+
+    assert before == f"no tables yet; `troupe db upgrade` makes it {NEWEST}\n"
+    assert after == f"{NEWEST}\n"
 
 
 def test_bench_without_a_model_says_how_to_get_one() -> None:

@@ -7,7 +7,7 @@ messages cost about what one does.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from importlib import import_module  # noqa: TID251 # for what few runs need
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ class Database:
 
     async def migrate(self) -> None:
         """Bring the tables to the newest form; does nothing when they have it."""
-        if not await self.read(_is_newest):
+        if await self.read(_revision) != NEWEST:
             await self._commit(import_module("bot.storage.migrating").upgrade)
 
     async def write_queued(self) -> None:
@@ -103,6 +103,23 @@ async def opened(url: str) -> AsyncIterator[Database]:
         SettingsError: this is no address of a database.
         StoreError: it cannot be opened; the text says where it is and what to look at.
     """
+    async with _connected(url) as database:
+        with _remedy_told(url):
+            await database.migrate()
+        yield database
+
+
+async def revision_of(url: str) -> str | None:
+    """The form that the tables of a database have now; None: there are none. Raises as `opened`."""
+    if not exists(url):
+        return None
+    async with _connected(url) as database:
+        with _remedy_told(url):
+            return await database.read(_revision)
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Database]:
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -123,10 +140,6 @@ async def opened(url: str) -> AsyncIterator[Database]:
     database = Database(connections)
     queue = asyncio.create_task(database.write_queued(), name="database writer")
     try:
-        try:
-            await database.migrate()
-        except StoreError as error:
-            raise StoreError(f"{error}; {_remedy(parsed)}") from error
         yield database
     finally:
         queue.cancel()
@@ -163,14 +176,22 @@ def translate(error: SQLAlchemyError | OSError) -> StoreError:
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
 
 
+@contextlib.contextmanager
+def _remedy_told(url: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(f"{error}; {_remedy(make_url(url))}") from error
+
+
 def _remedy(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
     return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
 
-def _is_newest(connection: Connection) -> bool:
+def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
-        return False
+        return None
     stands_at = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
-    return stands_at.scalars().all() == [NEWEST]
+    return stands_at.scalar_one_or_none()
