@@ -1,9 +1,6 @@
 """Vectors from a GGUF file, made by llama.cpp in a process of its own, started when first asked."""
 
 import asyncio
-import os
-import secrets
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,17 +15,16 @@ from bot.backends import processor
 from bot.backends.embedding_openai import EmbeddingEndpoint, EmbeddingsService
 from bot.backends.embedding_texts import MOST_TOKENS, fingerprint
 from bot.backends.gguf import read_pooling
+from bot.backends.private_server import private_server
 from bot.chat.story import Vector
-from bot.children import Child, ChildFailed, private_folder, supervised
+from bot.children import Child, ChildFailed
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings, ProviderSettings
 
-_START_SECONDS = 120.0  # a large file from a slow disk
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
 _MEAN = 1  # the usual way, and right where the file says nothing, or that there is none
-_SOCKET = "embedding.sock"
 
 
 class GgufEmbedder(Embedder):
@@ -108,60 +104,23 @@ class _Ids(msgspec.Struct):
 @asynccontextmanager
 async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_Engine]:
     """Keep an engine up; raises `ChildFailed` when it does not start."""
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(private_folder(_SOCKET)))
-        socket, key_file = folder / _SOCKET, folder / "key"
-        key = secrets.token_urlsafe(32)
-        key_file.write_text(key, encoding="ascii")
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(
-                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
-                base_url="http://engine",
-                headers={"Authorization": f"Bearer {key}"},
-                timeout=None,  # its callers have their own
-            )
-        )
-        child = await stack.enter_async_context(
-            supervised(
-                f"the embedding engine of {model.stem}",
-                _command(model, pooling, socket, key_file),
-                ready=lambda: _answers(client),
-                log_file=data_dir / "embedding-engine.log",
-                start_seconds=_START_SECONDS,
-            )
-        )
+    options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MOST_TOKENS}
+    log_file = data_dir / "embedding-engine.log"
+    async with private_server(
+        f"the embedding engine of {model.stem}", "bot.backends.embedding_engine", options, log_file
+    ) as server:
         settings = ProviderSettings(
-            base_url="http://engine/v1", api_key=SecretStr(key), model=model.stem
+            base_url="http://engine/v1", api_key=SecretStr(server.key), model=model.stem
         )
         service = EmbeddingsService(
-            EmbeddingEndpoint("embedding", child.name),
+            EmbeddingEndpoint("embedding", server.child.name),
             settings,
-            transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
+            transport=httpx2.AsyncHTTPTransport(uds=str(server.socket)),
         )
-        stack.push_async_callback(service.close)
-        yield _Engine(child, client, service)
-
-
-def _command(model: Path, pooling: int, socket: Path, key_file: Path) -> list[str]:
-    options = {
-        "model": model,
-        "alias": model.stem,
-        "socket": socket,
-        "key-file": key_file,
-        "pooling": pooling,
-        "tokens": MOST_TOKENS,
-        "threads": max(1, (os.cpu_count() or 1) - 1),
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", "bot.backends.embedding_engine", *words]
-
-
-async def _answers(client: httpx2.AsyncClient) -> bool:
-    try:
-        async with asyncio.timeout(1):
-            return (await client.get("/health")).is_success
-    except (TimeoutError, httpx2.TransportError):
-        return False
+        try:
+            yield _Engine(server.child, server.client, service)
+        finally:
+            await service.close()
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -6,12 +6,9 @@ Both engines do, so only what is started differs.
 import asyncio
 import math
 import os
-import secrets
 import signal
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import httpx2
 import msgspec
@@ -20,22 +17,21 @@ from typing_extensions import override
 from bot.backends.answering import Answering, Request
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
 from bot.backends.faults import Endpoint
+from bot.backends.private_server import private_server
 from bot.backends.retrying import CircuitBreaker
 from bot.backends.server_connection import ServerConnection
 from bot.backends.thoughts import NONE
 from bot.backends.token_wire import to_wire
 from bot.chat.prompt import Delta, Finish, Thought
-from bot.children import Child, ChildFailed, private_folder, supervised
+from bot.children import Child, ChildFailed
 from bot.settings import ProviderSettings
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
 _FIRST_TOKEN_SECONDS = 120.0
-_START_SECONDS = 120.0  # a large file from a slow disk
 _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0  # the engine answers between two batches
 _NOTICES_DEATH_SECONDS = 0.2
 _BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
-_SOCKET = "engine.sock"
 
 
 class ServedEngine(Engine):
@@ -183,39 +179,22 @@ class ServedEngine(Engine):
 @asynccontextmanager
 async def served(start: Start, module: str, version: str) -> AsyncIterator[ServedEngine]:
     """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
-    model = start.model.stem
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(private_folder(_SOCKET)))
-        socket, key_file = folder / _SOCKET, folder / "key"
-        key = secrets.token_urlsafe(32)
-        key_file.write_text(key, encoding="ascii")
-        settings = _settings(start)
-        server = await stack.enter_async_context(
-            httpx2.AsyncClient(
-                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
-                base_url="http://engine",
-                headers={"Authorization": f"Bearer {key}"},
-                timeout=None,  # its callers have their own
-            )
-        )
-        child = await stack.enter_async_context(
-            supervised(
-                f"the engine of {model}",
-                _command(start, module, socket, key_file),
-                ready=lambda: _answers(server),
-                log_file=start.data_dir / "llama-engine.log",
-                start_seconds=_START_SECONDS,
-            )
-        )
+    model, settings = start.model.stem, _settings(start)
+    log_file = start.data_dir / "llama-engine.log"
+    async with private_server(
+        f"the engine of {model}", module, _options(start), log_file
+    ) as server:
         answering = Answering(
             settings,
-            Endpoint(start.provider, str(server.base_url)),
-            ServerConnection(server),
+            Endpoint(start.provider, str(server.client.base_url)),
+            ServerConnection(server.client),
             max_retries=0,
             breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )
         sees = start.projector is not None
-        yield ServedEngine(model, settings, child, answering, server, version, sees=sees)
+        yield ServedEngine(
+            model, settings, server.child, answering, server.client, version, sees=sees
+        )
 
 
 def _settings(start: Start) -> ProviderSettings:
@@ -224,29 +203,19 @@ def _settings(start: Start) -> ProviderSettings:
     return start.settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
 
 
-def _command(start: Start, module: str, socket: Path, key_file: Path) -> list[str]:
-    options = {
+def _options(start: Start) -> dict[str, object]:
+    options: dict[str, object] = {
         "model": start.model,
-        "socket": socket,
-        "key-file": key_file,
         "states": start.states,
         "context-tokens": start.settings.context_tokens,
         "parallel": start.settings.parallel,
-        "threads": start.settings.threads or max(1, (os.cpu_count() or 1) - 1),
         "gpu-layers": start.settings.gpu_layers,
     }
+    if start.settings.threads is not None:
+        options["threads"] = start.settings.threads
     if start.projector is not None:
         options["projector"] = start.projector
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-m", module, *words]
-
-
-async def _answers(server: httpx2.AsyncClient) -> bool:
-    try:
-        async with asyncio.timeout(1):
-            return (await server.get("/health")).is_success
-    except (TimeoutError, httpx2.TransportError):
-        return False
+    return options
 
 
 class _Ids(msgspec.Struct):
