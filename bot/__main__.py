@@ -11,7 +11,6 @@ import uvloop
 from bot.app import running
 from bot.backends.bench import compare_places
 from bot.backends.models import find
-from bot.backends.registry import parameter_problems
 from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
 from bot.errors import PresetError, TroupeError, UserError
@@ -20,7 +19,7 @@ from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.model_commands import model_app
-from bot.plugs import presets_folder
+from bot.plugs import misunderstood, presets_folder
 from bot.prompting.preset import Preset
 from bot.prompting.presets import (
     export_preset,
@@ -143,12 +142,10 @@ def show_preset(name: str) -> None:
 @preset_app.command("validate")
 def validate_presets(files: list[Path]) -> None:
     """Read preset files and say what is wrong in them, by file, key and line."""
-    providers = read_settings().providers
+    settings = read_settings()
     for file in files:
         preset = with_lorebook(parse_preset(_read(file), str(file)), file)
-        provider = providers.get(preset.provider)
-        wrong = parameter_problems(provider, preset.parameters) if provider else []
-        if wrong:
+        if wrong := misunderstood(preset, settings):
             raise PresetError("\n".join(f"{file}: {problem}" for problem in wrong))
         idle = ", ".join(preset.without_effect)
         _tell(f"{file}: {preset.name} is fine" + (f"; nothing comes yet of {idle}" if idle else ""))

@@ -118,12 +118,19 @@ def make_backends(
                 )
             if name not in backends:
                 backends[name] = make_backend(name, provider, settings.data_dir, renderer)
-        for one in preset.alternatives:
-            wrong = parameter_problems(settings.providers[one.provider], one.parameters)
-            problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
+        wrong = misunderstood(preset, settings)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
     if problems:
         raise PresetError("\n".join(problems))
     return backends
+
+
+def misunderstood(preset: Preset, settings: Settings) -> Sequence[str]:
+    """What the preset's providers, as far as they are set up, do not take of its parameters."""
+    names = dict.fromkeys(one.provider for one in preset.alternatives)
+    asked = [settings.providers[name] for name in names if name in settings.providers]
+    found = (each for one in asked for each in parameter_problems(one, preset.parameters))
+    return list(dict.fromkeys(found))
 
 
 def _providers_of(preset: Preset) -> list[str]:

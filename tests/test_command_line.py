@@ -103,6 +103,17 @@ def test_a_preset_that_a_local_model_does_not_understand_is_not_fine(folder: Pat
         troupe("preset", "validate", "nova.json")
 
 
+def test_a_preset_that_its_fallback_does_not_understand_is_not_fine(folder: Path) -> None:
+    preset = {"name": "nova", "provider": "far", "model": "m", "parameters": {"top-p": 1}}
+    local = {"fallbacks": [{"provider": "local"}, {"provider": "local", "model": "other"}]}
+    (folder / "nova.json").write_text(json.dumps(preset | local), encoding="utf-8")
+
+    with pytest.raises(PresetError) as error:
+        troupe("preset", "validate", "nova.json")
+
+    assert str(error.value).count("unknown parameter 'top-p'") == 1
+
+
 def test_keys_without_effect_are_named(folder: Path) -> None:
     preset = {"name": "nova", "provider": "local", "model": "default", "busy": "interrupt"}
     (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")

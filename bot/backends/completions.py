@@ -261,10 +261,14 @@ class _Usage(msgspec.Struct):
     def counted(self) -> Usage:
         details = self.prompt_tokens_details or _PromptDetails()
         return Usage(
-            prompt_tokens=self.prompt_tokens or 0,
-            cached_tokens=details.cached_tokens or self.prompt_cache_hit_tokens or 0,
-            output_tokens=self.completion_tokens or 0,
+            prompt_tokens=_not_negative(self.prompt_tokens),
+            cached_tokens=_not_negative(details.cached_tokens or self.prompt_cache_hit_tokens),
+            output_tokens=_not_negative(self.completion_tokens),
         )
+
+
+def _not_negative(given: int | None) -> int:
+    return max(0, given or 0)  # some say -1 for what they have not counted
 
 
 class _Chunk(msgspec.Struct):

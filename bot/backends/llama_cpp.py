@@ -90,7 +90,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
 
     @override
     async def close(self) -> None:
-        for model in self._models.values():
+        for model in self._started():
             await model.places.save_all()
         self._models.clear()
         await self._open.aclose()
@@ -124,16 +124,20 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
 
     @override
     async def leave(self, conversation: str) -> None:
-        for model in self._models.values():
+        for model in self._started():
             await model.places.leave(conversation)
 
     @override
     async def forget(self, conversation: str) -> None:
         self._counted.pop(conversation, None)
-        for model in self._models.values():
+        for model in self._started():
             await model.places.forget(conversation)
         # ... and what models that are not loaded have left
         forget_saved(self._states, conversation)
+
+    def _started(self) -> Sequence[LoadedModel]:
+        """Those that are up now: another one may start while these are gone through."""
+        return list(self._models.values())
 
     async def _rendered(self, prompt: Prompt, model: LoadedModel) -> Rendered:
         counted, rendered = self._counted.pop(prompt.conversation, (None, None))

@@ -7,7 +7,7 @@ and conversations with one preset, share it.
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -76,7 +76,7 @@ class Places:
             for place in self._of(conversation):
                 place.whose = None
                 place.saved = True
-            await asyncio.to_thread(self._saved.forget, conversation)
+            await _to_its_end(self._saved.forget, conversation)
 
     async def forget(self, conversation: str) -> None:
         """Erase and delete everything of a conversation."""
@@ -84,7 +84,7 @@ class Places:
             for place in self._of(conversation):
                 place.empty()
                 place.secret = True
-            await asyncio.to_thread(self._saved.forget, conversation)
+            await _to_its_end(self._saved.forget, conversation)
             await self._settle()
 
     async def save_all(self) -> None:
@@ -161,8 +161,7 @@ class Places:
                 tokens = await self._engine.save(place.number, self._saved.part(place.whose))
                 if tokens >= _WORTH_SAVING:  # fewer than asked: it was stopped while it read
                     known = place.ids[:tokens]
-                    # Files of hundreds of megabytes take their time to go.
-                    await asyncio.to_thread(self._saved.keep, place.whose, known)
+                    await _to_its_end(self._saved.keep, place.whose, known)
             except (EngineFailed, OSError) as error:  # it will have to be read again
                 _log.warning("place_not_saved", place=place.number, reason=str(error))
                 return
@@ -179,6 +178,19 @@ class Places:
             return False
         place.ids = saved.ids
         return True
+
+
+async def _to_its_end(work: Callable[..., object], *given: object) -> None:
+    """Delete or name files beside the loop: those of hundreds of megabytes take their time to go.
+
+    A thread goes on when nobody waits for it any more, and would bring back what is forgotten next.
+    """
+    working = asyncio.create_task(asyncio.to_thread(work, *given))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 def common_beginning(one: "array[int]", other: "array[int]") -> int:

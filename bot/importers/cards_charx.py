@@ -24,7 +24,7 @@ def read(data: bytes, source: str) -> tuple[bytes, dict[str, bytes]]:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             _check(entries, source)
             files = {entry.filename: _unpacked(archive, entry, source) for entry in entries}
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise PresetError(f"{source}: the CHARX is damaged ({error}); download it again") from None
     except (NotImplementedError, RuntimeError) as error:  # its ways to refuse methods, passwords
         raise PresetError(

@@ -16,7 +16,8 @@ _MAX_PATTERN_WEIGHT = 1000
 _SECONDS_A_KEY = 0.05
 _SECONDS_ALTOGETHER = 0.25  # for one prompt: a book may hold thousands of slow keys
 _LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
-_PIECE = re.compile(r"\\.|\[(?:\\.|[^]\\])*\]|\{\s*(\d+)[^}]*\}|.", re.DOTALL)
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
+_OTHER_RULES = re.compile(r"\(\?(?:#|[\w-]*[xV])")  # where brackets are not what they seem
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
@@ -128,6 +129,8 @@ def compiled(key: str) -> regex.Pattern[str] | str:
     pattern, letters = literal[1].replace("\\/", "/"), literal[2]
     if len(pattern) > _MAX_PATTERN_CHARS:
         return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+    if _OTHER_RULES.search(pattern):
+        return "it has (?x), (?V1) or a comment, which no browser knows"
     if weight(pattern) > _MAX_PATTERN_WEIGHT:
         return "it repeats too much; count less in its braces"
     flags = regex.VERSION0
@@ -151,7 +154,7 @@ def weight(pattern: str) -> int:
             groups.append([0])
         elif piece[0] == ")" and len(groups) > 1:
             whole = sum(groups.pop())
-            groups[-1].append(whole)
+            groups[-1].append(max(1, whole))  # an empty one is written out as often
         else:
             groups[-1].append(1)
     return sum(map(sum, groups))

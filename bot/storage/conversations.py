@@ -8,6 +8,7 @@ from typing_extensions import override
 from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
+from bot.chat.storable import storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
 from bot.storage import inbox as inbox_rows
@@ -259,10 +260,10 @@ def _row(
         "chat": said.address.chat,
         "thread": said.address.thread,
         "lane": said.address.lane,
-        "text": words,
+        "text": storable(words),
         "reply_to": said.message_id,
         "interaction": said.interaction if part == 0 else None,  # it has one response
         "state": Sending.PENDING,
         "file_name": file.name if file else None,
-        "file_text": file.text if file else None,
+        "file_text": storable(file.text) if file else None,
     }

@@ -100,7 +100,7 @@ async def opened(url: str) -> AsyncIterator[Database]:
     """Open a database, bring its tables up to date, and close it when the block ends.
 
     Raises:
-        SettingsError: this is no address of a database.
+        SettingsError: this is no address of a database, or a newer Troupe has made its tables.
         StoreError: it cannot be opened; the text says where it is and what to look at.
     """
     async with _connected(url) as database:

@@ -4,7 +4,10 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection
+
+from bot.errors import SettingsError
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
@@ -17,6 +20,12 @@ def alembic_config() -> Config:
 
 
 def upgrade(connection: Connection) -> None:
+    """Raise SettingsError for tables of a form that is unknown here."""
     config = alembic_config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise SettingsError(
+            f"the database was made by a newer Troupe, start that one: {error}"
+        ) from error

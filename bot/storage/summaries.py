@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
 
 from bot.chat.session import Source, Sources, Summary
+from bot.chat.storable import storable
 from bot.ports import Summaries
 from bot.storage.database import Database
 from bot.storage.tables import conversation, summary, turn
@@ -84,7 +85,7 @@ class SqlSummaries(Summaries):
             "session": made.session,
             "covers_to": made.covers_to,
             "fingerprint": made.fingerprint,
-            "text": made.text,
+            "text": storable(made.text),
         }
         asked = {"held": conversation_key, "of": made.session, "last": made.covers_to}
 

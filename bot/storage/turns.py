@@ -6,6 +6,7 @@ from typing import Any
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
+from bot.chat.storable import storable
 from bot.storage.tables import turn
 
 COLUMNS = (
@@ -22,7 +23,7 @@ def to_row(conversation: str, session: int, said: Turn) -> dict[str, object]:
         "role": said.role,
         "speaker_id": said.speaker.id if said.speaker else None,
         "speaker_name": said.speaker.name if said.speaker else None,
-        "text": said.text,
+        "text": storable(said.text),
         "at": said.at.timestamp(),
         "preset": said.preset,
         "preset_version": said.preset_version,

@@ -56,6 +56,10 @@ COMPLETE = {
     "data after DONE": ([said("a") + STOP + DONE + said("LATE") + STOP], "a"),
     "tool calls": ([said("a") + chunk(finish="tool_calls", tool_calls=[{"index": 0}]) + DONE], "a"),
     "usage null": ([said("a") + event({"choices": [], "usage": None}) + STOP + DONE], "a"),
+    "usage below zero": (
+        [said("a") + event({"choices": [], "usage": {"completion_tokens": -1}}) + STOP + DONE],
+        "a",
+    ),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
     "half an emoji": (
@@ -77,6 +81,7 @@ async def test_odd_but_complete_answer(connect: Connect, service: FakeOpenAI, na
     assert answer.finish == Finish(
         FinishReason.STOP, answer.finish.usage if answer.finish else Usage()
     )
+    assert answer.finish.usage.output_tokens >= 0
     assert len(service.log) == 1
 
 

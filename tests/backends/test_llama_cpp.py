@@ -293,6 +293,28 @@ async def test_missing_model_is_said_with_its_path_and_the_remedy(
     )
 
 
+async def test_forgetting_goes_on_while_another_model_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, renderer: Renderer
+) -> None:
+    @asynccontextmanager
+    async def running(start: Start) -> AsyncIterator[FakeEngine]:
+        yield FakeEngine(1, start.states)
+
+    monkeypatch.setattr("bot.backends.loaded_model.running", running)
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
+    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
+    await backend.warm(one)
+
+    starting = asyncio.create_task(backend.warm(other))
+    while not starting.done():
+        await backend.forget("room")
+        await backend.leave("room")
+
+    await starting
+    await backend.close()
+
+
 @pytest.mark.service
 async def test_file_that_is_no_model_is_said_in_one_line(
     tmp_path: Path, renderer: Renderer

@@ -3,17 +3,20 @@
 import asyncio
 import os
 import random
+import threading
 from array import array
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from bot.backends.engines import Question
 from bot.backends.places import Places, common_beginning
-from bot.backends.saved_places import SavedPlaces, Whose, fingerprint, forget_saved
+from bot.backends.saved_places import Saved, SavedPlaces, Whose, fingerprint, forget_saved
 from bot.clock import SystemClock
 from tests.backends.fake_engine import FakeEngine
 
@@ -51,6 +54,20 @@ class Room:
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
+
+
+class SlowDisk(SavedPlaces):
+    """Keeps what was saved when `go` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "model", SystemClock(), limit_bytes=10**9, limit_seconds=DAY)
+        self.began, self.go = threading.Event(), threading.Event()
+
+    @override
+    def keep(self, whose: Whose, ids: Sequence[int]) -> Saved:
+        self.began.set()
+        self.go.wait(10)
+        return super().keep(whose, ids)
 
 
 @pytest.fixture
@@ -176,6 +193,24 @@ async def test_forgetting_while_the_place_is_busy_erases_it_before_the_next(room
     await room.ask("b", said(2))
 
     assert room.engine.erased == [seat.place]
+
+
+async def test_forgetting_waits_for_a_file_whose_asker_has_gone(tmp_path: Path) -> None:
+    room = Room(tmp_path, places=1)
+    disk = SlowDisk(tmp_path)
+    room.places = Places(room.engine, disk)
+    await room.ask("a", said(1))
+    asking = asyncio.create_task(room.ask("b", said(2)))
+    await asyncio.to_thread(disk.began.wait, 10)
+
+    asking.cancel()
+    forgetting = asyncio.create_task(room.places.forget("a"))
+    await asyncio.wait([asking, forgetting], timeout=0.05)
+    disk.go.set()
+    await asyncio.wait([asking, forgetting])
+
+    assert asking.cancelled()
+    assert room.files() == []
 
 
 async def test_forgetting_reaches_what_models_left_that_are_not_loaded(room: Room) -> None:

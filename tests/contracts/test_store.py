@@ -140,6 +140,20 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_step(store: St
     assert (first.op, first.part, first.text, first.reply_to) == (Op.SEND, 0, "hi", "1")
 
 
+async def test_what_a_card_can_spell_and_no_database_is_replaced(store: Store) -> None:
+    claim, heard = await under_work(store)
+    odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
+    part = Outgoing(0, odd, file=Attachment("prompt.txt", odd))
+
+    await store.conversations.finish(claim, heard, turns=[said(odd)], outgoing=[part])
+
+    row = await store.outbox.take("telegram:5")
+    session = await store.conversations.recall("telegram:5", 1)
+    assert row is not None
+    assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
+    assert session.turns == (said(plain),)
+
+
 async def test_an_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(claim, heard, turns=(), outgoing=())

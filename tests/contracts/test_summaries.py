@@ -39,6 +39,14 @@ async def test_a_summary_is_found_with_its_sources(store: Store) -> None:
     assert sources.turns[0].turn.speaker == ALICE
 
 
+async def test_a_summary_is_kept_without_what_no_database_spells(store: Store) -> None:
+    summaries, made = await summed_up(store)
+    await summaries.keep(ROOM, replace(made, text="They\0count."))
+    kept = await summaries.current(ROOM)
+    assert kept is not None
+    assert kept.text == "They\ufffdcount."
+
+
 async def test_a_newer_summary_takes_the_place_of_the_older(store: Store) -> None:
     summaries, made = await summed_up(store)
     await summaries.keep(ROOM, replace(made, text="They count on."))

@@ -8,7 +8,7 @@ import time
 import zipfile
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
@@ -200,6 +200,7 @@ def test_what_is_glued_to_a_png_is_not_kept() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
+@example(b"\0\0\0\x08" + b"\0" * 18 + b"\x0c", 4)  # a file's name that is said to be UTF-8
 def test_no_damage_ends_in_anything_but_one_line(noise: bytes, place: int) -> None:
     for whole in FIVE.values():
         damaged = whole[:place] + noise + whole[place + len(noise) :]

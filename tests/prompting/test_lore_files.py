@@ -171,6 +171,11 @@ def test_ids_are_unique_also_where_the_file_repeats_them() -> None:
         ({"entries": {"a": {"position": 7}}}, "the position 7 .* is unknown here"),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "over 10000 entries; split"),
         ({"entries": [{"keys": ["/(a{1000}){1000000}/"]}]}, "cannot be used, it repeats too much"),
+        ({"entries": [{"keys": ["/((){1000}){1000}/"]}]}, "it repeats too much"),
+        ({"entries": [{"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}]}, "it repeats too much"),
+        ({"entries": [{"keys": ["/{9((}a){999}){999}/"]}]}, "it repeats too much"),
+        ({"entries": [{"keys": ["/(?x)((a #))\n){999}){999}/"]}]}, r"it has \(\?x\)"),
+        ({"entries": [{"keys": ["/((a(?#[)){999}){999}]/"]}]}, "or a comment"),
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],
 )

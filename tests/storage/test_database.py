@@ -116,6 +116,17 @@ async def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert str(told.value).startswith("the database failed: unable to open database file; make ")
 
 
+async def test_tables_of_a_newer_version_are_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+    async with opened(url) as database:
+        newer = text("UPDATE alembic_version SET version_num = 'afar'")
+        await database.write(lambda c: c.execute(newer).rowcount)
+
+    with pytest.raises(SettingsError, match=r"made by a newer Troupe.*afar"):
+        async with opened(url):
+            pass
+
+
 async def test_a_database_server_that_is_away_is_one_line() -> None:
     with pytest.raises(StoreError) as told:
         async with opened("postgresql+asyncpg://bot:secret@127.0.0.1:1/troupe"):
