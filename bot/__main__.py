@@ -235,7 +235,8 @@ def upgrade_database() -> None:
 def current_tables() -> None:
     """Name the form that the tables have now, and the one that this version of Troupe wants."""
     found = _run(revision_of(read_settings().sqlalchemy_url)) or "no tables yet"
-    _tell(found if found == NEWEST else f"{found}; `troupe db upgrade` makes it {NEWEST}")
+    wanted = f"{found}; this version of Troupe wants {NEWEST} (`troupe db upgrade`)"
+    _tell(found if found == NEWEST else wanted)
 
 
 @bench_app.command("templates")

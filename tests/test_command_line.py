@@ -65,7 +65,7 @@ def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.Mon
 def test_the_database_tells_its_form_and_the_one_that_is_wanted(folder: Path) -> None:
     before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
 
-    assert before == f"no tables yet; `troupe db upgrade` makes it {NEWEST}\n"
+    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST}")
     assert after == f"{NEWEST}\n"
 
 
