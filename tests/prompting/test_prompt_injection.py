@@ -69,10 +69,14 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     assert secrets
     assert sum(secret in everything for secret in secrets) == attack["oracle"]["secrets_in_prompt"]
     assert not [sign for sign in everything if 0xE0000 <= ord(sign) < 0xE0080]
-    # Nothing that a person says comes to stand where the instructions do.
-    system = [message for message in prompt.messages if message.role == "system"]
-    if "message" in attack["enters_at"]:
-        assert [message.content for message in system] == ["You are Nora.\n"]
+    # Nothing that a person says comes to stand where the instructions do; a story stands behind
+    # them, fenced off as ChatHaruhi does.
+    system = [message.content for message in prompt.messages if message.role == "system"]
+    if "RAG" in attack["enters_at"]:
+        seen = "".join(sign for sign in attack_text(attack) if not 0xE0000 <= ord(sign) < 0xE0080)
+        assert system == [f"You are Nora.\n###\n{seen.strip()}"]
+    elif not attack["enters_at"].startswith("preset"):
+        assert system == ["You are Nora.\n"]
 
 
 @pytest.mark.parametrize(
