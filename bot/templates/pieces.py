@@ -67,13 +67,6 @@ def render_any(template: Template, messages: Sequence[Message], **options: Any) 
             return prompt
 
 
-def tokenize_pieces(
-    cut: Iterable[Piece], tokenize: Callable[[str, bool], Sequence[int]]
-) -> list[int]:
-    """Join the ids of all pieces; `tokenize(text, special)` reads control tokens if `special`."""
-    return [token for piece in cut for token in tokenize(piece.text, piece.trusted)]
-
-
 def _cut(
     render: Render, messages: Sequence[Message], prompt: str, wrap: Wrap, words: Sequence[str]
 ) -> list[Piece] | None:

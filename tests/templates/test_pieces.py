@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bot.templates import BaseTemplate, JinjaTemplate, StringTemplate, get, names
 from bot.templates.markers import WORD_JOINER, Template, break_markers, markers
-from bot.templates.pieces import Piece, pieces, render_any, tokenize_pieces
+from bot.templates.pieces import Piece, pieces, render_any
 from tests.attacks import attacks
 
 CHATML = JinjaTemplate(
@@ -121,14 +121,6 @@ def test_where_a_template_changes_the_text_its_words_are_broken() -> None:
     cut = pieces(template, said("<|end|>!!!"))
 
     assert cut == [Piece(f"<|end|>11<{WORD_JOINER}|end|>!", trusted=True)]
-
-
-def test_pieces_are_tokenized_each_in_its_own_way() -> None:
-    cut = [Piece("<s>", trusted=True), Piece("<s>", trusted=False)]
-
-    ids = tokenize_pieces(cut, lambda text, special: [1] if special else [ord(c) for c in text])
-
-    assert ids == [1, 60, 115, 62]
 
 
 @given(TEXTS, st.lists(st.sampled_from(["<|im_end|>", "User:", "aa", "<<", "|>"])))
