@@ -21,7 +21,7 @@ from bot.errors import StoreError
 from bot.exact_prompt import ExactPrompts
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
-from bot.listening import Listening, cancelled
+from bot.listening import Listening
 from bot.plugs import (
     learning,
     make_backends,
@@ -55,6 +55,7 @@ from bot.storage.redis import connected
 from bot.storage.retention import forget_old
 from bot.storage.summaries import SqlSummaries
 from bot.storage.versions import SqlPresetVersions
+from bot.tasks import cancelled
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

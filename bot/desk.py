@@ -12,6 +12,7 @@ import structlog
 
 from bot.errors import CoordinatorDown, StoreError
 from bot.ports import Clock, Coordinator
+from bot.tasks import cancelled
 from bot.telemetry.metrics import WORKING
 
 _log = structlog.get_logger(__name__)
@@ -72,11 +73,7 @@ class Desk:
         self.stopping = True
         if self._busy:
             await asyncio.wait(self._busy.values(), timeout=seconds)
-        left = list(self._busy.values())
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)
+        await cancelled(self._busy.values())
 
     async def _take_ready(self) -> None:
         while not self.stopping:

@@ -3,13 +3,13 @@
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection
 
 import structlog
 
 from bot.errors import PlatformError, PlatformFatal
 from bot.ports import Clock, Intake, Platform
+from bot.tasks import cancelled
 
 _log = structlog.get_logger(__name__)
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -103,12 +103,3 @@ class Listening:
 
     def _others(self, platform: Platform) -> bool:
         return any(one.name not in self._failed for one in self._platforms if one is not platform)
-
-
-async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they raised stays in them."""
-    waiting = list(tasks)
-    for task in waiting:
-        task.cancel()
-    if waiting:
-        await asyncio.wait(waiting)

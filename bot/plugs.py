@@ -15,7 +15,6 @@ from bot.backends.registry import make_backend, parameter_problems
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import Role
-from bot.listening import cancelled
 from bot.ports import Backend, Clock, Platform, Warms
 from bot.prompting.instructions import searches_of
 from bot.prompting.preset import Preset
@@ -24,6 +23,7 @@ from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
 from bot.settings import Settings
 from bot.storage.database import Database
+from bot.tasks import cancelled
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

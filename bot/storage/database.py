@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError
 from bot.storage.connections import Connections, SqliteThreads, Unit
 from bot.storage.tables import NEWEST
+from bot.tasks import cancelled
 
 T = TypeVar("T")
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
@@ -142,8 +143,7 @@ async def _connected(url: str) -> AsyncIterator[Database]:
     try:
         yield database
     finally:
-        queue.cancel()
-        await asyncio.wait([queue])
+        await cancelled([queue])
         await connections.close()
 
 
@@ -159,8 +159,7 @@ async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task])
+        await cancelled([task])
         raise
     return task
 

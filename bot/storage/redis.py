@@ -6,6 +6,7 @@ because redis-py repeats a command whose answer was lost; a lost answer to `clai
 key until its lease ends. Times are the server's own.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, cast
@@ -19,6 +20,7 @@ from typing_extensions import override
 from bot.errors import CoordinatorDown, SettingsError
 from bot.ports import Coordinator
 
+_ANSWER_SECONDS = 10.0  # longer than any wait of `claim`
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 
 # KEYS: ready lease owner dirty bell
@@ -152,7 +154,7 @@ async def connected(url: str) -> AsyncIterator[RedisCoordinator]:
             decode_responses=True,
             retry=Retry(NoBackoff(), 1),
             socket_connect_timeout=2,
-            socket_timeout=10,  # longer than any wait of `claim`
+            socket_timeout=None,  # redis-py's own makes it deaf to being cancelled (Python 3.11)
         )
     except ValueError as error:
         raise SettingsError(f"TROUPE_REDIS_URL is no Redis address: {error}") from None
@@ -169,6 +171,7 @@ def _names(queue: str) -> list[str]:
 
 async def _answer(asked: Awaitable[Any]) -> Any:
     try:
-        return await asked
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await asked
     except (TimeoutError, RedisError, OSError) as error:
         raise CoordinatorDown(f"Redis is away: {type(error).__name__}") from error

@@ -8,6 +8,7 @@ its methods are wrapped here before it starts.
 """
 
 import argparse
+import asyncio
 import functools
 import os
 import secrets
@@ -173,6 +174,11 @@ BUILDS: dict[str, Callable[[], None]] = {
 }
 
 
+def _say_what_waits(*_: object) -> None:
+    for task in asyncio.all_tasks(asyncio.get_event_loop()):
+        task.print_stack(file=sys.stderr)
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("point", choices=POINTS)
@@ -182,6 +188,7 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     POINTS[given.point](_Fuse(given.count))
     BUILDS[given.build]()  # above the points, so that a wrong build can die in its wrong moment
+    signal.signal(signal.SIGUSR1, _say_what_waits)
     sys.argv = ["troupe", *given.command]
     command_line.main()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import aiohttp
+import pytest
 
 from tests.e2e.model import Model
 from tests.e2e.nursery import CHECKOUT, Nursery
@@ -167,9 +168,19 @@ class Service:
         return await self.ended()
 
     async def ended(self, seconds: float = 30) -> int:
-        """Wait for its end, and give the exit code."""
-        async with asyncio.timeout(seconds):
-            code = await self.process.wait()
+        """Wait for its end, and give the exit code.
+
+        Fails when it goes on, after what it waits for was written into its log.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                code = await self.process.wait()
+        except TimeoutError:
+            self.process.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(1)
+            self.process.kill()
+            await self.process.wait()
+            pytest.fail(f"the service has not ended after {seconds} s")
         self._world.forget_sessions()
         return code
 

@@ -64,9 +64,8 @@ async def test_what_the_character_said_about_it_once_stands_in_the_prompt(tmp_pa
         service = await chat(tmp_path, model)
         try:
             await until_learned(tmp_path)
-            said, _ = await asyncio.wait_for(
-                service.communicate("迟到了就要请客喝咖啡吗？\n".encode()), 30
-            )
+            async with asyncio.timeout(30):
+                said, _ = await service.communicate("迟到了就要请客喝咖啡吗？\n".encode())
         finally:
             if service.returncode is None:
                 service.kill()

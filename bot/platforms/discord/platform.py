@@ -21,6 +21,7 @@ from bot.platforms.discord.requests import UNKNOWN_BOT, asking, translate
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Clock, Intake, Platform
 from bot.settings import DiscordSettings
+from bot.tasks import cancelled
 
 _log = structlog.get_logger(__name__)
 
@@ -124,20 +125,23 @@ class DiscordPlatform(Platform):
 
 
 async def _listen(gateway: Gateway, hearing: Hearing) -> NoReturn:
+    jobs = [asyncio.create_task(hearing.run()), asyncio.create_task(gateway.connect())]
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(hearing.run())
-            await gateway.connect()
-            raise Unreachable("the connection to Discord has ended")
-    except ExceptionGroup as failed:
-        raise _why(failed, gateway) from failed
+        ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await gateway.close()  # discord.py may overlook a cancellation, but not this
+        await cancelled(jobs)
+    raise _why(ended.pop(), gateway)
 
 
-def _why(error: Exception, gateway: Gateway) -> Exception:
+def _why(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
     """Say why the connection ended; what is no failure of Discord's stays what it is."""
+    error = None if ended.cancelled() else ended.exception()
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     match error:
+        case None:
+            return Unreachable("the connection to Discord has ended")
         case PlatformError():
             return error
         case discord.PrivilegedIntentsRequired():
