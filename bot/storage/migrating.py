@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from bot.errors import SettingsError
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
+_LOCK = 0x7472_6F75_7065  # "troupe": any number that nobody else takes
 
 
 def alembic_config() -> Config:
@@ -20,7 +21,13 @@ def alembic_config() -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Raise SettingsError for tables of a form that is unknown here."""
+    """Upgrade in the transaction of this connection; who comes second finds it done.
+
+    Raises:
+        SettingsError: the tables have a form that is unknown here.
+    """
+    if connection.dialect.name == "postgresql":  # SQLite's writer has locked the file already
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     config = alembic_config()
     config.attributes["connection"] = connection
     try:

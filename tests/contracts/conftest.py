@@ -55,19 +55,23 @@ def postgres_folder() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables, and on SQLite without a file."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'troupe.db'}"
-    else:
-        folder = request.getfixturevalue("postgres_folder")
-        name = f"t{uuid.uuid4().hex}"
-        create = await asyncio.create_subprocess_exec(
-            *_createdb(), "-h", folder, "-U", "postgres", name
-        )
-        assert await create.wait() == 0
-        url = f"postgresql+asyncpg://postgres@/{name}?host={folder}"
+        return f"sqlite:///{tmp_path / 'troupe.db'}"
+    folder = request.getfixturevalue("postgres_folder")
+    name = f"t{uuid.uuid4().hex}"
+    create = await asyncio.create_subprocess_exec(
+        *_createdb(), "-h", folder, "-U", "postgres", name
+    )
+    assert await create.wait() == 0
+    return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
+
+
+@pytest.fixture
+async def store(empty_database: str) -> AsyncIterator[Store]:
     clock = SystemClock()
-    async with opened(url) as database:
+    async with opened(empty_database) as database:
         yield Store(
             database,
             SqlInbox(database, clock),

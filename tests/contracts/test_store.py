@@ -1,6 +1,7 @@
 """What the repositories promise, on SQLite and on PostgreSQL."""
 
 import asyncio
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +18,14 @@ from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
 LEASE = 60.0
+OPENING = """
+import asyncio, sys
+from bot.storage.database import opened
+async def main():
+    async with opened(sys.argv[1]):
+        pass
+asyncio.run(main())
+"""
 
 
 async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, Heard]:
@@ -384,6 +393,20 @@ async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: St
 async def fails(store: Store, unit: object) -> None:
     with pytest.raises(Fenced):
         await store.database.write(unit)  # type: ignore[arg-type]
+
+
+@pytest.mark.service
+async def test_processes_that_start_at_once_make_the_tables_once(empty_database: str) -> None:
+    """A process each: Alembic works for one caller at a time."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OPENING, empty_database, stderr=-1
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        _, complaint = await process.communicate()
+        assert process.returncode == 0, complaint.decode()
 
 
 async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
