@@ -11,7 +11,7 @@ from bot.chat.outgoing import Attachment, Limits, OutboxRow, Outgoing
 from bot.chat.prompt import Event, Prompt, Token
 from bot.chat.receipt import Receipt
 from bot.chat.session import Choice, Claim, Edition, Heard, Session, Sources, Summary, Turn
-from bot.chat.story import Found, StoryVector, Vector
+from bot.chat.story import Found, PackedVector, StoryVector
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -200,11 +200,11 @@ class Embedder(Protocol):
         """What the vectors are stored with; those of another id cannot be compared with ours."""
         ...
 
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         """Vectors to be found, in the order of the texts."""
         ...
 
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         """A vector to look with."""
         ...
 
@@ -409,7 +409,7 @@ class Stories(Protocol):
         ...
 
     async def nearest(
-        self, character: str, query: Vector, model_id: str, limit: int
+        self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Found]:
         """The stories nearest to a vector of the same model, best first; of equals the earlier.
 

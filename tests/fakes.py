@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits
 from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import (
     CoordinatorDown,
     EmbeddingFailed,
@@ -315,13 +315,13 @@ class FakeEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         self._check_up()
         self.read += texts
         return [self._vector(text) for text in texts]
 
     @override
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         self._check_up()
         self.asked.append(text)
         return self._vector(text)
@@ -338,7 +338,7 @@ class FakeEmbedder(Embedder):
         if self.down:
             raise EmbeddingFailed("the fake is down")
 
-    def _vector(self, text: str) -> Vector:
+    def _vector(self, text: str) -> PackedVector:
         counts = [text.lower().count(word) + 0.01 for word in self.WORDS]
         length = sum(count * count for count in counts) ** 0.5
         return struct.pack("<4f", *(count / length for count in counts))

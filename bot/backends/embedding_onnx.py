@@ -19,7 +19,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from bot.backends.embedding_texts import MOST_TOKENS, fingerprint, to_vectors
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
@@ -57,12 +57,12 @@ class OnnxEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One after the other, so that a question which comes in between need not wait for all.
         return [await asyncio.to_thread(self._embed, text) for text in texts]
 
     @override
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         return await asyncio.to_thread(self._embed, text)
 
     @override
@@ -74,7 +74,7 @@ class OnnxEmbedder(Embedder):
     async def close(self) -> None:
         self._loaded = None
 
-    def _embed(self, text: str) -> Vector:
+    def _embed(self, text: str) -> PackedVector:
         with self._loading:
             self._loaded = self._loaded or _Loaded.of(self._model, self._tokenizer)
         return to_vectors([self._loaded.vector(text, averaged=self._averaged)], 1)[0]

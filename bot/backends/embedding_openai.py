@@ -15,7 +15,7 @@ from bot.backends.answering import HttpRefusal, Unreached, reason
 from bot.backends.connection import OpenAIConnection
 from bot.backends.embedding_texts import shortened, to_vectors
 from bot.backends.faults import Endpoint, Fault
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder
 from bot.prompting.tokens import count_tokens
@@ -38,9 +38,9 @@ class EmbeddingsService:
         self._model = settings.model or ""
         self._connection = OpenAIConnection(settings, transport)
 
-    async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
+    async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         """The vectors of texts, or of texts that are tokens already; raises `EmbeddingFailed`."""
-        made: list[Vector] = []
+        made: list[PackedVector] = []
         for start in range(0, len(inputs), _TEXTS_AT_ONCE):
             made += await self._some(inputs[start : start + _TEXTS_AT_ONCE])
         return made
@@ -48,7 +48,7 @@ class EmbeddingsService:
     async def close(self) -> None:
         await self._connection.close()
 
-    async def _some(self, inputs: Sequence[str | Sequence[int]]) -> list[Vector]:
+    async def _some(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         question = {"model": self._model, "input": inputs, "encoding_format": "float"}
         try:
             async with asyncio.timeout(_SECONDS):
@@ -105,11 +105,11 @@ class OpenAIEmbedder(Embedder):
         return f"openai:{self._model}"
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         return await self._service.vectors([shortened(text, _count) for text in texts])
 
     @override
-    async def query(self, text: str) -> Vector:
+    async def query(self, text: str) -> PackedVector:
         return (await self.passages([text]))[0]
 
     @override

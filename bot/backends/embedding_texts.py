@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed, SettingsError
 
 MOST_TOKENS = 400
@@ -33,7 +33,7 @@ def shortened(text: str, count: Callable[[str], int]) -> str:
     return text[:fits]
 
 
-def to_vectors(rows: npt.ArrayLike, how_many: int) -> list[Vector]:
+def to_vectors(rows: npt.ArrayLike, how_many: int) -> list[PackedVector]:
     """One vector of length one for each row.
 
     Raises:

@@ -29,7 +29,7 @@ from bot.settings import ProviderSettings
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
-_PROBE_SECONDS = 15.0  # the engine answers between two batches
+_PROBE_SECONDS = 15.0
 _NOTICES_DEATH_SECONDS = 0.2
 _BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
 
@@ -149,8 +149,10 @@ class ServedEngine(Engine):
         return True
 
     async def _works(self) -> bool:
+        # An image is read in one piece, a text in batches with time between them.
+        patience = self._settings.first_token_seconds if self._sees else _PROBE_SECONDS
         try:
-            async with asyncio.timeout(_PROBE_SECONDS):
+            async with asyncio.timeout(patience):
                 await self._server.get("/slots")  # answered by the thread that does the work
         except (TimeoutError, httpx2.TransportError):
             return False

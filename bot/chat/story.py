@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Vector: TypeAlias = bytes
+PackedVector: TypeAlias = bytes
 """Float32 numbers, little-endian, together of length one: as they are stored and searched."""
 
 
@@ -21,4 +21,4 @@ class StoryVector:
     """A story with the vector that one model gave it."""
 
     text: str
-    vector: Vector
+    vector: PackedVector

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder, Stories
 from bot.prompting.instructions import searches_of
@@ -37,7 +37,7 @@ class StoryFinder:
         self._embedder = embedder
         self._stories = stories
         self._characters = frozenset(characters)
-        self._vectors: OrderedDict[str, Vector] = OrderedDict()
+        self._vectors: OrderedDict[str, PackedVector] = OrderedDict()
 
     async def find(self, preset: Preset, newest: str) -> FoundStories | None:
         """Find what the persona asks for; what no vector can be made for in time stays empty.
@@ -61,7 +61,7 @@ class StoryFinder:
         found = await self._stories.nearest(character, vector, self._embedder.model_id, limit)
         return [Story(one.place, one.text, one.score) for one in found]
 
-    async def _vector(self, query: str) -> Vector:
+    async def _vector(self, query: str) -> PackedVector:
         vector = self._vectors.pop(query, None) or await self._embedder.query(query)
         self._vectors[query] = vector
         if len(self._vectors) > _KNOWN_QUERIES:

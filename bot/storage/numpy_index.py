@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
-from bot.chat.story import Found, Vector
+from bot.chat.story import Found, PackedVector
 from bot.storage.database import Database
 from bot.storage.tables import story, story_revision
 from bot.storage.vectors import Index
@@ -51,7 +51,7 @@ class NumpyIndex(Index):
 
     @override
     async def nearest(
-        self, character: str, query: Vector, model_id: str, limit: int
+        self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Found]:
         loaded = await self._current(character, model_id, len(query))
         ranked = await asyncio.to_thread(_ranked, loaded, query, limit)
@@ -95,7 +95,7 @@ def _load(revision: int, model_id: str, rows: Sequence[Any], width: int) -> _Loa
     return _Loaded(revision, model_id, [row.sha256 for row in fitting], matrix)
 
 
-def _ranked(loaded: _Loaded, query: Vector, limit: int) -> list[tuple[str, float]]:
+def _ranked(loaded: _Loaded, query: PackedVector, limit: int) -> list[tuple[str, float]]:
     scores = loaded.matrix @ np.frombuffer(query, dtype="<f4")
     best = np.argsort(-scores, kind="stable")[: max(0, limit)]
     return [(loaded.keys[number], float(scores[number])) for number in best]

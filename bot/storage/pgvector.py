@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, text
 from typing_extensions import override
 
-from bot.chat.story import Found, Vector
+from bot.chat.story import Found, PackedVector
 from bot.errors import StoreError
 from bot.storage.database import Database
 from bot.storage.vectors import Index
@@ -79,7 +79,7 @@ class PgvectorIndex(Index):
 
     @override
     async def nearest(
-        self, character: str, query: Vector, model_id: str, limit: int
+        self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Found]:
         wanted = {
             "of": character,
@@ -104,5 +104,5 @@ def _take_over(connection: Connection, character: str | None) -> int:
     return len(copies)
 
 
-def _spelled(vector: Vector) -> str:
+def _spelled(vector: PackedVector) -> str:
     return str(array.array("f", vector).tolist())

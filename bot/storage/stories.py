@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.storable import storable
-from bot.chat.story import Found, StoryVector, Vector
+from bot.chat.story import Found, PackedVector, StoryVector
 from bot.ports import Stories
 from bot.storage.database import Database
 from bot.storage.numpy_index import NumpyIndex
@@ -71,7 +71,7 @@ class SqlStories(Stories):
 
     @override
     async def nearest(
-        self, character: str, query: Vector, model_id: str, limit: int
+        self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Found]:
         return await self._index.nearest(character, query, model_id, limit)
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from bot.chat.story import Found, Vector
+from bot.chat.story import Found, PackedVector
 
 
 class Index(Protocol):
@@ -16,5 +16,5 @@ class Index(Protocol):
         ...
 
     async def nearest(
-        self, character: str, query: Vector, model_id: str, limit: int
+        self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Found]: ...

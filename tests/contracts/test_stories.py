@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
-from bot.chat.story import StoryVector, Vector
+from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
 from bot.storage.numpy_index import NumpyIndex
 from bot.storage.pgvector import TABLE, PgvectorIndex
@@ -28,13 +28,13 @@ async def stories(request: pytest.FixtureRequest, store: Store) -> AsyncIterator
         yield store.stories
 
 
-def vector(*numbers: float) -> Vector:
+def vector(*numbers: float) -> PackedVector:
     length = sum(number * number for number in numbers) ** 0.5
     return struct.pack(f"<{len(numbers)}f", *(number / length for number in numbers))
 
 
 async def learn(
-    stories: Stories, vectors: dict[str, Vector], character: str = "nora", model: str = "m"
+    stories: Stories, vectors: dict[str, PackedVector], character: str = "nora", model: str = "m"
 ) -> None:
     await stories.lacking(character, list(vectors), model)
     kept = [StoryVector(story, made) for story, made in vectors.items()]
@@ -42,7 +42,7 @@ async def learn(
 
 
 async def texts_near(
-    stories: Stories, query: Vector, limit: int = 9, character: str = "nora", model: str = "m"
+    stories: Stories, query: PackedVector, limit: int = 9, character: str = "nora", model: str = "m"
 ) -> Sequence[str]:
     return [one.text for one in await stories.nearest(character, query, model, limit)]
 

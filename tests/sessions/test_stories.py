@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from bot.chat.story import Vector
+from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.prompting.preset import Preset
 from bot.sessions.finding import StoryFinder, no_stories
@@ -136,7 +136,7 @@ class Choosy(FakeEmbedder):
     """Cannot read what is bad."""
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         if "bad" in texts:
             raise EmbeddingFailed("unreadable")
         return await super().passages(texts)
