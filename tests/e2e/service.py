@@ -172,17 +172,22 @@ class Service:
 
         Fails when it goes on, after what it waits for was written into its log.
         """
-        try:
-            async with asyncio.timeout(seconds):
-                code = await self.process.wait()
-        except TimeoutError:
+        if not await self.ends_within(seconds):
             self.process.send_signal(signal.SIGUSR1)
             await asyncio.sleep(1)
             self.process.kill()
             await self.process.wait()
             pytest.fail(f"the service has not ended after {seconds} s")
+        return await self.process.wait()
+
+    async def ends_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.process.wait()
+        except TimeoutError:
+            return False
         self._world.forget_sessions()
-        return code
+        return True
 
     def said(self) -> str:
         """What it printed since its last start."""

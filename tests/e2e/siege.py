@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.e2e.checker import Verdict, judge
@@ -118,13 +119,12 @@ async def _kill(service: Service, outcome: Outcome, dice: random.Random) -> None
         point = order.pop()
         crash = "never" if point == _RANDOM else point
         await service.start_to_crash(crash, _count(point, dice), plan.build)
-        try:
-            if point == _RANDOM:
+        patience = plan.patience_seconds
+        if point == _RANDOM:
+            with suppress(TimeoutError):
                 await service.ready()
-                await service.ended(dice.uniform(0.2, 2.5))
-            else:
-                await service.ended(plan.patience_seconds)
-        except TimeoutError:
+            patience = dice.uniform(0.2, 2.5)
+        if not await service.ends_within(patience):
             await service.kill()
             point = _RANDOM
         outcome.deaths[point] += 1
