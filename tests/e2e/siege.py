@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -13,6 +14,7 @@ from tests.e2e.service import Service
 from tests.e2e.world import World
 
 _RANDOM = "random"  # killed from outside, at any moment
+_STOPPED = "stopped"  # asked to end, at any moment, as before an update
 _SELDOM = {"after_open", "between_parts", "during_reconcile"}  # points that few messages pass
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
@@ -26,7 +28,7 @@ class Plan:
     questions_a_second: float
     kills: int
     lost_answers: float = 0.05  # the share of sends that is cut after the platform accepted
-    points: tuple[str, ...] = (_RANDOM, *(point for point in POINTS if point != "never"))
+    points: tuple[str, ...] = (_RANDOM, _STOPPED, *(name for name in POINTS if name != "never"))
     build: str = "right"
     patience_seconds: float = 3.0  # for a crash point to be reached
     give_up_seconds: float = 40.0  # without any change once nobody kills it any more
@@ -37,7 +39,7 @@ class Outcome:
     """What was done to the bot, and what the chats look like afterwards."""
 
     plan: Plan
-    deaths: Counter[str] = field(default_factory=Counter)  # by crash point, `random` among them
+    deaths: Counter[str] = field(default_factory=Counter)  # by crash point or other end
     lost_answers: int = 0
     seconds: float = 0.0
     verdict: Verdict = field(default_factory=Verdict)
@@ -117,17 +119,27 @@ async def _kill(service: Service, outcome: Outcome, dice: random.Random) -> None
     while outcome.deaths.total() < plan.kills:
         order = order or dice.sample(plan.points, len(plan.points))
         point = order.pop()
-        crash = "never" if point == _RANDOM else point
+        crash = point if point in POINTS else "never"
         await service.start_to_crash(crash, _count(point, dice), plan.build)
         patience = plan.patience_seconds
         if point == _RANDOM:
             with suppress(TimeoutError):
                 await service.ready()
             patience = dice.uniform(0.2, 2.5)
+        elif point == _STOPPED:
+            patience = dice.uniform(0.2, 4)  # it may still be starting
         if not await service.ends_within(patience):
-            await service.kill()
-            point = _RANDOM
+            point = await _end(service, point)
         outcome.deaths[point] += 1
+
+
+async def _end(service: Service, point: str) -> str:
+    """Stop or kill it; gives by which name to count that."""
+    if point == _STOPPED:
+        assert await service.stop() in {0, -signal.SIGTERM}
+        return _STOPPED
+    await service.kill()
+    return _RANDOM
 
 
 def _count(point: str, dice: random.Random) -> int:
