@@ -33,18 +33,19 @@ SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
 async def provide_model(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Fetch the model that comes with Troupe if the default preset is to run on it.
+    """Fetch the model that comes with Troupe if the default preset may have to run on it.
 
     Raises:
-        SettingsError: it is to run on another file, which is not there.
+        SettingsError: it, or one of its fallbacks, is to run on another file, which is not there.
     """
-    provider = settings.providers.get(default.provider)
-    if provider is None or provider.kind != "llama_cpp":
-        return
-    if models.wants_default(default.model, provider):
-        await models.pull_default(settings.data_dir, progress)
-    else:
-        models.find(default.model, provider, settings.data_dir)
+    for preset in default.alternatives:
+        provider = settings.providers.get(preset.provider)
+        if provider is None or provider.kind != "llama_cpp":
+            continue
+        if models.wants_default(preset.model, provider):
+            await models.pull_default(settings.data_dir, progress)
+        else:
+            models.find(preset.model, provider, settings.data_dir)
 
 
 async def warm(backends: Mapping[str, Backend], default: Preset) -> None:

@@ -1,0 +1,31 @@
+"""What a start needs is there, or it is said what is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.errors import SettingsError
+from bot.plugs import provide_model
+from bot.prompting.preset import Preset
+from bot.settings import ProviderSettings, Settings
+
+ONLINE = {"name": "nora", "provider": "online", "model": "large"}
+FALLBACK = [{"provider": "mine", "model": "default"}]
+
+
+def installed(folder: Path) -> Settings:
+    providers = {
+        "online": ProviderSettings(base_url="http://127.0.0.1:1/v1"),
+        "mine": ProviderSettings(kind="llama_cpp", model_path=folder / "nowhere.gguf"),
+    }
+    return Settings(data_dir=folder, providers=providers)
+
+
+async def test_a_fallback_that_could_not_answer_is_found_out_at_the_start(tmp_path: Path) -> None:
+    preset = Preset.model_validate({**ONLINE, "fallbacks": FALLBACK})
+    with pytest.raises(SettingsError, match=r"nowhere\.gguf"):
+        await provide_model(installed(tmp_path), preset, progress=pytest.fail)
+
+
+async def test_an_online_preset_needs_no_model_here(tmp_path: Path) -> None:
+    await provide_model(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
