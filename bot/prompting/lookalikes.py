@@ -10,10 +10,19 @@ _LATIN_TWINS = str.maketrans(
     "авекмнорстухіјѕԁһԛԝгѵӏ" + "αβεηικνορτυχϲϳγ" + "ıl10",
     "abekmhopctyxijsdhqwrvi" + "abenikvoptuxcjy" + "iiio",
 )
+# Two scripts whose capitals are drawn like Latin ones, whole names of them: ꓐꓳꓐ, ᏢᎪᎷ.
+_CAPITAL_TWINS = str.maketrans(
+    "ꓐꓑꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ" + "ᎠᎡᎢᎥᎪᎫᎬᎳᎷᎻᏀᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴ",
+    "bpdtgkjczfmnlsrvhwxyaeiou" + "drtiajewmhgzbrwsvslcpkdgb",
+)
 # ɴᴏʀᴀ: small capitals are letters of their own to Unicode, and a font for names to people.
 _SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz")
+_TWINS = {**_SMALL_CAPITALS, **_CAPITAL_TWINS}
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
-_SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+_SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"})
+COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
+"""What ends a speaker's tag, or looks as if it did."""
+
 _MOST_REMEMBERED = 4096
 # Tag characters, and variation selectors behind another one: a sign needs one, hidden words many.
 _SELECTOR = "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
@@ -36,7 +45,7 @@ def skeleton(text: str) -> str:
     """
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     spelled = "".join(sign for sign in decomposed if _spells(sign))
-    return spelled.translate(_SMALL_CAPITALS).translate(_LATIN_TWINS).replace("rn", "m")
+    return spelled.translate(_TWINS).translate(_LATIN_TWINS).replace("rn", "m")
 
 
 def mixes_scripts(text: str) -> bool:
