@@ -53,7 +53,8 @@ def on_telegram(name: str) -> Incoming | None:
         "first_name": first,
         **({"last_name": last} if last else {}),
     }
-    return from_telegram(message("hello", **{"from": author}), BOT)
+    said_there: Any = {"from": author}
+    return from_telegram(message("hello", **said_there), BOT)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
