@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from bot.chat.incoming import Person
@@ -19,7 +20,11 @@ MAX_TAG_CHARS = 80
 # [Bob] hi, Bob | hi, Bob → hi. A dash within a word is part of it.
 _OTHER_ENDS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
 # What stands around a name there: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
-_AROUND = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?|[\W\d_]+$", re.IGNORECASE)
+_BEFORE = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
+_AROUND = re.compile(rf"{_BEFORE.pattern}|[\W\d_]+$", re.IGNORECASE)
+_FRAME = re.compile(r"^[\W_]+")  # read over in front of a name, or a time
+_MOST_ENDS = 4  # a time of day has two colons; whoever looks at more does so for hostile texts only
+_MAX_HEADING_CHARS = 48
 _MAX_WORDS_OF_A_HEADING = 3
 _WORD = re.compile(r"[^\W_]+")
 _ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
@@ -73,15 +78,23 @@ class Speakers:
         return (*self.people.values(), *characters)
 
     def _looks_like_a_tag(self, line: str) -> bool:
-        begins = line[:MAX_TAG_CHARS]
-        tags = [begins[: colon.start()] for colon in COLON.finditer(begins)]
-        others = [begins[: end.start()] for end in _OTHER_ENDS.finditer(begins)]
-        whole = [line] if len(line) <= MAX_TAG_CHARS else []  # a name alone, as a heading
+        begins = _FRAME.sub("", line[:MAX_TAG_CHARS])
+        name_first = _BEFORE.sub("", begins)
+        tags = _heads(COLON, begins)
+        if name_first != begins:
+            tags += _heads(COLON, name_first)
+        others = _heads(_OTHER_ENDS, name_first)
+        whole = [line] if len(line) <= _MAX_HEADING_CHARS else []  # a name alone, as a heading
         heads = (*tags, *map(name_alone, tags), *others, *whole)
         return any(map(self._names_somebody, heads)) or any(map(_is_heading, tags))
 
     def _names_somebody(self, head: str) -> bool:
-        return any(skeleton(one) in self.guarded for one in (head, _AROUND.sub("", head)))
+        return any(skeleton(one) in self.guarded for one in {head, _AROUND.sub("", head)})
+
+
+def _heads(end: re.Pattern[str], line: str) -> list[str]:
+    """What stands in front of the first few ends of a tag in a line."""
+    return [line[: found.start()] for found in islice(end.finditer(line), _MOST_ENDS)]
 
 
 def name_alone(head: str) -> str:
