@@ -260,7 +260,10 @@ class Conversations(Protocol):
         ...
 
     async def forget(self, claim: Claim) -> int:
-        """Delete everything said in a conversation, in all its sessions; gives its turns."""
+        """Delete everything said in a conversation, in all its sessions, for good; gives its turns.
+
+        What people said of themselves there goes with it.
+        """
         ...
 
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:

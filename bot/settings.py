@@ -1,6 +1,7 @@
 """Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -28,6 +29,8 @@ from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
 
 from bot.errors import SettingsError
+
+_PERSON = re.compile(r"(?:discord|telegram):[1-9][0-9]*|terminal:.+")  # no chat and no channel
 
 # Where the providers whose names everybody knows answer; a key is all that they need.
 WELL_KNOWN = {
@@ -162,11 +165,15 @@ class Settings(BaseSettings):
     def _comma_list(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        ids = frozenset(part.strip() for part in value.split(",") if part.strip())
-        for one in ids:
-            if one.partition(":")[0] not in {"discord", "telegram", "terminal"}:
+        return frozenset(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("admins")
+    @classmethod
+    def _ids(cls, admins: frozenset[str]) -> frozenset[str]:
+        for one in sorted(admins):
+            if not _PERSON.fullmatch(one):
                 raise ValueError(f"{one!r} is not of the form discord:<id> or telegram:<id>")
-        return ids
+        return admins
 
     @field_validator("providers", mode="after")
     @classmethod

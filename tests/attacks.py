@@ -1,8 +1,12 @@
-"""The hostile inputs of attacks.json, expanded."""
+"""The hostile inputs of attacks.json, expanded, and beside them our own of the same form."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
+
+import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.shared_data import shared_folder
 
@@ -18,6 +22,20 @@ def attacks(*categories: str) -> list[dict[str, Any]]:
     found = [case for case in _all() if case["category"] in categories]
     assert found
     return found
+
+
+def with_ours(category: str, ours: Mapping[str, Any]) -> list[ParameterSet]:
+    """The inputs of a category behind `ours`, by title, which run without the shared folder, too.
+
+    Use as parameters `(title, given)`.
+    """
+    own = [pytest.param(title, given, id=f"our {title}") for title, given in ours.items()]
+    try:
+        found = attacks(category)
+    except pytest.skip.Exception as absent:
+        missing = pytest.mark.skip(reason=str(absent))
+        return [*own, pytest.param("", None, id="attacks.json", marks=missing)]
+    return [*own, *(pytest.param(one["title"], one["input"], id=one["title"]) for one in found)]
 
 
 def expanded(value: Any) -> str:

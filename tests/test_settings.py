@@ -105,6 +105,15 @@ def test_admins_are_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings().admins == {"discord:1", "telegram:2"}
 
 
+@pytest.mark.parametrize(
+    "admin", ["123", "telegram:", "telegram:123 OR 1=1", "telegram:-100555", "discord:*", "x:1"]
+)
+def test_who_is_no_person_is_no_admin(monkeypatch: pytest.MonkeyPatch, admin: str) -> None:
+    monkeypatch.setenv("TROUPE_ADMINS", f"discord:1,{admin}")
+    with pytest.raises(SettingsError, match="is not of the form discord:<id> or telegram:<id>"):
+        read_settings()
+
+
 @pytest.mark.parametrize("name", sorted(WELL_KNOWN))
 def test_a_well_known_provider_needs_only_its_key(
     monkeypatch: pytest.MonkeyPatch, name: str

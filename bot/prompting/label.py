@@ -5,7 +5,7 @@ import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
-from bot.prompting.lookalikes import invisible, mixes_scripts, script, strikes
+from bot.prompting.lookalikes import COLON, invisible, mixes_scripts, script, strikes
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # of a name that are looked at; platforms give a tenth
@@ -66,7 +66,7 @@ def _stays(before: str, sign: str, after: str) -> bool:
         return script(before) == script(after) and script(before) in _JOINED_SCRIPTS
     if sign in _LINKS:
         return before.isalnum() and after.isalnum()
-    if invisible(sign) or strikes(sign):
+    if invisible(sign) or strikes(sign) or COLON.match(sign):
         return False
     if unicodedata.category(sign)[0] == "M":
         return unicodedata.category(before)[0] in "LMN"

@@ -10,14 +10,26 @@ _LATIN_TWINS = str.maketrans(
     "авекмнорстухіјѕԁһԛԝгѵӏ" + "αβεηικνορτυχϲϳγ" + "ıl10",
     "abekmhopctyxijsdhqwrvi" + "abenikvoptuxcjy" + "iiio",
 )
+# Two scripts whose capitals are drawn like Latin ones, whole names of them: ꓐꓳꓐ, ᏢᎪᎷ.
+_CAPITAL_TWINS = str.maketrans(
+    "ꓐꓑꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ" + "ᎠᎡᎢᎥᎪᎫᎬᎳᎷᎻᏀᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴ",
+    "bpdtgkjczfmnlsrvhwxyaeiou" + "drtiajewmhgzbrwsvslcpkdgb",
+)
 # ɴᴏʀᴀ: small capitals are letters of their own to Unicode, and a font for names to people.
 _SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz")
+_TWINS = {**_SMALL_CAPITALS, **_CAPITAL_TWINS}
 # Scripts that share shapes of letters; nobody's name mixes them within a word (UTS #39, 5.2).
-_SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+_SHAPES_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"})
+COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
+"""What ends a speaker's tag, or looks as if it did."""
+
 _MOST_REMEMBERED = 4096
-# Tag characters, and variation selectors behind another one: a sign needs one, hidden words many.
+# Tag characters; variation selectors behind another one, for a sign needs one; and rows of joiners
+# and marks of direction, of which no spelling has so many: hidden words do.
 _SELECTOR = "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
-_HIDDEN = re.compile(f"[\U000e0000-\U000e007f]|(?<={_SELECTOR}){_SELECTOR}+")
+_UNSEEN = "[\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff]"
+_HIDDEN = re.compile(f"[\U000e0000-\U000e007f]|(?<={_SELECTOR}){_SELECTOR}+|{_UNSEEN}{{4,}}")
+
 # What takes no ink although it is a letter, a sign or a mark: fillers and variation selectors.
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
@@ -36,7 +48,7 @@ def skeleton(text: str) -> str:
     """
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     spelled = "".join(sign for sign in decomposed if _spells(sign))
-    return spelled.translate(_SMALL_CAPITALS).translate(_LATIN_TWINS).replace("rn", "m")
+    return spelled.translate(_TWINS).translate(_LATIN_TWINS).replace("rn", "m")
 
 
 def mixes_scripts(text: str) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from bot.chat.session import Source
-from bot.prompting.label import clean
+from bot.prompting.lookalikes import without_hidden_words
+from bot.prompting.naming import speakers
 from bot.prompting.tokens import count_tokens
 
 _MOST_TOKENS = 4000  # read at once, where a preset sets no limit
@@ -12,6 +13,7 @@ _SHARE = (
     0.5  # of the preset's own limit; the rest is for the last summary and for an estimate's error
 )
 _TOKENS_A_NAME = 6
+_OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
 
 
 def instruction(tokens: int | None) -> str:
@@ -25,10 +27,16 @@ def instruction(tokens: int | None) -> str:
 
 
 def transcript(before: str, turns: Sequence[Source]) -> str:
-    """The last summary, if there is one, and the lines since."""
-    head = [f"Earlier summary:\n{before}\n"] if before else []
-    lines = [f"{_speaker(one)}: {one.turn.text}" for one in turns]
-    return "\n".join([*head, "Conversation:", *lines])
+    """The last summary, if there is one, and the lines since, each with who really said it."""
+    said = [one.turn for one in turns]
+    presets = {turn.preset for turn in said if turn.preset}
+    not_people = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
+    room = speakers((turn.speaker for turn in said if turn.speaker), not_people)
+    head = [f"{_SUMMARY}:\n{before}\n"] if before else []
+    lines = [
+        room.line(room.label(turn, _OWN), f" {without_hidden_words(turn.text)}") for turn in said
+    ]
+    return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 
 def worth_reading(turns: Sequence[Source], max_input_tokens: int | None) -> Sequence[Source]:
@@ -37,9 +45,3 @@ def worth_reading(turns: Sequence[Source], max_input_tokens: int | None) -> Sequ
     costs = (tokens + _TOKENS_A_NAME for tokens in count_tokens([one.turn.text for one in turns]))
     fitting = sum(so_far <= room for so_far in accumulate(costs))
     return turns[: max(1, fitting)]
-
-
-def _speaker(one: Source) -> str:
-    if one.turn.speaker is None:
-        return one.turn.preset or "you"
-    return clean(one.turn.speaker.name) or "somebody"

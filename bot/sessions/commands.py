@@ -4,6 +4,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment
@@ -16,6 +18,7 @@ from bot.sessions.casting import Cast, Casting
 from bot.sessions.context import ContextDesk
 from bot.sessions.people import People
 
+_log = structlog.get_logger(__name__)
 _MAX_LISTED_CHARS = 100
 
 
@@ -191,7 +194,10 @@ class CommandDesk:
     async def _require_admin(
         self, incoming: Incoming, what: str = "change who answers here"
     ) -> None:
-        if not await self._may_change(incoming):
+        allowed = await self._may_change(incoming)
+        place = incoming.address.conversation
+        _log.info("admin_asked_for", what=what, by=incoming.author.id, in_=place, allowed=allowed)
+        if not allowed:
             raise UserError(f"Only an admin can {what}.")
 
 

@@ -22,6 +22,7 @@ _PRAGMAS = (
     "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
+    "PRAGMA secure_delete=ON",  # what is forgotten is overwritten, not only let go
 )
 _SQLITE_READERS = 4
 

@@ -15,7 +15,7 @@ from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
 from bot.storage import turns as turn_rows
 from bot.storage.database import Database
-from bot.storage.tables import conversation, inbox, outbox, receipt, summary, turn
+from bot.storage.tables import choice, conversation, inbox, outbox, receipt, summary, turn
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -171,13 +171,20 @@ class SqlConversations(Conversations):
 
     @override
     async def forget(self, claim: Claim) -> int:
+        # what people said of themselves here is kept under person@place
+        here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
+        told_here = delete(choice).where(here)
+
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
             for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
                 connection.execute(statement, {"held": claim.conversation})
+            connection.execute(told_here)
             return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
 
-        return await self._database.write(unit)
+        turns = await self._database.write(unit)
+        await self._database.wipe_traces()
+        return turns
 
     @override
     async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:

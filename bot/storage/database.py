@@ -12,6 +12,7 @@ from importlib import import_module  # noqa: TID251 # for what few runs need
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import Connection, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -24,7 +25,9 @@ from bot.tasks import cancelled
 T = TypeVar("T")
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
 
+_log = structlog.get_logger(__name__)
 _MOST_UNITS_IN_A_COMMIT = 200
+_TRIES_TO_WIPE = 5  # each waits as long as SQLite waits for a lock
 
 
 class Database:
@@ -54,6 +57,18 @@ class Database:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((unit, done))
         return await done
+
+    async def wipe_traces(self) -> None:
+        """Leave nothing of what was deleted in the files of SQLite, whose log keeps old pages.
+
+        PostgreSQL does so by itself, by and by (autovacuum).
+        """
+        if not self.is_sqlite:
+            return
+        for _ in range(_TRIES_TO_WIPE):
+            if not await self.read(_empty_log):
+                return
+        _log.warning("traces_left", reason="somebody reads the database all the time")
 
     async def migrate(self) -> None:
         """Bring the tables to the newest form; does nothing when they have it."""
@@ -187,6 +202,12 @@ def _remedy(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
     return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
+
+
+def _empty_log(connection: Connection) -> bool:
+    """Write SQLite's log back and cut it off; True when somebody was in the way."""
+    busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+    return bool(busy)
 
 
 def _revision(connection: Connection) -> str | None:

@@ -41,6 +41,8 @@ _NAMED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
+# What moves a terminal's cursor, breaks a line or turns its direction.
+_NOT_SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Masking:
@@ -75,6 +77,24 @@ class Masking:
                 return self.text(str(value))
 
 
+class Console:
+    """A renderer for people: a line for each event, and a traceback moved in below its own.
+
+    So nobody whose words get into an error can write a line of the log, or to the terminal.
+    """
+
+    def __init__(self) -> None:
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        )
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        event["event"] = _escaped(str(event["event"]))
+        traceback = str(event.pop("exception", "")).splitlines()
+        lines = [_escaped(self._render(logger, method, event))]
+        return "\n".join([*lines, *(f"  {_escaped(line)}" for line in traceback)])
+
+
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
     """Send our events, and the warnings of the libraries, through one chain to one stream."""
     shared: list[Processor] = [
@@ -84,13 +104,7 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         structlog.processors.format_exc_info,
         Masking(secrets),
     ]
-    renderer: Processor = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=False, exception_formatter=structlog.dev.plain_traceback
-        )
-    )
+    renderer: Processor = structlog.processors.JSONRenderer() if form == "json" else Console()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -125,6 +139,10 @@ def log_stream(file: Path | None) -> TextIO:
 def _forms_of(secret: str) -> set[str]:
     """How a secret may be written: as it is, in an address, in base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
+
+
+def _escaped(text: str) -> str:
+    return _NOT_SHOWN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _masked_base64(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """What the coordinator promises, on Valkey and on Redis."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -79,3 +80,31 @@ async def test_a_server_that_is_away_is_said_to_be_down() -> None:
     async with connected("redis://127.0.0.1:1/0") as away:
         with pytest.raises(CoordinatorDown):
             await away.notify("q", ["a"])
+
+
+async def test_what_a_cancelled_call_was_to_get_reaches_nobody_else(
+    coordinator: Coordinator,
+) -> None:
+    """As a reply left on a connection would: some users of a chat bot once saw others' data."""
+    dice = random.Random(1)
+
+    async def calls(queue: str) -> list[str]:
+        got: list[str] = []
+        for number in range(40):
+            await coordinator.notify(queue, [f"{queue}:{number}"])
+            wait = dice.choice([0.0, 0.0005])
+            try:
+                async with asyncio.timeout(dice.choice([0, 0.0002, 0.001, 5])):
+                    got += await coordinator.claim(
+                        queue, "me", limit=3, lease_seconds=60, wait_seconds=wait
+                    )
+            except TimeoutError:
+                continue
+        return got
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {queue: group.create_task(calls(queue)) for queue in "abcdefgh"}
+
+    for queue, task in tasks.items():
+        assert task.result()
+        assert {key.partition(":")[0] for key in task.result()} == {queue}

@@ -84,6 +84,9 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     [
         ("hi\U000e0073\U000e0061\U000e0079", "hi"),
         ("hi 😀\ufe0f\U000e0143\U000e0151\U000e0153", "hi 😀\ufe0f"),  # bytes as selectors
+        ("hi\u2062\u2064\u2062\u2062\u2064\u2064", "hi"),  # bits
+        ("hi\u200b\u200c\u200d\u2060\ufeff", "hi"),
+        ("علی\u200cرضا 👩\u200d🚀 \u200f\u200eok", "علی\u200cرضا 👩\u200d🚀 \u200f\u200eok"),
         ("葛\U000e0100城 ❤\ufe0f", "葛\U000e0100城 ❤\ufe0f"),  # each has its one
     ],
 )

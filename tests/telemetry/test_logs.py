@@ -1,4 +1,4 @@
-"""No secret reaches a log, in whatever shape and through whichever library."""
+"""No secret reaches a log, in whatever shape, and nobody's words make a line of their own there."""
 
 import io
 import json
@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from bot.telemetry.logs import Masking, configure_logs
+from tests.attacks import with_ours
 from tests.shared_data import shared_folder
 
 TOKEN = "123456789:AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE"
@@ -93,6 +94,31 @@ def test_what_a_value_says_of_itself_is_masked(log: io.StringIO) -> None:
     structlog.get_logger("bot.test").warning("event", error=RuntimeError(KEY), pair=(KEY, 1))
 
     assert KEY not in log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("title", "text"),
+    with_ours(
+        "store_injection",
+        {
+            "a line as the console writes it": "x\n2026-11-21T20:00:00Z [error] set_aside turn=1",
+            "a line as JSON": 'x"}\r\n{"event": "set_aside", "level": "error"}',
+            "other breaks": "x\x85set_aside\u2028set_aside\u2029set_aside\x0b\x1eset_aside",
+            "a cursor": "x\x1b[1A\x1b[2Kset_aside\x9b2J\x08\x7f",
+            "directions": "x\u202eedisa_tes\u2066set_aside\u200f",
+        },
+    ),
+)
+def test_words_in_an_error_make_no_line_and_move_no_cursor(
+    log: io.StringIO, title: str, text: str
+) -> None:
+    failure = RuntimeError(text)
+    structlog.get_logger("bot.test").error("failed", exc_info=failure, reason=text, nested=[text])
+    logging.getLogger("aiogram").warning("said %s", text)
+
+    said = log.getvalue()
+    assert len([line for line in said.splitlines() if not line.startswith("  ")]) == 2
+    assert said.replace("\n", "").isprintable()
 
 
 def test_libraries_are_heard_from_warnings_on(log: io.StringIO) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import discord
 import structlog
-from discord.utils import utcnow
+from discord.utils import MISSING, utcnow
 
 from bot.platforms.discord.client import Client
 from bot.platforms.discord.commands import Complete, suggest
@@ -84,8 +84,8 @@ class Gateway(Client):
         self._events.put_nowait(message)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
-        if interaction.channel_id is None:
-            return  # a kind of place that discord.py does not know: nobody could be answered there
+        if interaction.channel_id is None or interaction.user is MISSING:
+            return  # a place that discord.py does not know, or nobody: there is nobody to answer
         if interaction.type is discord.InteractionType.autocomplete:
             await suggest(interaction, self._complete)
         elif interaction.type is discord.InteractionType.application_command:

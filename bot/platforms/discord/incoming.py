@@ -31,7 +31,7 @@ def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming |
         at=message.created_at,
         wake=_wake(message, original, bot),
         scopes=_scopes(message.channel.id, message.channel, message.guild),
-        author_is_admin=True if message.guild is None else None,
+        author_is_admin=True if _is_private(message) else None,
         quote=_quote(original),
     )
 
@@ -41,7 +41,6 @@ def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> 
 
     One that was not deferred in time has no interaction: it is answered by a plain message.
     """
-    permissions = interaction.permissions
     return Incoming(
         address=Address("discord", str(interaction.channel_id)),
         external_key=f"i{interaction.id}",
@@ -51,11 +50,24 @@ def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> 
         at=interaction.created_at,
         wake=Wake.COMMAND,
         scopes=_scopes(interaction.channel_id, interaction.channel, interaction.guild),
-        author_is_admin=interaction.guild_id is None
-        or permissions.administrator
-        or permissions.manage_guild,
+        author_is_admin=_commands_as_admin(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
     )
+
+
+def _commands_as_admin(interaction: discord.Interaction) -> bool:
+    """Whether somebody is alone with the bot, or rules the server that the command came from.
+
+    A friends' group, where a bot can be called as well, has nobody who rules it.
+    """
+    if interaction.guild_id is None:
+        return interaction.context.dm_channel
+    return interaction.permissions.administrator or interaction.permissions.manage_guild
+
+
+def _is_private(message: discord.Message) -> bool:
+    # Of a server that is not known yet, or no more, a message has no guild either.
+    return message.guild is None and isinstance(message.channel, discord.DMChannel)
 
 
 def _person(user: discord.abc.User) -> Person:
@@ -86,7 +98,7 @@ def _quote(original: discord.Message | None) -> str | None:
 def _wake(
     message: discord.Message, original: discord.Message | None, bot: discord.ClientUser
 ) -> Wake | None:
-    if message.guild is None:
+    if _is_private(message):
         return Wake.DM
     if _called_in(message, bot):
         return Wake.MENTION

@@ -34,7 +34,6 @@ _KINDS = ["message"]
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: be the more patient one
-_ADMIN_CACHE_SECONDS = 60.0
 _MAX_DESCRIPTION = 256  # characters, of a command in Telegram's menu
 
 _log = structlog.get_logger(__name__)
@@ -64,8 +63,6 @@ class TelegramPlatform(Platform):
         self._clock = clock
         self._trouble: str | None = "not connected yet"
         self._displaced = False  # another listener took our place
-        # by chat and user: the answer, and when to ask again
-        self._admins: dict[tuple[str, str], tuple[bool, float]] = {}
 
     @property
     @override
@@ -197,19 +194,12 @@ class TelegramPlatform(Platform):
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         chat, user = incoming.address.chat, incoming.author.id.removeprefix("telegram:")
-        now = self._clock.monotonic()
-        self._admins = {who: kept for who, kept in self._admins.items() if kept[1] > now}
-        kept = self._admins.get((chat, user))
-        if kept is not None:
-            return kept[0]
         try:
             member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
         except PlatformError as error:
             _log.warning("telegram_admin_unknown", chat=chat, user=user, reason=str(error))
             return False
-        may = member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
-        self._admins[chat, user] = may, now + _ADMIN_CACHE_SECONDS
-        return may
+        return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:

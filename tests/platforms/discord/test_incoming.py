@@ -6,7 +6,9 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address, Incoming, Wake
-from bot.platforms.discord.incoming import to_incoming
+from bot.platforms.discord.gateway import Gateway
+from bot.platforms.discord.incoming import command_to_incoming, to_incoming
+from bot.settings import DiscordSettings
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
@@ -73,9 +75,35 @@ class Place:
     def hear(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
     ) -> Incoming | None:
+        return to_incoming(self.message(content, where=where, author=author, **more), self.bot)
+
+    def message(
+        self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
+    ) -> discord.Message:
         channel: Any = self.guild.get_channel_or_thread(where) if where else self.direct
         data = said(content, author, **more)
-        return to_incoming(discord.Message(state=self.state, channel=channel, data=data), self.bot)
+        return discord.Message(state=self.state, channel=channel, data=data)
+
+    def command(self, *, permissions: str | None = None, **more: Any) -> Any:
+        """`/new` from Alice as discord.py gives it; with `permissions` as a member of the guild."""
+        member = {"user": PEOPLE[ALICE], "roles": [], "joined_at": None, "deaf": False}
+        whose = {"user": PEOPLE[ALICE]}
+        if permissions is not None:
+            whose = {"member": {**member, "mute": False, "flags": 0, "permissions": permissions}}
+        data: Any = {
+            "id": str(MESSAGE),
+            "application_id": "8",
+            "type": 2,
+            "token": "t",
+            "version": 1,
+            "data": {"id": "9", "name": "new", "type": 1},
+            "channel_id": "40",
+            "channel": {"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]},
+            "attachment_size_limit": 0,
+            **whose,
+            **more,
+        }
+        return discord.Interaction(data=data, state=self.state)
 
 
 def said(content: str, author: int, *, naming: tuple[int, ...] = (), **more: Any) -> Any:
@@ -120,6 +148,65 @@ async def test_direct_message_wakes_and_its_author_may_change_everything(place: 
     assert incoming.address == Address("discord", "40")
     assert incoming.scopes == ("discord:40",)
     assert incoming.at.utcoffset() is not None
+
+
+async def test_message_of_a_guild_that_is_not_known_is_no_direct_one(place: Place) -> None:
+    channel = discord.PartialMessageable(state=place.state, id=77, guild_id=99)
+    data = said("obey", ALICE, guild_id="99")
+    message = discord.Message(state=place.state, channel=channel, data=data)
+
+    incoming = to_incoming(message, place.bot)
+
+    assert incoming is not None
+    assert (incoming.wake, incoming.author_is_admin) == (None, None)
+
+
+_IN_A_GUILD = {
+    "guild_id": str(GUILD),
+    "channel": {"id": str(CHANNEL), "type": 0, "name": "general", "position": 0},
+    "context": 0,
+}
+_IN_A_FOREIGN_GUILD = {
+    **_IN_A_GUILD,
+    "guild_id": "99",
+    "authorizing_integration_owners": {"1": "10"},
+}
+_AMONG_FRIENDS = {"channel": {"id": "40", "type": 3, "recipients": []}, "context": 2}
+_MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_admin"),
+    [
+        ({"context": 1}, True),
+        (_AMONG_FRIENDS, False),
+        ({"context": 7}, False),  # some new kind of place
+        ({}, False),
+        ({**_IN_A_GUILD, "permissions": "0"}, False),
+        ({**_IN_A_GUILD, "permissions": _MANAGE_MESSAGES}, False),
+        ({**_IN_A_GUILD, "permissions": _MANAGE_GUILD}, True),
+        ({**_IN_A_FOREIGN_GUILD, "permissions": "0"}, False),
+        ({**_IN_A_FOREIGN_GUILD, "permissions": "0", "context": 1}, False),  # a contradiction
+    ],
+)
+async def test_admin_of_a_command_is_who_rules_its_place(
+    place: Place, given: dict[str, Any], is_admin: bool
+) -> None:
+    incoming = command_to_incoming(place.command(**given), deferred=True)
+    assert incoming.author_is_admin is is_admin
+
+
+@pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
+async def test_command_of_nobody_or_from_nowhere_is_let_go(
+    place: Place, given: dict[str, Any]
+) -> None:
+    gateway = Gateway(DiscordSettings(), lambda _: ())
+
+    await gateway.on_interaction(place.command(**given))
+    await gateway.on_message(place.message("hello"))
+
+    [event] = await gateway.events()
+    assert isinstance(event, discord.Message)
 
 
 async def test_message_in_a_guild_does_not_wake(place: Place) -> None:

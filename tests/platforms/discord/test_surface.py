@@ -12,12 +12,14 @@ from bot.chat.outgoing import Attachment
 from bot.errors import OutcomeUnknown, PlatformFatal, RateLimited, Refused, Unreachable, Vanished
 from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
+from tests.attacks import with_ours
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
 PLAIN: dict[str, Any] = {"reply_to": None, "interaction": None}
 FILE = Attachment("prompt-1.txt", "You are Nora.")
+_NO_PREVIEWS = 1 << 2
 
 
 class Chat:
@@ -91,6 +93,48 @@ async def test_nobody_is_ever_pinged(chat: Chat) -> None:
     assert message.content == text
     assert not message.mention_everyone
     assert not message.ping_user_ids
+
+
+MENTIONS = with_ours(
+    "discord_mentions",
+    {
+        "all kinds at once": "@everyone @here <@1> <@!1> <@&1>",
+        "behind a quote and a spoiler": "> @everyone\n||@here||",
+        "in a link that unfolds": "https://evil.example/@everyone?h=<history>",
+        "in the name of who speaks": "**@everyone**\nhello",
+    },
+)
+
+
+@pytest.mark.parametrize(("title", "given"), MENTIONS)
+async def test_a_mention_pings_nobody_however_it_goes_out(
+    chat: Chat, title: str, given: Any
+) -> None:
+    text = given if isinstance(given, str) else f"No preset {given['name']!r}."
+    asked = chat.say("hello")
+    await chat.alice.slash(chat.channel, "new")
+    [command] = await until(lambda: [one for one in chat.intake.heard if one.interaction])
+    for nonce, file, interaction in (
+        ("n1", None, None),
+        ("n2", FILE, None),
+        ("n3", None, command.interaction),
+        ("n4", FILE, command.interaction),
+        ("n5", None, "1:spent"),  # said in the channel instead
+    ):
+        sent = await chat.surface.send(
+            chat.address, text, nonce=nonce, reply_to=asked, interaction=interaction, file=file
+        )
+        if interaction is None:
+            await chat.surface.edit(chat.address, sent, f"{text} {nonce}")
+
+    bodies = [one["json"] for one in chat.wire.log if "content" in (one["json"] or {})]
+    assert len(bodies) == 8, "the last one is tried twice"
+    for body in bodies:
+        assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
+        assert body["flags"] & _NO_PREVIEWS
+    for message in chat.wire.b.messages[chat.channel.id].values():
+        assert not message.mention_everyone
+        assert not message.ping_user_ids
 
 
 async def test_same_nonce_gives_the_first_message_back(chat: Chat) -> None:

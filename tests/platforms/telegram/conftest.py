@@ -50,17 +50,16 @@ class FakeIntake:
 
 
 class HurriedClock:
-    """Notes how long it was asked to sleep, and does not; its hands move when a test says so."""
+    """Notes how long it was asked to sleep, and does not."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
-        self.ahead = 0.0
 
     def now(self) -> float:
-        return time.time() + self.ahead
+        return time.time()
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

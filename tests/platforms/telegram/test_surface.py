@@ -1,7 +1,9 @@
 """Answering on Telegram: what goes out, what it means when it fails, what is found again."""
 
+import re
 import traceback
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiogram.types import MessageEntity
@@ -22,6 +24,7 @@ from bot.errors import (
 )
 from bot.platforms.telegram.surface import without_pings
 from bot.ports import Surface
+from tests.attacks import with_ours
 from tests.platforms.telegram.conftest import Rig
 
 ALICE, BOB, GROUP, FORUM = 5, 6, -100, -200
@@ -53,6 +56,36 @@ def test_name_behind_any_text_is_set_as_code(before: str) -> None:
     marks = without_pings(text) or []
     assert marks[-1].extract_from(text) == "@alice_2"
     assert all(mark.extract_from(text).startswith("@") for mark in marks)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("title", "given"),
+    with_ours(
+        "discord_mentions",
+        {
+            "Markdown": "[x](tg://user?id=1) @admin",
+            "names in a row": "@alice_2@bob_3 /start@alice_2",
+            "in the name of who speaks": "**@alice_2**\nhello",
+        },
+    ),
+)
+async def test_a_mention_on_telegram_is_text_however_it_goes_out(
+    rig: Rig, surface: Surface, title: str, given: Any
+) -> None:
+    text = given if isinstance(given, str) else f"No preset {given['name']!r}."
+    sent = await send(surface, text, GROUP_CHAT, to="1")
+    await surface.edit(GROUP_CHAT, sent, f"{text}!")
+
+    for call in [*rig.calls("sendMessage"), *rig.calls("editMessageText")]:
+        said, entities = str(call["text"]), call.get("entities", [])
+        assert isinstance(entities, list)
+        marks = [MessageEntity.model_validate(one) for one in entities]
+        assert {mark.type for mark in marks} <= {"bold", "code"}
+        coded = {mark.extract_from(said) for mark in marks if mark.type == "code"}
+        assert coded >= set(re.findall(r"(?<!\w)@[a-z0-9_]{3,}", said))
+        assert "parse_mode" not in call
+        assert call["link_preview_options"] == {"is_disabled": True}
 
 
 def test_text_without_names_has_no_entities() -> None:

@@ -1,0 +1,112 @@
+"""Whatever people write is kept as they wrote it, and does nothing where it is kept."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, select
+
+from bot.chat.incoming import Person
+from bot.chat.outgoing import Outgoing
+from bot.chat.session import Turn
+from bot.chat.storable import storable
+from bot.errors import PresetError
+from bot.intake.intake import WakingIntake
+from bot.ports import Coordinator
+from bot.prompting.presets import export_preset, load_presets, parse_preset
+from bot.storage.tables import choice, metadata, turn
+from tests.attacks import with_ours
+from tests.contracts.conftest import Store
+from tests.samples import incoming
+
+TEXTS = with_ours(
+    "store_injection",
+    {
+        "SQL in a comment": "x' OR '1'='1'; DELETE FROM turn; -- \\",
+        "SQL wildcards and parameters": "100%_ :held ?1 $1 %(x)s",
+        "protocol of Redis": "*1\r\n$8\r\nFLUSHALL\r\n",
+        "half a pair and nothing": "a\ud83c\0\udf0db",
+        "a message that looks packed": "\x81\xa4text\xc0",
+        "line and paragraph separators": "a\u2028b\u2029c\x85d\x0be",
+        "YAML anchors": "&a [*a, *a]\n--- !!python/name:os.system",
+    },
+)
+LEASE = 60.0
+
+
+async def _not_waking(_keys: Sequence[str]) -> None:
+    """Nobody is there to be woken."""
+
+
+@pytest.mark.parametrize(("title", "text"), TEXTS)
+async def test_a_hostile_text_is_kept_as_it_is(store: Store, title: str, text: str) -> None:
+    kept = storable(text)
+    assert kept == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
+    said = replace(incoming(text, quote=text), author=Person("telegram:1", text))
+
+    await WakingIntake(store.inbox, _not_waking).hear([said], {})
+    claim = await store.conversations.claim("telegram:5", "me", LEASE)
+    assert claim is not None
+    heard = await store.conversations.next(claim)
+    assert heard is not None
+    author = heard.incoming.author
+    assert (heard.incoming.text, heard.incoming.quote, author.name) == (kept, kept, kept)
+
+    turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
+    await store.conversations.finish(claim, heard, turns=turns, outgoing=[Outgoing(0, text)])
+    await store.choices.choose(kept, "persona", kept, author.id)
+    [told] = (await store.conversations.recall("telegram:5", 10)).turns
+    row = await store.outbox.take("telegram:5")
+    assert row is not None
+    assert (told.text, told.speaker, row.text) == (kept, author, kept)
+    assert await store.choices.made([kept], "persona") == {kept: kept}
+    assert await store.choices.made([f"{kept}%", "%", "_"], "persona") == {}
+    await _nothing_else_happened(store)
+
+
+async def _nothing_else_happened(store: Store) -> None:
+    names = await store.database.read(lambda c: set(inspect(c).get_table_names()))
+    assert names >= set(metadata.tables)
+    kept = await store.database.read(
+        lambda c: (len(c.execute(select(turn.c.id)).all()), len(c.execute(select(choice)).all()))
+    )
+    assert kept == (1, 1)
+
+
+@pytest.mark.parametrize(("title", "text"), TEXTS)
+async def test_a_hostile_key_is_one_key_and_no_command(
+    coordinator: Coordinator, title: str, text: str
+) -> None:
+    key = storable(text)
+    await coordinator.notify("q", ["before", key])
+
+    taken = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
+    await coordinator.notify("q", [key])
+    await coordinator.done("q", key, "me")
+
+    assert sorted(taken) == sorted(["before", key])
+    again = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
+    assert list(again) == [key]
+
+
+@pytest.mark.parametrize(("title", "text"), TEXTS)
+def test_a_hostile_file_is_no_preset_and_runs_nothing(
+    tmp_path: Path, title: str, text: str
+) -> None:
+    for name in ("preset.json", "preset.yaml"):
+        (tmp_path / name).write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(PresetError) as refused:
+        load_presets(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+    assert "preset.yaml" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("title", "text"), TEXTS)
+def test_a_hostile_text_in_a_preset_comes_out_as_it_went_in(title: str, text: str) -> None:
+    value = {"name": "nora", "provider": "p", "model": "m", "system": storable(text)}
+    preset = parse_preset(json.dumps(value), "x.json")
+    assert preset.system == storable(text)
+    assert parse_preset(export_preset(preset), "x.json") == preset

@@ -1,0 +1,109 @@
+"""Whatever a file claims to be, it is read as a card or refused in one line, fast and small."""
+
+import base64
+import io
+import resource
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from bot.errors import PresetError
+from bot.importers.card_presets import preset_from_card
+from bot.importers.cards import MAX_FILE_BYTES, read_card
+from bot.importers.cards_png import plain_image
+from tests.attacks import with_ours
+
+_MAX_SECONDS = 6
+_MAX_GROWTH_MIB = 32
+_SLOW_KEY = b'{"keys":["/(a+)+$/"],"content":"x"},'
+
+
+def _zip(*files: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files:
+            archive.writestr(path, content)
+    return buffer.getvalue()
+
+
+def _zip_of_zips() -> bytes:
+    bomb = _zip(("0.dll", b"\0" * 4_000_000))
+    return _zip(*((f"lib {number}.zip", bomb) for number in range(16)), ("card.json", bomb))
+
+
+def _overlapping() -> bytes:
+    honest = _zip(("card.json", b"{}"), ("a.txt", b"x"))
+    second = honest.index(b"PK\x01\x02", honest.index(b"PK\x01\x02") + 1)
+    return honest[: second + 42] + b"\0\0\0\0" + honest[second + 46 :]
+
+
+def _book(entry: bytes, size: int) -> bytes:
+    head = b'{"spec":"chara_card_v2","spec_version":"2.0","data":{"name":"N","character_book":'
+    return head + b'{"entries":[' + entry * (size // len(entry)) + b'{"keys":[]}]}}}'
+
+
+def _with_chunk(kind: bytes, claimed: int, text: bytes) -> bytes:
+    image = plain_image()
+    return image[:33] + claimed.to_bytes(4, "big") + kind + text + image[33:]
+
+
+FILES: Mapping[str, Callable[[], bytes]] = {
+    "42.zip": _zip_of_zips,
+    "overlapping zip (quoted-overlap)": _overlapping,
+    "animated GIF 100k frames": lambda: b"GIF89a" + b"\x21\xf9\x04\0\0\0\0\0\x2c" * 100_000,
+    "SVG with external entity and script": lambda: (
+        b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+        b"<svg onload='alert(1)'>&x;</svg>"
+    ),
+    "billion laughs XML/DOCX": lambda: _zip(
+        ("word/document.xml", b'<!DOCTYPE z [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><z>&b;</z>')
+    ),
+    "CSV formula injection": lambda: b'=HYPERLINK("http://evil.example")',
+    "polyglot PNG+ZIP": lambda: plain_image() + _zip(("card.json", b'{"name":"N"}')),
+    "name with path ../../x": lambda: _zip(("../../x", b"x"), ("card.json", b"{}")),
+    "character card PNG: tEXt chunk 200 MB base64": lambda: _with_chunk(
+        b"tEXt", 200 * 2**20, b"chara\0" + base64.b64encode(b"x" * 1000)
+    ),
+    "character card JSON: 10^6 lorebook entries with catastrophic regex keys": lambda: _book(
+        _SLOW_KEY, 1_000_000 * len(_SLOW_KEY)
+    ),
+    "HEIC/WebP/AVIF parser crash sample": lambda: b"\0\0\0\x18ftypheic\0\0\0\0" + b"\xff" * 1000,
+    "audio 1 s header claims 24 h": lambda: b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0" + b"\0" * 99,
+}
+OURS: Mapping[str, Callable[[], bytes]] = {
+    "WebP": lambda: b"RIFF\x1a\0\0\0WEBPVP8L" + b"\xff" * 100,
+    "zip without an end": lambda: b"PK\x03\x04" + b"\0" * 1000,
+    "zip that names a drive": lambda: _zip(("C:/x", b"x"), ("card.json", b"{}")),
+    "a chunk longer than the file": lambda: _with_chunk(b"tEXt", 2**31 - 1, b"chara\0"),
+    "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
+    "as many slow keys as fit into a card": lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),
+}
+NOT_HERE = {
+    "Telegram file > 20 MB": "files of people are never fetched",
+    "100 attachments in one message": "files of people are never fetched",
+    "gzip'd HTTP response 10 GB": "tests/backends/test_faults.py has it",
+}
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("attachments", OURS))
+def test_a_hostile_file_is_refused_fast_and_small(title: str, given: Any) -> None:
+    make = OURS.get(title) or FILES.get(title)
+    if make is None:
+        pytest.skip(NOT_HERE.get(title, "there is no scene for this"))
+    data = make()
+    before, begun = _peak_mib(), time.process_time()
+
+    with pytest.raises(PresetError, match=r"^evil\.png") as refused:
+        preset_from_card(read_card(data, "evil.png"), "evil.png")
+
+    assert time.process_time() - begun < _MAX_SECONDS
+    assert "\n" not in str(refused.value)
+    if title != "as many slow keys as fit into a card":  # that one has to be read to be refused
+        assert _peak_mib() - before < _MAX_GROWTH_MIB
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
