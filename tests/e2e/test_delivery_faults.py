@@ -30,7 +30,7 @@ pytestmark = [
 _names = (f"{number:04x}" for number in itertools.count())
 
 
-async def until(what: Callable[[], Any], seconds: float = 20) -> Any:
+async def until(what: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until `what()` is true, and give it."""
     async with asyncio.timeout(seconds):
         while not (found := what()):  # noqa: ASYNC110 # another process makes it so
