@@ -40,6 +40,8 @@ from bot.telemetry.logs import configure_logs, log_stream
 from bot.templates.bench import compare, table
 from bot.versions import version_of
 
+_NEW_OBJECTS_TO_LOOK_FOR_GARBAGE = 10_000  # Python's own 700 is for small programs
+
 app = typer.Typer(
     name="troupe",
     help="Characters and assistants that live in Discord servers and Telegram chats.",
@@ -280,8 +282,10 @@ def _serve(settings: Settings) -> None:
     async def serve() -> None:
         async with running(settings, _progress) as service:
             # What is here now stays: to look through it for garbage, again and again, was an
-            # eighth of a message's cost, and nothing went on for a quarter of a second.
+            # eighth of a message's cost, and nothing went on for a quarter of a second. What comes
+            # is mostly messages under way: looked at less often, most are gone by themselves.
             gc.freeze()
+            gc.set_threshold(_NEW_OBJECTS_TO_LOOK_FOR_GARBAGE)
             await service.serve()
 
     _run(serve())
