@@ -15,7 +15,16 @@ from bot.storage import inbox as inbox_rows
 from bot.storage import receipts as receipt_rows
 from bot.storage import turns as turn_rows
 from bot.storage.database import Database
-from bot.storage.tables import choice, conversation, inbox, outbox, receipt, summary, turn
+from bot.storage.tables import (
+    choice,
+    conversation,
+    inbox,
+    outbox,
+    receipt,
+    summary,
+    turn,
+    unanswered,
+)
 from bot.storage.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
@@ -48,7 +57,7 @@ _HELD = (
 _HOLD = _HELD.values(owner=conversation.c.owner)  # a change of nothing, for its lock
 _LEASE = _HELD.values(lease_until=bindparam("until"))
 _BEGIN_SESSION = _HELD.values(session=conversation.c.session + 1)
-_OPEN = (inbox.c.state == "new", inbox.c.conversation == bindparam("held"))
+_OPEN = (unanswered, inbox.c.conversation == bindparam("held"))
 _MORE = select(exists().where(*_OPEN))
 _OLDEST = select(inbox.c.id).where(*_OPEN).order_by(inbox.c.id).limit(1).scalar_subquery()
 _NEXT = (

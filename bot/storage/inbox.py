@@ -9,7 +9,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.database import Database
-from bot.storage.tables import conversation, cursor, inbox
+from bot.storage.tables import conversation, cursor, inbox, unanswered
 from bot.storage.upserts import upsert
 
 _decode = msgspec.json.Decoder(Incoming).decode
@@ -27,9 +27,11 @@ _HELD = conversation.c.lease_until > bindparam("now")
 _WAITING = (
     select(inbox.c.conversation)
     .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
-    .where(inbox.c.state == "new", ~func.coalesce(_HELD, False))
-    .where(inbox.c.platform.in_(bindparam("platforms", expanding=True)))
+    .where(unanswered, ~func.coalesce(_HELD, False))
     .group_by(inbox.c.conversation)
+    # A conversation is on one platform. As a condition of the rows, SQLite would prefer the index
+    # of platforms, in which everything ever heard stands.
+    .having(func.min(inbox.c.platform).in_(bindparam("platforms", expanding=True)))
     .order_by(func.min(inbox.c.id))
     .limit(bindparam("most"))
 )

@@ -10,13 +10,12 @@ from bot.chat.outgoing import Attachment, Op, OutboxRow, Sending
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.database import Database
-from bot.storage.tables import outbox
+from bot.storage.tables import outbox, unsent
 
 _IDS_REMEMBERED = 1000  # of a chat: more messages of ours than a probe ever looks back over
 
 # Statements are made once: making one costs more than running it.
-_UNSENT = outbox.c.state.not_in([Sending.SENT, Sending.DEAD])
-_HEADS = select(func.min(outbox.c.id)).where(_UNSENT).group_by(outbox.c.lane).scalar_subquery()
+_HEADS = select(func.min(outbox.c.id)).where(unsent).group_by(outbox.c.lane).scalar_subquery()
 _DUE = (
     select(outbox.c.lane)
     .where(outbox.c.id.in_(_HEADS), outbox.c.not_before <= bindparam("now"))
@@ -35,7 +34,7 @@ _HEAD = (
             _opened.c.op == Op.SEND,
         ),
     )
-    .where(_UNSENT, outbox.c.lane == bindparam("of"))
+    .where(unsent, outbox.c.lane == bindparam("of"))
     .order_by(outbox.c.id)
     .limit(1)
 )
@@ -59,7 +58,8 @@ _KNOWN_IDS = (
 )
 _GIVE_UP = (
     update(outbox)
-    .where(outbox.c.state == Sending.SENDING, outbox.c.started_at <= bindparam("long_ago"))
+    .where(unsent, outbox.c.state == Sending.SENDING)
+    .where(outbox.c.started_at <= bindparam("long_ago"))
     .values(state=Sending.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
 )
 
