@@ -1,45 +1,16 @@
 """Who said what: a label for everybody in a room, unique, in any script, impossible to forge."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
+from bot.prompting.claims import ROLE_BONES, claims, claims_a_role, is_heading
 from bot.prompting.label import clean, is_plain, marked
-from bot.prompting.lookalikes import COLON, skeleton
+from bot.prompting.lookalikes import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
-
-MAX_TAG_CHARS = 80
-"""Nobody takes what stands in front of a later colon for a name."""
-
-# What else stands between a speaker and what was said, in copies of chats: Bob - hi, <Bob> hi,
-# [Bob] hi, Bob | hi, Bob → hi. A dash within a word is part of it.
-_OTHER_ENDS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
-# What stands around a name there: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
-_BEFORE = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
-_AROUND = re.compile(rf"{_BEFORE.pattern}|[\W\d_]+$", re.IGNORECASE)
-_FRAME = re.compile(r"^[\W_]+")  # read over in front of a name, or a time
-_MOST_ENDS = 4  # a time of day has two colons; whoever looks at more does so for hostile texts only
-_MAX_HEADING_CHARS = 48
-_MAX_WORDS_OF_A_HEADING = 3
-_WORD = re.compile(r"[^\W_]+")
-_ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
-# What templates and their users call the speakers of a prompt. Nobody is called so.
-_ROLES = (
-    *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
-    *("function", "instruction", "response", "系统", "系統", "助手", "用户", "用戶"),
-    *("问", "答"),  # ChatGLM's
-    *("система", "ассистент", "пользователь", "システム", "アシスタント", "ユーザー"),
-    *("시스템", "어시스턴트", "사용자", "النظام", "المساعد", "المستخدم"),
-    *("sistema", "asistente", "assistente", "usuario", "système", "utilisateur"),
-)
-_ROLE_BONES = frozenset(map(skeleton, _ROLES))
-# Nor anything with these in it: `System message`, `the assistant`.
-_HEADINGS = frozenset(map(skeleton, ("system", "assistant", "система", "ассистент")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +49,7 @@ class Speakers:
         return (*self.people.values(), *characters)
 
     def _looks_like_a_tag(self, line: str) -> bool:
-        begins = _FRAME.sub("", line[:MAX_TAG_CHARS])
-        name_first = _BEFORE.sub("", begins)
-        tags = _heads(COLON, begins)
-        if name_first != begins:
-            tags += _heads(COLON, name_first)
-        others = _heads(_OTHER_ENDS, name_first)
-        whole = [line] if len(line) <= _MAX_HEADING_CHARS else []  # a name alone, as a heading
-        heads = (*tags, *map(name_alone, tags), *others, *whole)
-        return any(map(self._names_somebody, heads)) or any(map(_is_heading, tags))
-
-    def _names_somebody(self, head: str) -> bool:
-        return any(skeleton(one) in self.guarded for one in {head, _AROUND.sub("", head)})
-
-
-def _heads(end: re.Pattern[str], line: str) -> list[str]:
-    """What stands in front of the first few ends of a tag in a line."""
-    return [line[: found.start()] for found in islice(end.finditer(line), _MOST_ENDS)]
-
-
-def name_alone(head: str) -> str:
-    """Take off what stands between a name and its colon: `Bob #12`, `Bob (laughs)`."""
-    return _ADDED.split(head, maxsplit=1)[0]
+        return claims_a_role(line) or any(skeleton(name) in self.guarded for name in claims(line))
 
 
 def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speakers:
@@ -113,7 +63,7 @@ def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speaker
     known = labels(people, names.values())
     seen = {skeleton(label) for label in (*known.values(), *names.values())}
     unmarked = {skeleton(label.partition("#")[0]) for label in known.values()}
-    return Speakers(known, names, frozenset((seen | unmarked | _ROLE_BONES) - {""}))
+    return Speakers(known, names, frozenset((seen | unmarked | ROLE_BONES) - {""}))
 
 
 def labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
@@ -121,12 +71,12 @@ def labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str
     newest = {person.id: person.name for person in people}
     cleaned = {one: clean(name) for one, name in newest.items()}
     bones = {one: skeleton(label) for one, label in cleaned.items()}
-    taken = _ROLE_BONES | {skeleton(name) for name in characters} | {""}
+    taken = ROLE_BONES | {skeleton(name) for name in characters} | {""}
     everybody = list(bones.values())
     given: dict[str, str] = {}
     for one in sorted(newest):
         label, attempt = cleaned[one], 0
-        free = not (bones[one] in taken or _is_heading(label)) and everybody.count(bones[one]) == 1
+        free = not (bones[one] in taken or is_heading(label)) and everybody.count(bones[one]) == 1
         if not (free and is_plain(newest[one])):
             label = marked(cleaned[one], one)
             while label in given.values():  # one pair of twins in 65,536
@@ -134,12 +84,6 @@ def labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str
                 label = marked(cleaned[one], one, attempt)
         given[one] = label
     return {one: given[one] for one in newest}
-
-
-def _is_heading(text: str) -> bool:
-    """Whether it reads like a role's: `System message`, but not a sentence about the system."""
-    words = _WORD.findall(text)
-    return len(words) <= _MAX_WORDS_OF_A_HEADING and not _HEADINGS.isdisjoint(map(skeleton, words))
 
 
 def tagging(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
