@@ -108,3 +108,21 @@ async def test_what_a_cancelled_call_was_to_get_reaches_nobody_else(
     for queue, task in tasks.items():
         assert task.result()
         assert {key.partition(":")[0] for key in task.result()} == {queue}
+
+
+async def test_a_cancelled_call_is_cancelled_in_whatever_moment(coordinator: Coordinator) -> None:
+    """A stop that came just when an answer was there was forgotten once, and nothing ended."""
+
+    async def calls() -> None:
+        while True:
+            await coordinator.notify("q", ["a"])
+            await coordinator.reap("q")
+            await asyncio.sleep(0)  # a fake never waits
+
+    for steps in range(200):
+        task = asyncio.create_task(calls())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled(), f"after {steps} steps"

@@ -1,6 +1,7 @@
 """Discord on loopback: what is said is stored once and in order, whatever breaks in between."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from bot.chat.incoming import Incoming, Wake
 from bot.errors import PlatformFatal, Unreachable
 from bot.platforms.discord import DiscordPlatform
+from bot.platforms.discord.gateway import Gateway
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
 from tests.rigs.simwire import SimWire
 
@@ -317,3 +319,23 @@ async def test_permissions_are_asked_when_they_matter(
         room.wire.fault("GET", "/guilds/*/members/*", status=503)
         assert not await platform.is_admin(by_mod)
     assert not await platform.is_admin(by_mod)
+
+
+async def test_a_stop_ends_a_connection_that_overlooks_being_cancelled(
+    platform: DiscordPlatform, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As discord.py's does when it is cancelled just as it has connected (Python 3.11)."""
+    connecting = asyncio.Event()
+
+    async def connect(self: Gateway, *, reconnect: bool = True) -> None:
+        connecting.set()
+        while not self.is_closed():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Gateway, "connect", connect)
+    run = asyncio.create_task(platform.run(intake))
+    await connecting.wait()
+    run.cancel()
+    await asyncio.wait([run], timeout=20)
+    assert run.cancelled()
