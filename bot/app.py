@@ -10,6 +10,7 @@ from typing import cast
 
 import structlog
 
+from bot.backends.exact_prompt import ExactPrompts
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
 from bot.console.health import serving
@@ -18,7 +19,6 @@ from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.desk import Desk
 from bot.errors import StoreError
-from bot.exact_prompt import ExactPrompts
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
 from bot.listening import Listening

@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from bot.backends import models
+from bot.backends.exact_prompt import template_in
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, Wake
 from bot.chat.prompt import Message, TemplateChoice, Token
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
-from bot.exact_prompt import template_in
 from bot.ports import Tokenizes
 from bot.prompting.budget import fit
 from bot.prompting.compose import compose

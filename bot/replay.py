@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import typer
 
+from bot.backends.exact_prompt import ExactPrompts
 from bot.backends.registry import make_backend
 from bot.chat.receipt import Receipt
 from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
-from bot.exact_prompt import ExactPrompts
 from bot.replying.writing import write
 from bot.settings import Settings
 from bot.storage.database import exists, opened

@@ -10,9 +10,9 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.backends import models
+from bot.backends.exact_prompt import ExactPrompts, named
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
-from bot.exact_prompt import ExactPrompts, named
 from bot.settings import Settings
 from bot.templates.rendering import OwnTemplate, Renderer
 from tests.backends import tiny_gguf
