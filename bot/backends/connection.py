@@ -5,7 +5,7 @@ import httpx2
 import openai
 from typing_extensions import override
 
-from bot.backends.answering import Connection, Unreached, reason, stop_at_errors
+from bot.backends.chat_completions.request import Connection, Unreached, reason, stop_at_errors
 from bot.settings import ProviderSettings
 
 _BROKEN = (

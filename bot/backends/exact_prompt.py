@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bot.backends import models
-from bot.backends.completions import parameters, to_wire
+from bot.backends.chat_completions.wire import parameters, to_wire
 from bot.backends.gguf import read_tokens
 from bot.backends.local_images import marked
 from bot.backends.sampling import stops

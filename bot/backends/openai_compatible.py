@@ -13,12 +13,13 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends import faults, retrying
-from bot.backends.answering import Answering, HttpRefusal, Request, Unreached, reason
-from bot.backends.completions import to_wire
+from bot.backends.chat_completions import errors as faults
+from bot.backends.chat_completions import retries as retrying
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.request import Answering, HttpRefusal, Request, Unreached, reason
+from bot.backends.chat_completions.wire import to_wire
 from bot.backends.connection import OpenAIConnection
 from bot.backends.counting import PromptCounter
-from bot.backends.faults import Endpoint
 from bot.backends.sampling import stops
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.errors import BackendUnavailable

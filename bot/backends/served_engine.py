@@ -14,13 +14,13 @@ import httpx2
 import msgspec
 from typing_extensions import override
 
-from bot.backends.answering import Answering, Request
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.reasoning import NONE
+from bot.backends.chat_completions.request import Answering, Request
+from bot.backends.chat_completions.retries import CircuitBreaker
 from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
-from bot.backends.faults import Endpoint
 from bot.backends.private_server import private_server
-from bot.backends.retrying import CircuitBreaker
 from bot.backends.server_connection import ServerConnection
-from bot.backends.thoughts import NONE
 from bot.backends.token_wire import to_wire
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed

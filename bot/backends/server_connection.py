@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 import httpx2
 from typing_extensions import override
 
-from bot.backends.answering import Connection, Unreached, reason, stop_at_errors
+from bot.backends.chat_completions.request import Connection, Unreached, reason, stop_at_errors
 
 # llama.cpp's server closes the connection after a streamed answer, and says that it keeps it. Kept
 # by us too, it would be closed under the next request.

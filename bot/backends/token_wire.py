@@ -1,6 +1,6 @@
 """What llama.cpp's server is asked: a prompt as token ids, or with images as text."""
 
-from bot.backends.completions import streamed
+from bot.backends.chat_completions.wire import streamed
 from bot.backends.engines import IMAGE, Question
 from bot.templates.markers import break_markers
 

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.answering import Answering, Request
-from bot.backends.faults import Endpoint
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.request import Answering, Request
 from bot.backends.server_connection import ServerConnection
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable

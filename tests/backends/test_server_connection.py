@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from typing_extensions import override
 
-from bot.backends.answering import HttpRefusal, Unreached
+from bot.backends.chat_completions.request import HttpRefusal, Unreached
 from bot.backends.server_connection import ServerConnection
 
 

@@ -84,7 +84,7 @@ OURS: Mapping[str, Callable[[], bytes]] = {
 NOT_HERE = {
     "Telegram file > 20 MB": "files of people are never fetched",
     "100 attachments in one message": "files of people are never fetched",
-    "gzip'd HTTP response 10 GB": "tests/backends/test_faults.py has it",
+    "gzip'd HTTP response 10 GB": "tests/backends/chat_completions/test_errors.py has it",
 }
 
 

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Callable, Container, Sequence
 
-from bot.backends.stopping import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStrings
 
 
 class Wording:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.stopping import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStrings
 
 SOME = st.text("ab\n", max_size=12)
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)

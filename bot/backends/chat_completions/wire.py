@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bot.backends import faults
-from bot.backends.faults import Endpoint, Fault
+from bot.backends.chat_completions import errors as faults
+from bot.backends.chat_completions.errors import Endpoint, Fault
+from bot.backends.chat_completions.reasoning import ANY, Cut, Thinking, Thoughts
+from bot.backends.chat_completions.sse import EventStream, EventTooLong
+from bot.backends.chat_completions.stop_strings import StopStrings
 from bot.backends.sampling import TEMPLATES, stops
-from bot.backends.sse import EventStream, EventTooLong
-from bot.backends.stopping import StopStrings
-from bot.backends.thoughts import ANY, Cut, Thinking, Thoughts
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 

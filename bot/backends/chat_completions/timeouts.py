@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from bot.backends import faults
-from bot.backends.faults import Endpoint, Fault
+from bot.backends.chat_completions import errors as faults
+from bot.backends.chat_completions.errors import Endpoint, Fault
 from bot.settings import ProviderSettings
 
 THINKING_SECONDS = 120.0

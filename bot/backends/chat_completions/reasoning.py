@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bot.backends.stopping import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStrings
 from bot.chat.prompt import Delta, Finish, FinishReason, Thought
 from bot.templates.pieces import Piece
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bot.backends.thoughts import (
+from bot.backends.chat_completions.reasoning import (
     ANY,
     NONE,
     Cut,

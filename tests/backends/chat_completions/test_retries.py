@@ -1,6 +1,6 @@
 """When another try is worth it."""
 
-from bot.backends.retrying import CircuitBreaker, RetryBudget, backoff_ceiling
+from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget, backoff_ceiling
 
 
 def test_pauses_grow_up_to_a_ceiling() -> None:

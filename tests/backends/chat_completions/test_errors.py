@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from bot.backends import completions
+from bot.backends.chat_completions import wire as completions
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt

@@ -14,12 +14,13 @@ from typing import Protocol
 import aiohttp
 import httpx2
 
-from bot.backends import faults, retrying
-from bot.backends.clocks import Clocks
-from bot.backends.completions import Reading
-from bot.backends.faults import Endpoint, Fault
-from bot.backends.retrying import CircuitBreaker, RetryBudget
-from bot.backends.thoughts import ANY, Thinking
+from bot.backends.chat_completions import errors as faults
+from bot.backends.chat_completions import retries as retrying
+from bot.backends.chat_completions.errors import Endpoint, Fault
+from bot.backends.chat_completions.reasoning import ANY, Thinking
+from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
+from bot.backends.chat_completions.timeouts import Clocks
+from bot.backends.chat_completions.wire import Reading
 from bot.chat.prompt import Delta, Finish, FinishReason, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
