@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bot.backends import devices, hub, machine, models
+from bot.backends import hub, machine, models
+from bot.backends.llama_cpp import gpus as devices
 from bot.backends.model_facts import PROJECTOR, Facts, read_facts
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings, read_settings

@@ -15,8 +15,8 @@ import msgspec
 from bot.backends import models
 from bot.backends.chat_completions.wire import parameters, to_wire
 from bot.backends.gguf import read_tokens
-from bot.backends.local_images import marked
-from bot.backends.sampling import stops
+from bot.backends.llama_cpp.images import marked
+from bot.backends.llama_cpp.sampling import stops
 from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.backends.local_images import check_projector
+from bot.backends.llama_cpp.images import check_projector
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 

@@ -20,7 +20,7 @@ from bot.backends.chat_completions.request import Answering, HttpRefusal, Reques
 from bot.backends.chat_completions.wire import to_wire
 from bot.backends.connection import OpenAIConnection
 from bot.backends.counting import PromptCounter
-from bot.backends.sampling import stops
+from bot.backends.llama_cpp.sampling import stops
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, Counts

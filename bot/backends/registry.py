@@ -9,7 +9,8 @@ from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
 
-from bot.backends import engines, sampling
+from bot.backends.llama_cpp import sampling
+from bot.backends.llama_cpp.engines import engine as engines
 from bot.ports import Backend
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -18,7 +19,7 @@ Make: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
 
 _MODULES = {
     "openai": "bot.backends.openai_compatible",
-    "llama_cpp": "bot.backends.llama_cpp",
+    "llama_cpp": "bot.backends.llama_cpp.backend",
     "echo": "bot.backends.echo",
 }
 

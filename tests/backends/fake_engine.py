@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question
+from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, EngineRefused, Question
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings

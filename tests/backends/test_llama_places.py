@@ -11,8 +11,8 @@ import httpx2
 import psutil
 import pytest
 
-from bot.backends.llama_cpp import LlamaCpp
-from bot.backends.served_engine import ServedEngine
+from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.engines.server_engine import ServedEngine
 from bot.chat.prompt import Delta, Message, Prompt, Usage, Waiting
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
@@ -188,7 +188,7 @@ async def test_of_four_people_at_once_nobody_waits_more_than_twice_the_average(
 async def test_who_waits_is_told_and_a_full_line_refuses(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.fair_queue._TOLD_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
     few = house.settings.model_copy(update={"parallel": 1, "most_waiting": 1})
     house.backend = LlamaCpp(few, house.folder, house.renderer)
     async with aclosing(house.backend.generate(STORY)) as first:

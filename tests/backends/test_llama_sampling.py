@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.chat.prompt import FinishReason, TemplateChoice
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer

@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import Answering, Request
-from bot.backends.server_connection import ServerConnection
+from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings

@@ -34,7 +34,7 @@ def test_parameters_are_measured_by_the_engine_that_will_run(
     assert registry.parameter_problems(settings, mirostat) == []
 
     monkeypatch.setattr(
-        "bot.backends.engines.find_spec",
+        "bot.backends.llama_cpp.engines.engine.find_spec",
         lambda package: package if package == "llama_cpp" else None,
     )
 

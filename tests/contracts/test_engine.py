@@ -12,7 +12,7 @@ import httpx2
 import psutil
 import pytest
 
-from bot.backends.engines import Engine, EngineFailed, Question, Start, running
+from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, Question, Start, running
 from bot.chat.prompt import Delta, Finish, FinishReason, Thought
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings

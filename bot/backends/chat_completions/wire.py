@@ -12,7 +12,7 @@ from bot.backends.chat_completions.errors import Endpoint, Fault
 from bot.backends.chat_completions.reasoning import ANY, Cut, Thinking, Thoughts
 from bot.backends.chat_completions.sse import EventStream, EventTooLong
 from bot.backends.chat_completions.stop_strings import StopStrings
-from bot.backends.sampling import TEMPLATES, stops
+from bot.backends.llama_cpp.sampling import TEMPLATES, stops
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 

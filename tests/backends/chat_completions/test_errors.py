@@ -398,6 +398,6 @@ TRIED = {
         *(6, 9),  # cut short
         *(10, 12, 13, 14, 17, 18, 19, 20, 21, 32, 34, 35, 38),  # odd streams
         *(22, 23, 27, 29, 31),  # statuses
-        *(39, 40),  # tests/backends/test_llama_cpp.py
+        *(39, 40),  # tests/backends/llama_cpp/test_backend.py
     )
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.processor import missing
+from bot.backends.llama_cpp.cpu import missing
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends import llama_python_engine
-from bot.backends.engines import Start, running
+from bot.backends.llama_cpp.engines import llama_python as llama_python_engine
+from bot.backends.llama_cpp.engines.engine import Start, running
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -21,7 +21,7 @@ def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     def find(package: str) -> object:
         return package if package in installed else None
 
-    monkeypatch.setattr("bot.backends.engines.find_spec", find)
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.engine.find_spec", find)
 
 
 def test_bindings_that_are_not_built_are_said_with_the_extra_and_the_default_engine(

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bot.backends.engines import Start
-from bot.backends.llama_cpp import LlamaCpp
+from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.engines.engine import Start
 from bot.chat.prompt import Event, FinishReason, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.budget import fit
@@ -171,8 +171,8 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     async def running(start: Start) -> AsyncIterator[FakeEngine]:
         yield FakeEngine(1, start.states)
 
-    monkeypatch.setattr("bot.backends.engines.find_spec", {engine: engine}.get)
-    monkeypatch.setattr("bot.backends.loaded_model.running", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.engine.find_spec", {engine: engine}.get)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=model), tmp_path, renderer)
@@ -237,7 +237,7 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 async def test_stuck_engine_is_replaced_and_asked_again(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.served_engine._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)
@@ -300,7 +300,7 @@ async def test_forgetting_goes_on_while_another_model_starts(
     async def running(start: Start) -> AsyncIterator[FakeEngine]:
         yield FakeEngine(1, start.states)
 
-    monkeypatch.setattr("bot.backends.loaded_model.running", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
     backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)

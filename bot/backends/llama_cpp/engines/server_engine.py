@@ -18,10 +18,16 @@ from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.reasoning import NONE
 from bot.backends.chat_completions.request import Answering, Request
 from bot.backends.chat_completions.retries import CircuitBreaker
-from bot.backends.engines import Engine, EngineFailed, EngineRefused, Question, Start
+from bot.backends.llama_cpp.engines.engine import (
+    Engine,
+    EngineFailed,
+    EngineRefused,
+    Question,
+    Start,
+)
+from bot.backends.llama_cpp.engines.server_connection import ServerConnection
+from bot.backends.llama_cpp.engines.server_requests import to_wire
 from bot.backends.private_server import private_server
-from bot.backends.server_connection import ServerConnection
-from bot.backends.token_wire import to_wire
 from bot.chat.prompt import Delta, Finish, Thought
 from bot.children import Child, ChildFailed
 from bot.settings import ProviderSettings

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from bot.backends.engines import Engine, Start
-from bot.backends.served_engine import served
+from bot.backends.llama_cpp.engines.engine import Engine, Start
+from bot.backends.llama_cpp.engines.server_engine import served
 from bot.errors import SettingsError
 
 

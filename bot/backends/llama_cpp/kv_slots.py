@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from bot.backends.engines import Engine, EngineFailed, EngineRefused
-from bot.backends.saved_places import Saved, SavedPlaces, Whose
+from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, EngineRefused
+from bot.backends.llama_cpp.slot_files import Saved, SavedPlaces, Whose
 
 _log = structlog.get_logger(__name__)
 _WORTH_SAVING = 64  # tokens; fewer are read again as fast

@@ -19,7 +19,7 @@ def seen() -> list[str]:
     """The devices that the prebuilt engine sees, in words; none where it does not run."""
     if find_spec("xllamacpp") is None:
         return []
-    looking = [sys.executable, "-m", "bot.backends.xllamacpp_devices"]
+    looking = [sys.executable, "-m", "bot.backends.llama_cpp.engines.xllamacpp_devices"]
     try:
         found = subprocess.run(  # noqa: S603 # our own child
             looking, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=True

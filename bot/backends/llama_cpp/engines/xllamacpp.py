@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from bot.backends import processor
-from bot.backends.engines import Engine, Start
-from bot.backends.served_engine import served
+from bot.backends.llama_cpp import cpu as processor
+from bot.backends.llama_cpp.engines.engine import Engine, Start
+from bot.backends.llama_cpp.engines.server_engine import served
 
 
 @asynccontextmanager
@@ -18,6 +18,6 @@ async def running(start: Start) -> AsyncIterator[Engine]:
         SettingsError: the processor is too old for it.
     """
     processor.check(start.provider)
-    child = "bot.backends.xllamacpp_child"
+    child = "bot.backends.llama_cpp.engines.xllamacpp_child"
     async with served(start, child, f"xllamacpp {version('xllamacpp')}") as engine:
         yield engine

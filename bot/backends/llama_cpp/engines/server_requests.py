@@ -1,7 +1,7 @@
 """What llama.cpp's server is asked: a prompt as token ids, or with images as text."""
 
 from bot.backends.chat_completions.wire import streamed
-from bot.backends.engines import IMAGE, Question
+from bot.backends.llama_cpp.engines.engine import IMAGE, Question
 from bot.templates.markers import break_markers
 
 _LEAST_MOVED_TOKENS = 32  # in one piece

@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.chat_completions.request import HttpRefusal, Unreached
-from bot.backends.server_connection import ServerConnection
+from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 
 
 class Body(httpx2.AsyncByteStream):

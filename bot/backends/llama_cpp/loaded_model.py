@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.backends.chat_completions.reasoning import Thinking, opened_by, separated, thinking_of
-from bot.backends.engines import Engine, EngineFailed, Question, Start, chosen, running
-from bot.backends.fair_queue import FairQueue
 from bot.backends.gguf import read_tokens
-from bot.backends.llama_tokens import Tokenizer
-from bot.backends.local_images import check_all_stand
-from bot.backends.places import Places
-from bot.backends.sampling import output_limit, stops, to_sampling
-from bot.backends.saved_places import SavedPlaces, Whose, fingerprint
+from bot.backends.llama_cpp.engines.engine import (
+    Engine,
+    EngineFailed,
+    Question,
+    Start,
+    chosen,
+    running,
+)
+from bot.backends.llama_cpp.fair_queue import FairQueue
+from bot.backends.llama_cpp.images import check_all_stand
+from bot.backends.llama_cpp.kv_slots import Places
+from bot.backends.llama_cpp.sampling import output_limit, stops, to_sampling
+from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
+from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable

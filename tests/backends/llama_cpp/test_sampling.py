@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.sampling import output_limit, problems, stops, to_sampling
+from bot.backends.llama_cpp.sampling import output_limit, problems, stops, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 

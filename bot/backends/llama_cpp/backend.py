@@ -11,11 +11,11 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.backends import models
-from bot.backends.engines import EngineFailed, Start
-from bot.backends.loaded_model import LoadedModel, loaded
-from bot.backends.local_images import encoded, marked, tokens_of_images
-from bot.backends.sampling import output_limit
-from bot.backends.saved_places import folder, forget_saved
+from bot.backends.llama_cpp.engines.engine import EngineFailed, Start
+from bot.backends.llama_cpp.images import encoded, marked, tokens_of_images
+from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
+from bot.backends.llama_cpp.sampling import output_limit
+from bot.backends.llama_cpp.slot_files import folder, forget_saved
 from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError

@@ -129,11 +129,11 @@ class _Kind(NamedTuple):
 # By the setting's word, best first.
 _ENGINES = {
     "xllamacpp": _Kind(
-        "xllamacpp", "bot.backends.xllamacpp_engine", "`pip install xllamacpp` brings it"
+        "xllamacpp", "bot.backends.llama_cpp.engines.xllamacpp", "`pip install xllamacpp` brings it"
     ),
     "llama_cpp_python": _Kind(
         "llama_cpp",
-        "bot.backends.llama_python_engine",
+        "bot.backends.llama_cpp.engines.llama_python",
         "`pip install 'troupe[llama-cpp]'` compiles it, in some minutes",
     ),
 }

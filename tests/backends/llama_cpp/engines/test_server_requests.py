@@ -5,9 +5,9 @@ import json
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.engines import Question
-from bot.backends.sampling import output_limit, to_sampling
-from bot.backends.token_wire import to_wire
+from bot.backends.llama_cpp.engines.engine import Question
+from bot.backends.llama_cpp.engines.server_requests import to_wire
+from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 

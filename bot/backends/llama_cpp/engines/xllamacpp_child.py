@@ -11,8 +11,8 @@ from pathlib import Path
 
 import xllamacpp
 
-from bot.backends import xllamacpp_devices
-from bot.backends.devices import layers_on
+from bot.backends.llama_cpp.engines import xllamacpp_devices
+from bot.backends.llama_cpp.gpus import layers_on
 
 # Between two batches others get their turn: half a second on one core. Larger ones read no faster.
 _BATCH_TOKENS = 128

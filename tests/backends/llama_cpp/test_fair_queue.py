@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from typing_extensions import override
 
-from bot.backends.fair_queue import FairQueue, Ticket
+from bot.backends.llama_cpp.fair_queue import FairQueue, Ticket
 from bot.chat.prompt import Waiting
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
@@ -130,7 +130,7 @@ async def told(said: AsyncIterator[Waiting], times: int) -> Sequence[Waiting]:
 async def test_who_waits_long_is_told_the_position_and_an_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bot.backends.fair_queue._TOLD_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
     line = Line()
     line.stand("first", "first", "first")
     line.served(seconds=8)
@@ -151,7 +151,7 @@ async def test_nothing_is_told_to_who_is_served_at_once() -> None:
 async def test_nothing_is_known_of_the_time_before_the_first_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bot.backends.fair_queue._TOLD_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
     line = Line()
     line.stand("a", "a", "a")
     mine = line.stand("b", "b", "b")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bot.backends.gguf import Tokens, read_tokens
-from bot.backends.llama_cpp import LlamaCpp
-from bot.backends.llama_tokens import Tokenizer
+from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.chat.prompt import Message, TemplateChoice
 from bot.settings import ProviderSettings
 from bot.templates import JinjaTemplate, get

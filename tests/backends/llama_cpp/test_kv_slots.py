@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from bot.backends.engines import Question
-from bot.backends.places import Places, common_beginning
-from bot.backends.saved_places import Saved, SavedPlaces, Whose, fingerprint, forget_saved
+from bot.backends.llama_cpp.engines.engine import Question
+from bot.backends.llama_cpp.kv_slots import Places, common_beginning
+from bot.backends.llama_cpp.slot_files import Saved, SavedPlaces, Whose, fingerprint, forget_saved
 from bot.clock import SystemClock
 from tests.backends.fake_engine import FakeEngine
 

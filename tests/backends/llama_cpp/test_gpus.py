@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends import devices
+from bot.backends.llama_cpp import gpus as devices
 from bot.errors import SettingsError
 from bot.settings import read_settings
 
