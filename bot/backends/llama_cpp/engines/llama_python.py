@@ -24,5 +24,5 @@ async def running(start: Start) -> AsyncIterator[Engine]:
             f"unset {setting}PROJECTOR_PATH or set {setting}ENGINE=xllamacpp"
         )
     written_by = f"llama_cpp_python {version('llama_cpp_python')}"
-    async with served(start, "bot.backends.llama_python", written_by) as engine:
+    async with served(start, "bot.backends.llama_cpp.bindings_child", written_by) as engine:
         yield engine

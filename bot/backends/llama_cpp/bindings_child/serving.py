@@ -14,12 +14,12 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from bot.backends.llama_python.asking import Question, Refused, TooLong, read_question
-from bot.backends.llama_python.batching import Batcher
-from bot.backends.llama_python.native import NativeMemory, Vocabulary
-from bot.backends.llama_python.sampling import Chain
-from bot.backends.llama_python.slots import Answer, Piece, Slot
-from bot.backends.llama_python.wording import Wording
+from bot.backends.llama_cpp.bindings_child.asking import Question, Refused, TooLong, read_question
+from bot.backends.llama_cpp.bindings_child.batching import Batcher
+from bot.backends.llama_cpp.bindings_child.native import NativeMemory, Vocabulary
+from bot.backends.llama_cpp.bindings_child.sampling import Chain
+from bot.backends.llama_cpp.bindings_child.slots import Answer, Piece, Slot
+from bot.backends.llama_cpp.bindings_child.wording import Wording
 
 T = TypeVar("T")
 

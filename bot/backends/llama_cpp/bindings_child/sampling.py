@@ -7,9 +7,9 @@ import llama_cpp.llama_cpp as native
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 from typing_extensions import override
 
-from bot.backends.llama_python.asking import Question, Refused
-from bot.backends.llama_python.native import Vocabulary
-from bot.backends.llama_python.slots import Sampler
+from bot.backends.llama_cpp.bindings_child.asking import Question, Refused
+from bot.backends.llama_cpp.bindings_child.native import Vocabulary
+from bot.backends.llama_cpp.bindings_child.slots import Sampler
 
 _FORBIDDEN = -float("inf")
 _AT_LEAST = 1  # tokens that no sampler may take away

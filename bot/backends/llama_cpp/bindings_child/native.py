@@ -13,8 +13,8 @@ from pathlib import Path
 import llama_cpp.llama_cpp as native
 from typing_extensions import override
 
+from bot.backends.llama_cpp.bindings_child.slots import Memory, Row
 from bot.backends.llama_cpp.gpus import layers_on
-from bot.backends.llama_python.slots import Memory, Row
 
 _BATCH_TOKENS = 256
 _ABORTED = 2

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from bot.backends.llama_python.wording import Wording
+from bot.backends.llama_cpp.bindings_child.wording import Wording
 
 
 class Row(NamedTuple):

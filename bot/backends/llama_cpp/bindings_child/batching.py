@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bot.backends.llama_python.slots import (
+from bot.backends.llama_cpp.bindings_child.slots import (
     Answer,
     Memory,
     Piece,

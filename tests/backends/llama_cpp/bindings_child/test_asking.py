@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bot.backends.llama_python.asking import Question, Refused, TooLong, read_question
+from bot.backends.llama_cpp.bindings_child.asking import Question, Refused, TooLong, read_question
 
 
 def read(**given: object) -> Question:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.llama_python.slots import Move, Slot, choose, divide, in_common, moves
+from bot.backends.llama_cpp.bindings_child.slots import Move, Slot, choose, divide, in_common, moves
 
 tokens = st.lists(st.integers(0, 3), max_size=12)
 

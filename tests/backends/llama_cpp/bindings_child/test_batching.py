@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from typing_extensions import override
 
-from bot.backends.llama_python.batching import Batcher
-from bot.backends.llama_python.slots import Answer, Memory, Piece, Row, Sampler
-from bot.backends.llama_python.wording import Wording
+from bot.backends.llama_cpp.bindings_child.batching import Batcher
+from bot.backends.llama_cpp.bindings_child.slots import Answer, Memory, Piece, Row, Sampler
+from bot.backends.llama_cpp.bindings_child.wording import Wording
 
 END = 0
 LETTERS = range(1, 128)

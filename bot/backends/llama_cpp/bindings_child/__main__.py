@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bot.backends.llama_python import native
-from bot.backends.llama_python.batching import Batcher
-from bot.backends.llama_python.serving import Server
+from bot.backends.llama_cpp.bindings_child import native
+from bot.backends.llama_cpp.bindings_child.batching import Batcher
+from bot.backends.llama_cpp.bindings_child.serving import Server
 
 
 def main() -> None:
