@@ -11,7 +11,7 @@ import uvloop
 
 from bot.app import running
 from bot.backends.bench import compare_places
-from bot.backends.models import find
+from bot.backends.model_files.store import find
 from bot.characters import card_of, described, export_character, import_character
 from bot.check import check as check_everything
 from bot.errors import PresetError, TroupeError, UserError

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.backends import models
 from bot.backends.embedders import make_embedder
 from bot.backends.measuring import measure
+from bot.backends.model_files import store as models
 from bot.chat.prompt import Message
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from bot.backends import hub, machine, models
 from bot.backends.llama_cpp import gpus as devices
-from bot.backends.model_facts import PROJECTOR, Facts, read_facts
+from bot.backends.model_files import hub
+from bot.backends.model_files import memory as machine
+from bot.backends.model_files import store as models
+from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings, read_settings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
-from bot.backends import models
 from bot.backends.embedders import make_embedder
+from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend, parameter_problems
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable, PresetError, SettingsError

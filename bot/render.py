@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import typer
 
-from bot.backends import models
 from bot.backends.exact_prompt import template_in
+from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, Wake
 from bot.chat.prompt import Message, TemplateChoice, Token

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends import models
+from bot.backends.model_files import store as models
 from bot.check import check
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
@@ -124,7 +124,7 @@ async def test_a_model_that_wants_more_memory_than_there_is_is_not_even_loaded(
     models.folder(folder / "data").mkdir(parents=True)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     tiny_gguf.write(models.folder(folder / "data") / "big.gguf", family)
-    monkeypatch.setattr("bot.backends.machine.free_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("bot.backends.model_files.memory.free_bytes", lambda: 10_000_000)
     well, lines = await looked()
     assert not well
     assert wrong(lines) == [

@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from bot.backends.embedding_openai import EmbeddingEndpoint, EmbeddingsService
 from bot.backends.embedding_texts import MOST_TOKENS, fingerprint
-from bot.backends.gguf import read_pooling
 from bot.backends.llama_cpp import cpu as processor
+from bot.backends.model_files.gguf import read_pooling
 from bot.backends.private_server import private_server
 from bot.chat.story import PackedVector
 from bot.children import Child, ChildFailed

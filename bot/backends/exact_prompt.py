@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from bot.backends import models
 from bot.backends.chat_completions.wire import parameters, to_wire
-from bot.backends.gguf import read_tokens
 from bot.backends.llama_cpp.images import marked
 from bot.backends.llama_cpp.sampling import stops
+from bot.backends.model_files import store as models
+from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError

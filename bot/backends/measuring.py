@@ -5,9 +5,9 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from bot.backends import machine
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.model_facts import PROJECTOR, Facts, read_facts
+from bot.backends.model_files import memory as machine
+from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
 from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings

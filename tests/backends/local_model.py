@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends import models
+from bot.backends.model_files import store as models
 
 _CHECKOUT_DATA = Path(__file__).resolve().parents[2] / "data"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends import models
 from bot.backends.exact_prompt import ExactPrompts, named
+from bot.backends.model_files import store as models
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.settings import Settings

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends import models
 from bot.backends.llama_cpp.engines.engine import EngineFailed, Start
 from bot.backends.llama_cpp.images import encoded, marked, tokens_of_images
 from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
 from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.slot_files import folder, forget_saved
+from bot.backends.model_files import store as models
 from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
 from bot.children import ChildFailed
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bot.backends.gguf import read_header
 from bot.backends.llama_cpp.engines.engine import IMAGE
+from bot.backends.model_files.gguf import read_header
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.prompting.images import image_tokens

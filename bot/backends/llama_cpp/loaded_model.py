@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.backends.chat_completions.reasoning import Thinking, opened_by, separated, thinking_of
-from bot.backends.gguf import read_tokens
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
     EngineFailed,
@@ -22,6 +21,7 @@ from bot.backends.llama_cpp.kv_slots import Places
 from bot.backends.llama_cpp.sampling import output_limit, stops, to_sampling
 from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
+from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable

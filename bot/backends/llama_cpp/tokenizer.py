@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bot.backends.gguf import Tokens
 from bot.backends.llama_cpp.engines.engine import Engine
+from bot.backends.model_files.gguf import Tokens
 from bot.chat.prompt import Token
 from bot.templates.markers import break_markers
 from bot.templates.pieces import Piece

@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from bot.backends.llama_cpp.engines.engine import IMAGE, Question
 from bot.backends.llama_cpp.engines.server_requests import to_wire
 from bot.backends.llama_cpp.images import check_all_stand, check_projector, encoded, marked
-from bot.backends.models import DEFAULT_FILE, folder, projector_of
+from bot.backends.model_files.store import DEFAULT_FILE, folder, projector_of
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings

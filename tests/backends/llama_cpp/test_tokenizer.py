@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bot.backends.gguf import Tokens, read_tokens
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.tokenizer import Tokenizer
+from bot.backends.model_files.gguf import Tokens, read_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.settings import ProviderSettings
 from bot.templates import JinjaTemplate, get

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends import machine
+from bot.backends.model_files import memory as machine
 
 
 @pytest.fixture

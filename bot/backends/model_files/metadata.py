@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bot.backends.gguf import read_header
+from bot.backends.model_files.gguf import read_header
 from bot.settings import ProviderSettings
 from bot.templates.known import family_of
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.model_facts import read_facts
+from bot.backends.model_files.metadata import read_facts
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 from tests.backends import tiny_gguf

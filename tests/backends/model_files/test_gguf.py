@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.gguf import read_tokens
-from bot.backends.model_facts import read_facts
+from bot.backends.model_files.gguf import read_tokens
+from bot.backends.model_files.metadata import read_facts
 from bot.errors import SettingsError
 from tests.backends.tiny_gguf import Vocabulary, write
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bot.backends import models
+from bot.backends.model_files import store as models
 from bot.errors import SettingsError
 
 _LIBRARY = "huggingface_hub"
@@ -60,7 +60,7 @@ async def pull(
     progress(f"fetching from {source.repository} ...")
     try:
         with models.workshop(data_dir) as shop:
-            command = [sys.executable, "-m", "bot.backends.hub_child"]
+            command = [sys.executable, "-m", "bot.backends.model_files.hub_child"]
             worked, said = await models.run(*command, source.repository, source.word, str(shop))
             if not worked:
                 raise _not_fetched(source, said)

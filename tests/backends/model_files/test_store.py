@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bot.backends import hub, models
+from bot.backends.model_files import hub
+from bot.backends.model_files import store as models
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 from tests.attacks import attacks, expanded

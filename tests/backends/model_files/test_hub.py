@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends import hub, models
+from bot.backends.model_files import hub
+from bot.backends.model_files import store as models
 from bot.errors import SettingsError
 
 GGUF = b"GGUF and the rest"
@@ -118,7 +119,7 @@ async def test_hub_that_is_away_is_said_with_another_way(
 async def test_missing_library_is_named_with_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.hub.find_spec", lambda _: None)
+    monkeypatch.setattr("bot.backends.model_files.hub.find_spec", lambda _: None)
 
     with pytest.raises(SettingsError, match=r"`pip install huggingface_hub`, or .* pull FILE`"):
         await pull("small/model:q4", tmp_path)
