@@ -18,7 +18,7 @@ from bot.templates.rendering import Renderer
 Make: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
 
 _MODULES = {
-    "openai": "bot.backends.openai_compatible",
+    "openai": "bot.backends.openai_compatible.backend",
     "llama_cpp": "bot.backends.llama_cpp.backend",
     "echo": "bot.backends.echo",
 }

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import pytest
 from typing_extensions import override
 
-from bot.backends.openai_compatible import OpenAICompatible
+from bot.backends.openai_compatible.backend import OpenAICompatible
 from bot.clock import SystemClock
 from bot.settings import ProviderSettings
 from tests.rigs.fake_openai import FakeOpenAI

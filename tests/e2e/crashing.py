@@ -20,7 +20,7 @@ from typing import Any
 
 import bot.__main__ as command_line
 import bot.delivery.sender
-from bot.backends.openai_compatible import OpenAICompatible
+from bot.backends.openai_compatible.backend import OpenAICompatible
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import OutboxRow, Sending
 from bot.chat.prompt import Delta, Finish, Prompt, Thought

@@ -18,9 +18,9 @@ from bot.backends.chat_completions import retries as retrying
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import Answering, HttpRefusal, Request, Unreached, reason
 from bot.backends.chat_completions.wire import to_wire
-from bot.backends.connection import OpenAIConnection
-from bot.backends.counting import PromptCounter
 from bot.backends.llama_cpp.sampling import stops
+from bot.backends.openai_compatible.connection import OpenAIConnection
+from bot.backends.openai_compatible.token_estimates import PromptCounter
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, Counts

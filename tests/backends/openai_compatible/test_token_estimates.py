@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.backends.counting import PromptCounter
+from bot.backends.openai_compatible.token_estimates import PromptCounter
 from bot.chat.prompt import Message, Prompt
 from bot.prompting.tokens import counter
 from tests.backends.asking import ask, prompt

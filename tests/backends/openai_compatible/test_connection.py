@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bot.backends.connection import OpenAIConnection
+from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.settings import ProviderSettings
 
 ANSWER = (
