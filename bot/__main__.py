@@ -10,16 +10,21 @@ import typer
 import uvloop
 
 from bot.app import running
-from bot.backends.bench import compare_places
 from bot.backends.model_files.store import find
-from bot.characters import card_of, described, export_character, import_character
-from bot.check import check as check_everything
+from bot.cli.bench_slots import compare_places
+from bot.cli.bench_templates import compare, table
+from bot.cli.character import card_of, described, export_character, import_character
+from bot.cli.check import check as check_everything
+from bot.cli.model import model_app
+from bot.cli.preset_version import version_of
+from bot.cli.render import View, preset_prompt, read_messages, template_prompt
+from bot.cli.replay import as_sent, find_receipt
+from bot.cli.replay import replay as replay_receipt
 from bot.errors import PresetError, TroupeError, UserError
 from bot.importers.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
-from bot.model_commands import model_app
 from bot.plugs import misunderstood, presets_folder
 from bot.prompting.preset import Preset
 from bot.prompting.presets import (
@@ -29,16 +34,11 @@ from bot.prompting.presets import (
     parse_preset,
     with_lorebook,
 )
-from bot.render import View, preset_prompt, read_messages, template_prompt
-from bot.replay import as_sent, find_receipt
-from bot.replay import replay as replay_receipt
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
 from bot.storage.database import opened, revision_of
 from bot.storage.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
-from bot.templates.bench import compare, table
-from bot.versions import version_of
 
 _NEW_OBJECTS_TO_LOOK_FOR_GARBAGE = 10_000  # Python's own 700 is for small programs
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.bench import compare_places
+from bot.cli.bench_slots import compare_places
 from bot.settings import ProviderSettings
 from tests.backends.local_model import lend_model
 
@@ -16,7 +16,7 @@ async def test_both_sides_answer_and_are_compared(
 ) -> None:
     model = await lend_model(tmp_path)
     for name, number in {"_CONVERSATIONS": 2, "_PLACES": 1, "_TURNS": 2}.items():
-        monkeypatch.setattr(f"bot.backends.bench.{name}", number)
+        monkeypatch.setattr(f"bot.cli.bench_slots.{name}", number)
 
     header, ours, theirs = (
         await compare_places(model, ProviderSettings(kind="llama_cpp"))

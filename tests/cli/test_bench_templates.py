@@ -2,7 +2,7 @@
 
 from inline_snapshot import snapshot
 
-from bot.templates.bench import Row, compare, table
+from bot.cli.bench_templates import Row, compare, table
 
 
 def test_every_template_is_measured_on_both_sides_at_every_size() -> None:

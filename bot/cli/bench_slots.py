@@ -157,7 +157,7 @@ async def _serving(model: Path, data_dir: Path, renderer: Renderer) -> AsyncIter
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = "bot.backends.bench_server"
+    server = "bot.cli.bench_server"
     words = [str(model), str(port), str(_PLACES), str(_CONTEXT_TOKENS)]
     settings = ProviderSettings(
         base_url=f"http://127.0.0.1:{port}/v1", model="local", first_token_seconds=120

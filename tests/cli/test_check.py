@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.model_files import store as models
-from bot.check import check
+from bot.cli.check import check
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
