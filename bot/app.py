@@ -13,6 +13,9 @@ import structlog
 from bot.backends.exact_prompt import ExactPrompts
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
+from bot.commands.context import ContextDesk
+from bot.commands.handlers import CommandDesk
+from bot.commands.personas import People
 from bot.console.health import serving
 from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
@@ -36,10 +39,7 @@ from bot.prompting.presets import edition
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
-from bot.sessions.commands import CommandDesk
-from bot.sessions.context import ContextDesk
 from bot.sessions.finding import FindStories
-from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
 from bot.speaking import Speaking

@@ -18,6 +18,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, Outgoing
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Turn
+from bot.commands.handlers import CommandDesk
 from bot.ensemble import Ensemble
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.lease import LEASE_SECONDS, held
@@ -25,7 +26,6 @@ from bot.ports import Clock, Conversations, Remembers
 from bot.replying.stream import final
 from bot.routing.decide import Answer, Ignore, Overhear
 from bot.sessions.casting import Casting
-from bot.sessions.commands import CommandDesk
 from bot.speaking import Speaking
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 

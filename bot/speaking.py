@@ -11,6 +11,7 @@ from bot.chat.outgoing import Outgoing
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
+from bot.commands.personas import People
 from bot.ensemble import Ensemble
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
@@ -24,7 +25,6 @@ from bot.replying.writing import Written, receipt_of, write
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.sessions.casting import Cast, Casting
 from bot.sessions.finding import FindStories
-from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 
 _log = structlog.get_logger(__name__)

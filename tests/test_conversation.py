@@ -14,6 +14,9 @@ from bot.chat.outgoing import Attachment, Limits, Outgoing
 from bot.chat.prompt import Thought, Waiting
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
+from bot.commands.context import ContextDesk
+from bot.commands.handlers import CommandDesk
+from bot.commands.personas import People
 from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
@@ -23,10 +26,7 @@ from bot.prompting.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting
-from bot.sessions.commands import CommandDesk
-from bot.sessions.context import ContextDesk
 from bot.sessions.finding import FindStories, FoundStories, no_stories
-from bot.sessions.people import People
 from bot.sessions.summaries import Summarizer
 from bot.speaking import Speaking
 from bot.storage.choices import SqlChoices

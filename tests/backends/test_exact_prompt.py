@@ -16,7 +16,7 @@ from bot.chat.receipt import Receipt
 from bot.settings import Settings
 from bot.templates.rendering import OwnTemplate, Renderer
 from tests.backends import tiny_gguf
-from tests.sessions.test_context import RECEIPT
+from tests.commands.test_context import RECEIPT
 
 SECRET = "sk-thesecretofanoperator"
 PROMPT = Prompt(

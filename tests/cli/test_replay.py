@@ -18,8 +18,8 @@ from bot.errors import SettingsError, UserError
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import opened
 from bot.storage.inbox import SqlInbox
+from tests.commands.test_context import RECEIPT
 from tests.samples import incoming
-from tests.sessions.test_context import RECEIPT
 
 SECRET = "sk-thesecretofanoperator"
 

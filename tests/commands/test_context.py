@@ -9,9 +9,9 @@ from inline_snapshot import snapshot
 
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import Dropped, Receipt, Timings
+from bot.commands.context import show_context
 from bot.prompting.draft import Draft, Part, Unit
 from bot.prompting.receipts import tokens_by_section
-from bot.sessions.context import show_context
 
 DRAFT = Draft(
     frame=Prompt((), "default", "telegram:5"),

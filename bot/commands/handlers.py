@@ -9,14 +9,14 @@ import structlog
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment
+from bot.commands.context import ContextDesk
+from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
-from bot.sessions.context import ContextDesk
-from bot.sessions.people import People
 
 _log = structlog.get_logger(__name__)
 _MAX_LISTED_CHARS = 100

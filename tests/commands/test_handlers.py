@@ -9,13 +9,13 @@ from inline_snapshot import snapshot
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming
 from bot.clock import SystemClock
+from bot.commands.context import ContextDesk
+from bot.commands.handlers import CommandDesk, Reply
+from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
-from bot.sessions.commands import CommandDesk, Reply
-from bot.sessions.context import ContextDesk
-from bot.sessions.people import People
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
