@@ -21,7 +21,7 @@ from bot.cli.render import View, preset_prompt, read_messages, template_prompt
 from bot.cli.replay import as_sent, find_receipt
 from bot.cli.replay import replay as replay_receipt
 from bot.errors import PresetError, TroupeError, UserError
-from bot.importers.cards import Container
+from bot.importers.cards.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text

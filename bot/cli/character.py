@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bot.errors import UserError
-from bot.importers.card_presets import preset_from_card
-from bot.importers.cards import MAX_FILE_BYTES, Card, Container, read_card, write_card
+from bot.importers.cards.cards import MAX_FILE_BYTES, Card, Container, read_card, write_card
+from bot.importers.cards.to_preset import preset_from_card
 from bot.prompting.preset import Preset
 from bot.prompting.presets import export_preset, find_preset
 

@@ -4,10 +4,10 @@ import json
 import struct
 import zlib
 
-from bot.importers.cards_charx import write as charx
-from bot.importers.cards_json import Json, dump
-from bot.importers.cards_png import SIGNATURE, plain_image
-from bot.importers.cards_png import write as png
+from bot.importers.cards.charx import write as charx
+from bot.importers.cards.json_limits import Json, dump
+from bot.importers.cards.png import SIGNATURE, plain_image
+from bot.importers.cards.png import write as png
 
 PORTRAIT = plain_image(24, 36)
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from bot.importers.cards import Card
-from bot.importers.cards_json import Json
+from bot.importers.cards.cards import Card
+from bot.importers.cards.json_limits import Json
 from bot.prompting.label import clean
 from bot.prompting.lore_files import read_lorebook
 from bot.prompting.preset import DEFAULT_MODEL, Preset

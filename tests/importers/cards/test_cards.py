@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.importers.cards import Container, Spec, read_card, write_card
-from bot.importers.cards_json import MAX_FILE_BYTES, Json, dump
-from bot.importers.cards_png import plain_image
-from bot.importers.cards_png import write as png
+from bot.importers.cards.cards import Container, Spec, read_card, write_card
+from bot.importers.cards.json_limits import MAX_FILE_BYTES, Json, dump
+from bot.importers.cards.png import plain_image
+from bot.importers.cards.png import write as png
 from tests.importers.card_samples import (
     CONTENTS,
     DETECTIVE,
