@@ -23,7 +23,7 @@ from bot.cli.replay import replay as replay_receipt
 from bot.errors import PresetError, TroupeError, UserError
 from bot.importers.cards.cards import Container
 from bot.importers.character_files import load_playable
-from bot.importers.modelfile import modelfile_from_preset
+from bot.importers.modelfile.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.plugs import misunderstood, presets_folder
 from bot.prompting.preset import Preset

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
 from bot.errors import PresetError
-from bot.importers.modelfile import parse_modelfile, preset_from_modelfile, remarks_on
+from bot.importers.modelfile.modelfile import parse_modelfile, preset_from_modelfile, remarks_on
 from bot.importers.sillytavern import (
     is_context,
     is_instruct,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bot.errors import PresetError
-from bot.importers.go_to_jinja import jinja_from_go
-from bot.importers.modelfile_text import Command, Modelfile, parse_modelfile
+from bot.importers.modelfile.go_to_jinja import jinja_from_go
+from bot.importers.modelfile.text import Command, Modelfile, parse_modelfile
 from bot.importers.role_templates import role_templates
 from bot.prompting.preset import DEFAULT_MODEL, Preset
 from bot.prompting.presets import preset_from

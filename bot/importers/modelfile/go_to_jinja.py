@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bot.errors import TemplateError
-from bot.importers.go_expressions import Expressions, quoted
-from bot.importers.go_nodes import Action, Branch, Field, Jump, Node, Pipe, Text
-from bot.importers.go_parser import parse
-from bot.importers.go_types import Value, element
-from bot.importers.ollama_turns import AS_JSON, MERGED, TURNS
+from bot.importers.modelfile.go_expressions import Expressions, quoted
+from bot.importers.modelfile.go_nodes import Action, Branch, Field, Jump, Node, Pipe, Text
+from bot.importers.modelfile.go_parser import parse
+from bot.importers.modelfile.go_types import Value, element
+from bot.importers.modelfile.ollama_turns import AS_JSON, MERGED, TURNS
 
 _MAX_CHARS = 64 * 1024  # as much as the render worker takes
 

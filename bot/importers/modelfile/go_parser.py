@@ -1,7 +1,7 @@
 """Read a Go template as ollama does (text/template), with Go's error texts."""
 
-from bot.importers.go_lexer import Lexer, Token, error_at, unquote
-from bot.importers.go_nodes import (
+from bot.importers.modelfile.go_lexer import Lexer, Token, error_at, unquote
+from bot.importers.modelfile.go_nodes import (
     Action,
     Branch,
     Chain,

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from bot.errors import TemplateError
-from bot.importers.go_nodes import Chain, Field, Function, Literal, Operand, Pipe
-from bot.importers.go_types import FIELDS, JSON_TYPES, Value, element
+from bot.importers.modelfile.go_nodes import Chain, Field, Function, Literal, Operand, Pipe
+from bot.importers.modelfile.go_types import FIELDS, JSON_TYPES, Value, element
 
 ROOT = Value("", "root")
 NO_VALUE = Value("none", "nothing")  # what a map gives for a key that it does not have
