@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from bot.chat.incoming import Incoming
 from bot.chat.session import Session, Turn
+from bot.prompting.cards.macros import Macros
 from bot.prompting.label import clean
-from bot.prompting.macros import Macros
 from bot.prompting.naming import Speakers
 from bot.prompting.people import plain_persona
 from bot.prompting.preset import Preset

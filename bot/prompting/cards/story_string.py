@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bot.errors import TemplateError
-from bot.prompting.macros import without_trims
+from bot.prompting.cards.macros import without_trims
 
 FIELDS = frozenset({
     "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",

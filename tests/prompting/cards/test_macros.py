@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.macros import Macros
+from bot.prompting.cards.macros import Macros
 from tests.attacks import attacks, expanded
 
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
