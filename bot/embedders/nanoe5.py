@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import to_vectors
-from bot.embedding import NANO_E5
 from bot.ports import Embedder
+from bot.prompting.character.embedding import NANO_E5
 from bot.settings import EmbeddingSettings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bot.errors import PresetError
 from bot.importers.character_files import Role, load_playable, load_roles
-from bot.prompting.character import Character
+from bot.prompting.character.character import Character
 
 
 def folder(tmp_path: Path, **keys: str) -> Path:

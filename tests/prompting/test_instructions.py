@@ -7,16 +7,16 @@ from inline_snapshot import snapshot
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
-from bot.embedding import Embedding
 from bot.errors import PresetError
-from bot.prompting.character import Character
+from bot.prompting.character.character import Character
+from bot.prompting.character.embedding import Embedding
+from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose import compose
 from bot.prompting.draft import Draft, Part
 from bot.prompting.instructions import searches_of
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from bot.prompting.presets import preset_from
-from bot.prompting.shelf import Shelf
 from tests.samples import ALICE, incoming
 
 PERSONA = """\

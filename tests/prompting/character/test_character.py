@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 
-from bot.embedding import NANO_E5
 from bot.errors import CharacterError
-from bot.prompting.character import Character
+from bot.prompting.character.character import Character
+from bot.prompting.character.embedding import NANO_E5
 from bot.prompting.known_roles import load_hub
 
 KITTEN = "你扮演一只小猫咪"
@@ -287,7 +287,7 @@ def test_what_is_wrong_with_the_arguments_is_said() -> None:
 def test_the_library_loads_no_platform_no_server_and_no_database() -> None:
     heavy = ["discord", "aiogram", "aiohttp", "redis", "sqlalchemy", "openai", "xllamacpp"]
     code = (
-        "import sys; from bot.prompting.character import Character;"
+        "import sys; from bot.prompting.character.character import Character;"
         "Character('A', 'P').get_message('U', 'hi');"
         f"print([name for name in {heavy} if name in sys.modules])"
     )

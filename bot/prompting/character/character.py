@@ -1,6 +1,6 @@
 """A character to talk to, as ChatHaruhi 3.0 describes it; needs no platform, server or database.
 
-    from bot.prompting.character import Character
+    from bot.prompting.character.character import Character
 
     nora = Character("Nora", persona="You keep the lighthouse on Gull Rock.", llm=ask_my_model)
     print(nora.chat(user="Ana", text="Are you ever lonely out here?"))
@@ -18,8 +18,10 @@ from typing import Self
 
 from typing_extensions import TypedDict, Unpack
 
-from bot.embedding import NANO_E5, Embedding, Vector
 from bot.errors import CharacterError
+from bot.prompting.character.embedding import NANO_E5, Embedding, Vector
+from bot.prompting.character.story_index import Shelf
+from bot.prompting.character.transcript import Line, Messages, Transcript
 from bot.prompting.haruhi_rows import (
     CharacterData,
     decode_floats,
@@ -31,9 +33,7 @@ from bot.prompting.haruhi_text import without_brackets
 from bot.prompting.known_roles import load_hub, load_known, name_of
 from bot.prompting.label import clean
 from bot.prompting.persona import Count, Story, parse_persona, roleplay_system
-from bot.prompting.shelf import Shelf
 from bot.prompting.tokens import count_tokens
-from bot.prompting.transcript import Line, Messages, Transcript
 
 Model = Callable[[Messages], str]
 AsyncModel = Callable[[Messages], Awaitable[str]]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bot.embedding import NANO_E5, Embedding
-from bot.prompting.shelf import Shelf
+from bot.prompting.character.embedding import NANO_E5, Embedding
+from bot.prompting.character.story_index import Shelf
 
 
 @pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, "word " * 10_000, "字" * 9000])
