@@ -10,7 +10,7 @@ from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
 from bot.plugs import make_backends, make_platforms, presets_folder, stories_of
 from bot.ports import Backend, Platform
-from bot.prompting.compose import template_of
+from bot.prompting.compose.compose import template_of
 from bot.prompting.preset import Preset
 from bot.prompting.presets import find_preset
 from bot.settings import Settings, unknown_variables

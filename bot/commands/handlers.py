@@ -12,9 +12,9 @@ from bot.chat.outgoing import Attachment
 from bot.commands.context import ContextDesk
 from bot.commands.personas import People
 from bot.errors import UserError
+from bot.prompting.compose.scene import greet
 from bot.prompting.preset import Preset
 from bot.prompting.prompters import prompter_of
-from bot.prompting.scene import greet
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting
 

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder, Stories
-from bot.prompting.instructions import searches_of
+from bot.prompting.compose.instructions import searches_of
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 

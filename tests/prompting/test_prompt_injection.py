@@ -6,7 +6,7 @@ import pytest
 
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session
-from bot.prompting.compose import compose
+from bot.prompting.compose.compose import compose
 from bot.prompting.haruhi_rows import Row, read_rows
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset

@@ -13,11 +13,11 @@ from bot.chat.receipt import Dropped
 from bot.chat.session import Turn
 from bot.prompting.budget import Estimate
 from bot.prompting.cards.macros import Macros
+from bot.prompting.compose.scene import seeded, turn_seed
 from bot.prompting.draft import Inserted, Part, Unit
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
 from bot.prompting.lore_keys import Patience
 from bot.prompting.lorebook import UNMENTIONED, consult
-from bot.prompting.scene import seeded, turn_seed
 
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
 _TOKENS_WITHOUT_LIMIT = 1024

@@ -11,9 +11,7 @@ from dataclasses import replace
 from bot.chat.prompt import Message
 from bot.prompting.cards.macros import Macros
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.draft import Draft, Part
-from bot.prompting.lore_entries import Lore, Lorebook, Position, Timed
-from bot.prompting.lore_placing import (
+from bot.prompting.compose.lore import (
     Line,
     asleep,
     at_depth,
@@ -22,9 +20,11 @@ from bot.prompting.lore_placing import (
     lore_of,
     parts_at,
 )
+from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
+from bot.prompting.draft import Draft, Part
+from bot.prompting.lore_entries import Lore, Lorebook, Position, Timed
 from bot.prompting.people import about
 from bot.prompting.preset import Preset
-from bot.prompting.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
 from bot.prompting.tokens import count_tokens
 
 _NO_LORE = Lore((), (), 0, Timed())

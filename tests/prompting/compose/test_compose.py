@@ -14,7 +14,7 @@ from bot.chat.prompt import Image, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.budget import Fitted, costs, fit
-from bot.prompting.compose import compose
+from bot.prompting.compose.compose import compose
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from tests.samples import ALICE, BOB, incoming

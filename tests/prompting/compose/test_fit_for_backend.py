@@ -8,8 +8,8 @@ from typing_extensions import override
 from bot.chat.prompt import Message, Prompt
 from bot.errors import PresetError
 from bot.ports import Counts
+from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft import Draft, units
-from bot.prompting.fitting import fit_for
 from bot.prompting.preset import Preset
 from bot.prompting.presets import preset_from
 from bot.prompting.tokens import counter

@@ -8,10 +8,10 @@ from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
 from bot.chat.session import Session, Turn
-from bot.prompting.compose import compose
+from bot.prompting.compose.compose import compose
+from bot.prompting.compose.scene import greet, seeded
 from bot.prompting.draft import Draft
 from bot.prompting.preset import Preset
-from bot.prompting.scene import greet, seeded
 from tests.attacks import attacks, expanded
 from tests.samples import ALICE, BOB, incoming
 
