@@ -15,9 +15,9 @@ from bot.commands.personas import People
 from bot.ensemble import Ensemble
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
-from bot.prompting.budget import Fitted
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for
+from bot.prompting.draft.fit import Fitted
 from bot.prompting.preset import Preset
 from bot.replying.showing import Showing
 from bot.replying.stream import LiveReply, final

@@ -20,7 +20,7 @@ from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError
-from bot.prompting.receipts import prompt_tokens
+from bot.prompting.draft.token_shares import prompt_tokens
 from bot.settings import ProviderSettings, Settings, secrets_of
 from bot.telemetry.logs import Masking
 from bot.templates.known import family_of

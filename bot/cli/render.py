@@ -17,10 +17,10 @@ from bot.chat.prompt import Message, TemplateChoice, Token
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.ports import Tokenizes
-from bot.prompting.budget import fit
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimated, fit_for
-from bot.prompting.draft import Draft
+from bot.prompting.draft.draft import Draft
+from bot.prompting.draft.fit import fit
 from bot.prompting.preset import Preset
 from bot.prompting.tokens import count_tokens
 from bot.settings import ProviderSettings, Settings

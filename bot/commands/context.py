@@ -7,7 +7,7 @@ from bot.chat.outgoing import Attachment
 from bot.chat.receipt import Dropped, Receipt
 from bot.errors import UserError
 from bot.ports import Receipts
-from bot.prompting.receipts import prompt_tokens, tokens_by_section
+from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 
 _BAR_CELLS = 12
 _MOST_NAMED = 8  # stories, entries, things that were left out

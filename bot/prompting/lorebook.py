@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from bot.prompting.budget import Estimate
+from bot.prompting.draft.fit import Estimate
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Timed, Verdict
 from bot.prompting.lore_groups import losers
 from bot.prompting.lore_keys import Keys, Patience, joined

@@ -8,7 +8,7 @@ from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought,
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
-from bot.prompting.budget import Fitted
+from bot.prompting.draft.fit import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
 from bot.prompting.preset import Preset

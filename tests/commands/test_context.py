@@ -10,8 +10,8 @@ from inline_snapshot import snapshot
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import Dropped, Receipt, Timings
 from bot.commands.context import show_context
-from bot.prompting.draft import Draft, Part, Unit
-from bot.prompting.receipts import tokens_by_section
+from bot.prompting.draft.draft import Draft, Part, Unit
+from bot.prompting.draft.token_shares import tokens_by_section
 
 DRAFT = Draft(
     frame=Prompt((), "default", "telegram:5"),

@@ -21,7 +21,7 @@ from bot.prompting.compose.lore import (
     parts_at,
 )
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
-from bot.prompting.draft import Draft, Part
+from bot.prompting.draft.draft import Draft, Part
 from bot.prompting.lore_entries import Lore, Lorebook, Position, Timed
 from bot.prompting.people import about
 from bot.prompting.preset import Preset

@@ -17,14 +17,14 @@ from bot.errors import UserError
 from bot.prompting.compose.card import stage
 from bot.prompting.compose.instructions import instructions, persona_of_card
 from bot.prompting.compose.scene import Room
-from bot.prompting.draft import Draft, Part, units
+from bot.prompting.draft.draft import Draft, Part, units
+from bot.prompting.draft.rounds import rounds
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import speakers, tagging
 from bot.prompting.persona import Filled, Story
 from bot.prompting.preset import Preset
 from bot.prompting.preset_messages import PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
-from bot.prompting.rounds import rounds
 from bot.prompting.slots import asked, how_to_ask, read_slots
 from bot.templates import names
 

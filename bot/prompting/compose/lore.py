@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from bot.chat.prompt import Message
 from bot.chat.receipt import Dropped
 from bot.chat.session import Turn
-from bot.prompting.budget import Estimate
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.scene import seeded, turn_seed
-from bot.prompting.draft import Inserted, Part, Unit
+from bot.prompting.draft.draft import Inserted, Part, Unit
+from bot.prompting.draft.fit import Estimate
 from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
 from bot.prompting.lore_keys import Patience
 from bot.prompting.lorebook import UNMENTIONED, consult

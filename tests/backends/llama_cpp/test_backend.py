@@ -16,8 +16,8 @@ from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.engine import Start
 from bot.chat.prompt import Event, FinishReason, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.prompting.budget import fit
-from bot.prompting.draft import Draft, units
+from bot.prompting.draft.draft import Draft, units
+from bot.prompting.draft.fit import fit
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 from tests.backends import tiny_gguf

@@ -10,7 +10,7 @@ from bot.chat.incoming import Person
 from bot.chat.session import Session, Turn
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.scene import greet, seeded
-from bot.prompting.draft import Draft
+from bot.prompting.draft.draft import Draft
 from bot.prompting.preset import Preset
 from tests.attacks import attacks, expanded
 from tests.samples import ALICE, BOB, incoming

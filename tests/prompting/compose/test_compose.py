@@ -13,8 +13,8 @@ from bot.chat.incoming import Person
 from bot.chat.prompt import Image, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
-from bot.prompting.budget import Fitted, costs, fit
 from bot.prompting.compose.compose import compose
+from bot.prompting.draft.fit import Fitted, costs, fit
 from bot.prompting.persona import Story
 from bot.prompting.preset import Preset
 from tests.samples import ALICE, BOB, incoming

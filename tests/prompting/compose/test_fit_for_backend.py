@@ -9,7 +9,7 @@ from bot.chat.prompt import Message, Prompt
 from bot.errors import PresetError
 from bot.ports import Counts
 from bot.prompting.compose.fit_for_backend import fit_for
-from bot.prompting.draft import Draft, units
+from bot.prompting.draft.draft import Draft, units
 from bot.prompting.preset import Preset
 from bot.prompting.presets import preset_from
 from bot.prompting.tokens import counter

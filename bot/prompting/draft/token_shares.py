@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bot.chat.receipt import Receipt, Span
-from bot.prompting.budget import costs
+from bot.prompting.draft.fit import costs
 from bot.prompting.tokens import count_tokens
 
 

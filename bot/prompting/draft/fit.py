@@ -12,7 +12,7 @@ from itertools import islice
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Dropped
 from bot.errors import UserError
-from bot.prompting.draft import Draft, Part, Unit, name_of
+from bot.prompting.draft.draft import Draft, Part, Unit, name_of
 from bot.prompting.images import image_tokens
 from bot.prompting.tokens import count_tokens
 

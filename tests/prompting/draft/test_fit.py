@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.errors import UserError
-from bot.prompting.budget import Fitted, fit
-from bot.prompting.draft import Draft, Part, Unit, units
+from bot.prompting.draft.draft import Draft, Part, Unit, units
+from bot.prompting.draft.fit import Fitted, fit
 from bot.prompting.tokens import counter
 from bot.templates.rendering import OwnTemplate, Renderer
 

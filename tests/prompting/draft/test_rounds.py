@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bot.prompting.rounds import rounds
+from bot.prompting.draft.rounds import rounds
 from tests.shared_data import golden
 
 
