@@ -15,8 +15,8 @@ from pydantic import (
 
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.lore_entries import Lorebook
-from bot.prompting.lore_files import read_lorebook
+from bot.prompting.lorebook.entries import Lorebook
+from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.preset_messages import PresetMessage, Strict
 from bot.prompting.preset_names import name_problem, preset_id

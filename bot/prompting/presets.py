@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
-from bot.prompting.lore_files import read_lorebook
+from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.preset import Preset
 from bot.prompting.preset_names import preset_id
 from bot.prompting.preset_parameters import Parameters

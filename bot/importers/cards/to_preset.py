@@ -7,7 +7,7 @@ from bot.importers.cards.cards import Card
 from bot.importers.cards.json_limits import Json
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
 from bot.prompting.label import clean
-from bot.prompting.lore_files import read_lorebook
+from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.preset import DEFAULT_MODEL, Preset
 from bot.prompting.preset_names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets import preset_from

@@ -15,9 +15,9 @@ from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.scene import seeded, turn_seed
 from bot.prompting.draft.draft import Inserted, Part, Unit
 from bot.prompting.draft.fit import Estimate
-from bot.prompting.lore_entries import Entry, Lore, Lorebook, Position, Timed
-from bot.prompting.lore_keys import Patience
-from bot.prompting.lorebook import UNMENTIONED, consult
+from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Position, Timed
+from bot.prompting.lorebook.keys import Patience
+from bot.prompting.lorebook.search import UNMENTIONED, consult
 
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
 _TOKENS_WITHOUT_LIMIT = 1024

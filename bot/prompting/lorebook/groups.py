@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bot.prompting.lore_entries import Entry
+from bot.prompting.lorebook.entries import Entry
 
 Losers = Mapping[str, str]
 """By uid: why an entry may not be taken."""

@@ -7,8 +7,8 @@ from typing import TypeVar
 from bot.chat.prompt import Role
 from bot.errors import PresetError
 from bot.prompting.fields import Fields
-from bot.prompting.lore_entries import Entry, Logic, Lorebook, Position
-from bot.prompting.lore_keys import compiled, is_regex, weight
+from bot.prompting.lorebook.entries import Entry, Logic, Lorebook, Position
+from bot.prompting.lorebook.keys import compiled, is_regex, weight
 
 T = TypeVar("T")
 

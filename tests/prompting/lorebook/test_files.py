@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from bot.errors import PresetError
-from bot.prompting.lore_entries import Entry, Logic, Position
-from bot.prompting.lore_files import MAX_ENTRIES, read_lorebook
+from bot.prompting.lorebook.entries import Entry, Logic, Position
+from bot.prompting.lorebook.files import MAX_ENTRIES, read_lorebook
 
 WORLD_INFO = {
     "entries": {

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import regex
 
-from bot.prompting.lore_entries import Entry, Logic, Lorebook
+from bot.prompting.lorebook.entries import Entry, Logic, Lorebook
 from bot.prompting.words import place_of
 
 _MAX_PATTERN_CHARS = 1000

@@ -9,9 +9,9 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from bot.prompting.draft.fit import Estimate
-from bot.prompting.lore_entries import Entry, Lore, Lorebook, Timed, Verdict
-from bot.prompting.lore_groups import losers
-from bot.prompting.lore_keys import Keys, Patience, joined
+from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Timed, Verdict
+from bot.prompting.lorebook.groups import losers
+from bot.prompting.lorebook.keys import Keys, Patience, joined
 
 __all__ = ["UNMENTIONED", "consult"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.lore_entries import Entry, Logic, Lore, Lorebook, Position, Timed
-from bot.prompting.lorebook import consult
+from bot.prompting.lorebook.entries import Entry, Logic, Lore, Lorebook, Position, Timed
+from bot.prompting.lorebook.search import consult
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
 
