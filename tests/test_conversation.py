@@ -21,7 +21,7 @@ from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
-from bot.prompting.persona import Story
+from bot.prompting.personas.persona import Story
 from bot.prompting.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
-from bot.prompting.haruhi_rows import read_jsonl, read_rows
-from bot.prompting.known_roles import load_known, name_of
+from bot.prompting.personas.builtin_roles import load_known, name_of
+from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.preset import Preset
 from bot.prompting.presets import load_presets, preset_from
 

@@ -17,7 +17,7 @@ from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.persona import parse_persona
+from bot.prompting.personas.persona import parse_persona
 from bot.prompting.preset_messages import PresetMessage, Strict
 from bot.prompting.preset_names import name_problem, preset_id
 from bot.prompting.preset_parameters import MOST_WORDS, Parameters

@@ -11,7 +11,7 @@ from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder, Stories
 from bot.prompting.compose.instructions import searches_of
-from bot.prompting.persona import Story
+from bot.prompting.personas.persona import Story
 from bot.prompting.preset import Preset
 
 FoundStories: TypeAlias = Mapping[str, Sequence[Story]]

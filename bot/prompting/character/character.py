@@ -22,17 +22,17 @@ from bot.errors import CharacterError
 from bot.prompting.character.embedding import NANO_E5, Embedding, Vector
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.character.transcript import Line, Messages, Transcript
-from bot.prompting.haruhi_rows import (
+from bot.prompting.label import clean
+from bot.prompting.personas.builtin_roles import load_hub, load_known, name_of
+from bot.prompting.personas.haruhi_rows import (
     CharacterData,
     decode_floats,
     read_jsonl,
     read_rows,
     write_jsonl,
 )
-from bot.prompting.haruhi_text import without_brackets
-from bot.prompting.known_roles import load_hub, load_known, name_of
-from bot.prompting.label import clean
-from bot.prompting.persona import Count, Story, parse_persona, roleplay_system
+from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.persona import Count, Story, parse_persona, roleplay_system
 from bot.prompting.tokens import count_tokens
 
 Model = Callable[[Messages], str]

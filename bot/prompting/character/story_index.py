@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bot.errors import CharacterError
 from bot.prompting.character.embedding import Embedding, Vector
-from bot.prompting.persona import Story
+from bot.prompting.personas.persona import Story
 
 _DIGITS = 5  # what differs by less is rounding: of equals the earlier story comes first
 

@@ -7,7 +7,7 @@ from bot.chat.incoming import Person
 from bot.errors import CharacterError
 from bot.prompting.echo import EchoRemover
 from bot.prompting.naming import Speakers, speakers
-from bot.prompting.persona import Count
+from bot.prompting.personas.persona import Count
 
 Messages = list[dict[str, str]]
 

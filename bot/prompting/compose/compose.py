@@ -21,7 +21,7 @@ from bot.prompting.draft.draft import Draft, Part, units
 from bot.prompting.draft.rounds import rounds
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import speakers, tagging
-from bot.prompting.persona import Filled, Story
+from bot.prompting.personas.persona import Filled, Story
 from bot.prompting.preset import Preset
 from bot.prompting.preset_messages import PresetMessage
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of

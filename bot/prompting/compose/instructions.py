@@ -3,8 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bot.prompting.haruhi_text import without_brackets
-from bot.prompting.persona import Filled, Story, fill, parse_persona, roleplay_system, with_names
+from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.persona import (
+    Filled,
+    Story,
+    fill,
+    parse_persona,
+    roleplay_system,
+    with_names,
+)
 from bot.prompting.preset import Preset
 from bot.prompting.tokens import count_tokens
 

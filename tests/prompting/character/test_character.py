@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 from bot.errors import CharacterError
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import NANO_E5
-from bot.prompting.known_roles import load_hub
+from bot.prompting.personas.builtin_roles import load_hub
 
 KITTEN = "你扮演一只小猫咪"
 

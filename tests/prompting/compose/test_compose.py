@@ -15,7 +15,7 @@ from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.fit import Fitted, costs, fit
-from bot.prompting.persona import Story
+from bot.prompting.personas.persona import Story
 from bot.prompting.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 

@@ -14,7 +14,7 @@ from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.draft.draft import Draft, Part
-from bot.prompting.persona import Story
+from bot.prompting.personas.persona import Story
 from bot.prompting.preset import Preset
 from bot.prompting.presets import preset_from
 from tests.samples import ALICE, incoming

@@ -7,8 +7,8 @@ from importlib import import_module, resources  # noqa: TID251 # for what few in
 from importlib.util import find_spec
 
 from bot.errors import CharacterError
-from bot.prompting.haruhi_rows import CharacterData, Row, read_jsonl, read_rows
-from bot.prompting.persona import parse_persona
+from bot.prompting.personas.haruhi_rows import CharacterData, Row, read_jsonl, read_rows
+from bot.prompting.personas.persona import parse_persona
 
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
 _NAMES = {

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import CharacterError
-from bot.prompting.haruhi_text import without_brackets
-from bot.prompting.persona import (
+from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.persona import (
     Placeholder,
     Story,
     fill,
