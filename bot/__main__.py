@@ -26,14 +26,14 @@ from bot.importers.character_files import load_playable
 from bot.importers.modelfile.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.plugs import misunderstood, presets_folder
-from bot.prompting.preset import Preset
-from bot.prompting.presets import (
+from bot.prompting.presets.files import (
     export_preset,
     find_preset,
     load_presets,
     parse_preset,
     with_lorebook,
 )
+from bot.prompting.presets.preset import Preset
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
 from bot.storage.database import opened, revision_of

@@ -35,7 +35,7 @@ from bot.plugs import (
     warm,
 )
 from bot.ports import Backend, Coordinator, Platform, Remembers
-from bot.prompting.presets import edition
+from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting

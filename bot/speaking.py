@@ -18,7 +18,7 @@ from bot.ports import Backend, Clock, Conversations
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.fit import Fitted
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.replying.stream import LiveReply, final
 from bot.replying.writing import Written, receipt_of, write

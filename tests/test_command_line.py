@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bot.__main__ import app
 from bot.clock import SystemClock
 from bot.errors import PresetError, SettingsError, UserError
-from bot.prompting.presets import edition, load_presets
+from bot.prompting.presets.files import edition, load_presets
 from bot.storage.database import opened
 from bot.storage.tables import NEWEST
 from bot.storage.versions import SqlPresetVersions

@@ -22,7 +22,7 @@ from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
 from bot.prompting.personas.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.commands import COMMANDS
 from bot.sessions.casting import Casting

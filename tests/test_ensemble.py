@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import Wake
 from bot.errors import BackendUnavailable
 from bot.prompting.personas.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.sessions.finding import FoundStories
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts

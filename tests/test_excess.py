@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bot.errors import PresetError
-from bot.prompting.presets import parse_preset
+from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from tests.attacks import expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock

@@ -6,7 +6,7 @@ import pytest
 
 from bot.errors import SettingsError
 from bot.plugs import provide_model
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.settings import ProviderSettings, Settings
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}

@@ -7,8 +7,8 @@ from pathlib import Path
 from bot.errors import UserError
 from bot.importers.cards.cards import MAX_FILE_BYTES, Card, Container, read_card, write_card
 from bot.importers.cards.to_preset import preset_from_card
-from bot.prompting.preset import Preset
-from bot.prompting.presets import export_preset, find_preset
+from bot.prompting.presets.files import export_preset, find_preset
+from bot.prompting.presets.preset import Preset
 
 _KEPT_IN = "cards"  # a folder in that of the presets
 

@@ -21,7 +21,7 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimated, fit_for
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import fit
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.tokens import count_tokens
 from bot.settings import ProviderSettings, Settings
 from bot.templates import get, names

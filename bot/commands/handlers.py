@@ -13,7 +13,7 @@ from bot.commands.context import ContextDesk
 from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.compose.scene import greet
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import prompter_of
 from bot.prompting.slots import how_to_ask
 from bot.sessions.casting import Cast, Casting

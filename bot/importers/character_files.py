@@ -10,8 +10,8 @@ from pathlib import Path
 from bot.errors import CharacterError, PresetError
 from bot.prompting.personas.builtin_roles import load_known, name_of
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
-from bot.prompting.preset import Preset
-from bot.prompting.presets import load_presets, preset_from
+from bot.prompting.presets.files import load_presets, preset_from
+from bot.prompting.presets.preset import Preset
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from bot.importers.sillytavern import (
     preset_from_instruct,
 )
 from bot.prompting.commented_json import JsonError, read_json
-from bot.prompting.preset import Preset
-from bot.prompting.presets import parse_preset, preset_from
+from bot.prompting.presets.files import parse_preset, preset_from
+from bot.prompting.presets.preset import Preset
 
 _JSON_BEGINNINGS = ("{", "//", "/*")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)

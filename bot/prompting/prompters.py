@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 from typing_extensions import override
 
 from bot.errors import UserError
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompter_parts import (
     LEGACY_MARKERS,
     History,

@@ -11,7 +11,7 @@ from bot.ports import Backend, Clock
 from bot.prompting.draft.fit import Fitted
 from bot.prompting.echo import EchoRemover
 from bot.prompting.output_filter import OutputFilter
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"

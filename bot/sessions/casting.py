@@ -7,8 +7,8 @@ import structlog
 
 from bot.errors import PresetError, SettingsError, UserError
 from bot.ports import Choices
-from bot.prompting.preset import Preset
-from bot.prompting.presets import find_preset
+from bot.prompting.presets.files import find_preset
+from bot.prompting.presets.preset import Preset
 
 _log = structlog.get_logger(__name__)
 _KEY = "preset"

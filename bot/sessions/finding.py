@@ -12,7 +12,7 @@ from bot.errors import EmbeddingFailed
 from bot.ports import Embedder, Stories
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.personas.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 
 FoundStories: TypeAlias = Mapping[str, Sequence[Story]]
 """By what was looked for, best first, with their scores."""

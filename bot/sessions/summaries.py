@@ -15,7 +15,7 @@ from bot.chat.session import Source, Summary, fingerprint
 from bot.errors import BackendError, StoreError
 from bot.ports import Backend, Remembers, Summaries
 from bot.prompting.draft.draft import Part
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.summing import instruction, transcript, worth_reading
 from bot.telemetry.metrics import count_tokens
 

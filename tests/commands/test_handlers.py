@@ -13,7 +13,7 @@ from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk, Reply
 from bot.commands.personas import People
 from bot.errors import UserError
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.routing.commands import COMMANDS, parse
 from bot.sessions.casting import Casting
 from bot.storage.choices import SqlChoices

@@ -16,7 +16,7 @@ from bot.chat.storable import storable
 from bot.errors import PresetError
 from bot.intake.intake import WakingIntake
 from bot.ports import Coordinator
-from bot.prompting.presets import export_preset, load_presets, parse_preset
+from bot.prompting.presets.files import export_preset, load_presets, parse_preset
 from bot.storage.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import Store

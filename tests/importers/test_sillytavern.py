@@ -9,8 +9,8 @@ import pytest
 from bot.errors import PresetError, TemplateError
 from bot.importers.preset_files import Imported, preset_from_text
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.preset import Preset
-from bot.prompting.presets import export_preset, parse_preset
+from bot.prompting.presets.files import export_preset, parse_preset
+from bot.prompting.presets.preset import Preset
 from bot.templates import JinjaTemplate, StringTemplate
 
 CHATML = {

@@ -13,7 +13,7 @@ from bot.chat.session import Session, Turn
 from bot.platforms.discord.incoming import to_incoming as from_discord
 from bot.platforms.telegram.incoming import to_incoming as from_telegram
 from bot.prompting.compose.compose import compose
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from tests.platforms.discord.test_incoming import ALICE, PEOPLE, Place, said
 from tests.platforms.telegram.messages import BOT, message
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import UserError
-from bot.prompting.presets import Preset
+from bot.prompting.presets.files import Preset
 from bot.prompting.prompters import LEGACY_MARKERS, AlpacaPrompter, ChatPrompter, prompter_of
 from tests.shared_data import golden
 

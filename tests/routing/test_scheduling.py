@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person, Wake
 from bot.chat.session import Turn
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.routing.scheduling import LONGEST_CHAIN, Candidate, react, schedule
 from tests.samples import incoming
 

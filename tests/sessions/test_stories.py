@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.sessions.finding import StoryFinder, no_stories
 from bot.sessions.learning import learn
 from bot.storage.database import Database

@@ -11,7 +11,7 @@ from bot.chat.session import Turn
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
 from bot.ports import Remembers
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.sessions.summaries import Summarizer
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database

@@ -9,8 +9,8 @@ from bot.errors import PresetError
 from bot.importers.modelfile.go_to_jinja import jinja_from_go
 from bot.importers.modelfile.text import Command, Modelfile, parse_modelfile
 from bot.importers.role_templates import role_templates
-from bot.prompting.preset import DEFAULT_MODEL, Preset
-from bot.prompting.presets import preset_from
+from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
 
 __all__ = [

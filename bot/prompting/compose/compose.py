@@ -22,8 +22,8 @@ from bot.prompting.draft.rounds import rounds
 from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.naming import speakers, tagging
 from bot.prompting.personas.persona import Filled, Story
-from bot.prompting.preset import Preset
-from bot.prompting.preset_messages import PresetMessage
+from bot.prompting.presets.messages import PresetMessage
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.slots import asked, how_to_ask, read_slots
 from bot.templates import names

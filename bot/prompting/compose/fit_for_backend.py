@@ -4,7 +4,7 @@ from bot.chat.prompt import Prompt
 from bot.ports import Backend, Counts
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import Fitted, costs, fit
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.tokens import count_tokens, counter
 
 

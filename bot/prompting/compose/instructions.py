@@ -12,7 +12,7 @@ from bot.prompting.personas.persona import (
     roleplay_system,
     with_names,
 )
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.tokens import count_tokens
 
 

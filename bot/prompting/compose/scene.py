@@ -15,7 +15,7 @@ from bot.prompting.cards.macros import Macros
 from bot.prompting.label import clean
 from bot.prompting.naming import Speakers
 from bot.prompting.people import plain_persona
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 
 ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{group}}."

@@ -5,8 +5,8 @@ from inline_snapshot import snapshot
 from bot.importers.cards.cards import read_card
 from bot.importers.cards.to_preset import example_turns, preset_from_card
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
-from bot.prompting.preset import Preset
-from bot.prompting.presets import export_preset, parse_preset
+from bot.prompting.presets.files import export_preset, parse_preset
+from bot.prompting.presets.preset import Preset
 from tests.importers.card_samples import FIVE
 
 

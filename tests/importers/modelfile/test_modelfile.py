@@ -15,7 +15,7 @@ from bot.importers.modelfile.modelfile import (
     preset_from_modelfile,
     remarks_on,
 )
-from bot.prompting.presets import Preset, export_preset, parse_preset
+from bot.prompting.presets.files import Preset, export_preset, parse_preset
 from bot.templates import JinjaTemplate, StringTemplate
 from tests.shared_data import golden
 

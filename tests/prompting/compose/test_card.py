@@ -11,7 +11,7 @@ from bot.chat.session import Session, Turn
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.scene import greet, seeded
 from bot.prompting.draft.draft import Draft
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
 from tests.samples import ALICE, BOB, incoming
 

@@ -16,7 +16,7 @@ from bot.errors import UserError
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.fit import Fitted, costs, fit
 from bot.prompting.personas.persona import Story
-from bot.prompting.preset import Preset
+from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 
 _AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -10,8 +10,8 @@ from bot.errors import PresetError
 from bot.ports import Counts
 from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.draft import Draft, units
-from bot.prompting.preset import Preset
-from bot.prompting.presets import preset_from
+from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.preset import Preset
 from bot.prompting.tokens import counter
 from tests.fakes import FakeBackend
 

@@ -15,8 +15,8 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.draft.draft import Draft, Part
 from bot.prompting.personas.persona import Story
-from bot.prompting.preset import Preset
-from bot.prompting.presets import preset_from
+from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, incoming
 
 PERSONA = """\

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.preset_names import name_problem
-from bot.prompting.presets import (
+from bot.prompting.presets.files import (
     Preset,
     export_preset,
     find_preset,
     load_presets,
     parse_preset,
 )
+from bot.prompting.presets.names import name_problem
 from tests.shared_data import golden, shared_folder
 
 SHIPPED = Path(__file__).parents[2] / "presets"

@@ -18,9 +18,9 @@ from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.personas.persona import parse_persona
-from bot.prompting.preset_messages import PresetMessage, Strict
-from bot.prompting.preset_names import name_problem, preset_id
-from bot.prompting.preset_parameters import MOST_WORDS, Parameters
+from bot.prompting.presets.messages import PresetMessage, Strict
+from bot.prompting.presets.names import name_problem, preset_id
+from bot.prompting.presets.parameters import MOST_WORDS, Parameters
 from bot.prompting.tokens import ENCODINGS
 from bot.templates import get
 

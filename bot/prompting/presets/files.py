@@ -13,9 +13,9 @@ from bot.chat.session import Edition
 from bot.errors import PresetError
 from bot.prompting.commented_json import Document, JsonError, read_json
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.preset import Preset
-from bot.prompting.preset_names import preset_id
-from bot.prompting.preset_parameters import Parameters
+from bot.prompting.presets.names import preset_id
+from bot.prompting.presets.parameters import Parameters
+from bot.prompting.presets.preset import Preset
 
 __all__ = [
     "Preset",
