@@ -14,8 +14,8 @@ from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters import prompter_of
-from bot.prompting.slots import how_to_ask
+from bot.prompting.prompters.form_fields import how_to_ask
+from bot.prompting.prompters.prompters import prompter_of
 from bot.sessions.casting import Cast, Casting
 
 _log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming, Wake
 from bot.prompting.presets.preset import Preset
-from bot.prompting.slots import asks
+from bot.prompting.prompters.form_fields import asks
 from bot.routing.commands import parse
 
 

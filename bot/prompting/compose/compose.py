@@ -24,8 +24,8 @@ from bot.prompting.naming import speakers, tagging
 from bot.prompting.personas.persona import Filled, Story
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, prompter_of
-from bot.prompting.slots import asked, how_to_ask, read_slots
+from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
+from bot.prompting.prompters.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.prompting.slots import assign, fill, read_slots, slots_in
+from bot.prompting.prompters.form_fields import assign, fill, read_slots, slots_in
 
 texts = st.text("{}ab \n", max_size=20)
 

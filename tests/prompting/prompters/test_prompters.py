@@ -9,7 +9,12 @@ from inline_snapshot import snapshot
 
 from bot.errors import UserError
 from bot.prompting.presets.files import Preset
-from bot.prompting.prompters import LEGACY_MARKERS, AlpacaPrompter, ChatPrompter, prompter_of
+from bot.prompting.prompters.prompters import (
+    LEGACY_MARKERS,
+    AlpacaPrompter,
+    ChatPrompter,
+    prompter_of,
+)
 from tests.shared_data import golden
 
 PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {

@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompter_parts import (
+from bot.prompting.prompters.form_fields import assign, extra_slots, fill, slots_in
+from bot.prompting.prompters.parts import (
     LEGACY_MARKERS,
     History,
     ModelConfigs,
@@ -24,7 +25,6 @@ from bot.prompting.prompter_parts import (
     input_text,
     tools_text,
 )
-from bot.prompting.slots import assign, extra_slots, fill, slots_in
 
 __all__ = ["LEGACY_MARKERS", "AlpacaPrompter", "ChatPrompter", "ModelConfigs", "prompter_of"]
 
