@@ -6,8 +6,8 @@ from datetime import datetime
 
 from bot.chat.incoming import Incoming, Wake
 from bot.chat.session import Turn
-from bot.prompting.naming import speakers
 from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.labels import speakers
 from bot.routing.decide import Decision, decide, decide_among
 from bot.routing.scheduling import Candidate, Dice, react, schedule
 from bot.sessions.casting import Cast

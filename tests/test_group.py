@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bot.chat.incoming import Person
-from bot.prompting.echo import EchoRemover
-from bot.prompting.naming import speakers
+from bot.prompting.speakers.echo_filter import EchoRemover
+from bot.prompting.speakers.labels import speakers
 from bot.routing.scheduling import LONGEST_CHAIN
 from tests.backends.local_model import lend_model
 

@@ -7,7 +7,7 @@ from bot.chat.incoming import Incoming
 from bot.chat.session import Session
 from bot.errors import UserError
 from bot.ports import Choices
-from bot.prompting.people import MOST_ASKED_ABOUT, plain_persona
+from bot.prompting.speakers.personas import MOST_ASKED_ABOUT, plain_persona
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from bot.chat.session import Source
 from bot.prompting.lookalikes import without_hidden_words
-from bot.prompting.naming import speakers
+from bot.prompting.speakers.labels import speakers
 from bot.prompting.tokens import count_tokens
 
 _MOST_TOKENS = 4000  # read at once, where a preset sets no limit

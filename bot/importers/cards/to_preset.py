@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from bot.importers.cards.cards import Card
 from bot.importers.cards.json_limits import Json
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
-from bot.prompting.label import clean
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
+from bot.prompting.speakers.clean_name import clean
 
 _MAX_DESCRIPTION_CHARS = 200
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)

@@ -22,7 +22,6 @@ from bot.errors import CharacterError
 from bot.prompting.character.embedding import NANO_E5, Embedding, Vector
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.character.transcript import Line, Messages, Transcript
-from bot.prompting.label import clean
 from bot.prompting.personas.builtin_roles import load_hub, load_known, name_of
 from bot.prompting.personas.haruhi_rows import (
     CharacterData,
@@ -33,6 +32,7 @@ from bot.prompting.personas.haruhi_rows import (
 )
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import Count, Story, parse_persona, roleplay_system
+from bot.prompting.speakers.clean_name import clean
 from bot.prompting.tokens import count_tokens
 
 Model = Callable[[Messages], str]

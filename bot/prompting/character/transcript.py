@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
-from bot.prompting.echo import EchoRemover
-from bot.prompting.naming import Speakers, speakers
 from bot.prompting.personas.persona import Count
+from bot.prompting.speakers.echo_filter import EchoRemover
+from bot.prompting.speakers.labels import Speakers, speakers
 
 Messages = list[dict[str, str]]
 

@@ -23,8 +23,8 @@ from bot.prompting.compose.lore import (
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
 from bot.prompting.draft.draft import Draft, Part
 from bot.prompting.lorebook.entries import Lore, Lorebook, Position, Timed
-from bot.prompting.people import about
 from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.personas import about
 from bot.prompting.tokens import count_tokens
 
 _NO_LORE = Lore((), (), 0, Timed())

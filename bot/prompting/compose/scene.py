@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from bot.chat.incoming import Incoming
 from bot.chat.session import Session, Turn
 from bot.prompting.cards.macros import Macros
-from bot.prompting.label import clean
-from bot.prompting.naming import Speakers
-from bot.prompting.people import plain_persona
 from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.clean_name import clean
+from bot.prompting.speakers.labels import Speakers
+from bot.prompting.speakers.personas import plain_persona
 
 ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{group}}."
