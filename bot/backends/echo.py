@@ -10,7 +10,7 @@ from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
 from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, Counts
-from bot.prompting.tokens import counter
+from bot.prompting.text.token_counter import counter
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 

@@ -22,7 +22,7 @@ from bot.prompting.compose.fit_for_backend import estimated, fit_for
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import fit
 from bot.prompting.presets.preset import Preset
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 from bot.settings import ProviderSettings, Settings
 from bot.templates import get, names
 from bot.templates.rendering import OwnTemplate, Rendered, Renderer

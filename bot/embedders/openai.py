@@ -18,7 +18,7 @@ from bot.chat.story import PackedVector
 from bot.embedders.vectors import shortened, to_vectors
 from bot.errors import EmbeddingFailed
 from bot.ports import Embedder
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 from bot.settings import EmbeddingSettings, ProviderSettings
 
 _TEXTS_AT_ONCE = 10  # DashScope takes no more

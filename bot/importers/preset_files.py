@@ -12,9 +12,9 @@ from bot.importers.sillytavern import (
     preset_from_context,
     preset_from_instruct,
 )
-from bot.prompting.commented_json import JsonError, read_json
 from bot.prompting.presets.files import parse_preset, preset_from
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.jsonc import JsonError, read_json
 
 _JSON_BEGINNINGS = ("{", "//", "/*")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from bot.errors import PresetError, TemplateError
 from bot.importers.role_templates import role_templates
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.fields import Fields
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
+from bot.prompting.text.json_fields import Fields
 from bot.templates import JinjaTemplate
 
 Json = Mapping[str, object]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from bot.chat.session import Source
-from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.speakers.labels import speakers
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.confusables import without_hidden_words
+from bot.prompting.text.token_counter import count_tokens
 
 _MOST_TOKENS = 4000  # read at once, where a preset sets no limit
 _SHARE = (

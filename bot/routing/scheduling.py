@@ -14,7 +14,7 @@ from datetime import datetime
 from bot.chat.incoming import Incoming
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
-from bot.prompting.words import place_of
+from bot.prompting.text.words import place_of
 from bot.routing.decide import called_by_platform, wishes
 
 LONGEST_CHAIN = 3

@@ -17,7 +17,7 @@ from bot.prompting.personas.builtin_roles import name_of
 from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import Story, fill, parse_persona, system_prompt, with_names
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.adaptation import EVERYTHING, adapt
 from tests.shared_data import golden

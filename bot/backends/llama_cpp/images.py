@@ -13,7 +13,7 @@ from bot.backends.llama_cpp.engines.engine import IMAGE
 from bot.backends.model_files.gguf import read_header
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
-from bot.prompting.images import image_tokens
+from bot.prompting.text.image_tokens import image_tokens
 
 _BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
 _UNREADABLE_NOTICE = "This preset has an image that cannot be shown; an operator has to mend it."

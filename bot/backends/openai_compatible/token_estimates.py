@@ -8,7 +8,7 @@ late at once, and a cheaper one slowly. So it errs to the side of sending less t
 import math
 
 from bot.chat.prompt import Prompt
-from bot.prompting.tokens import Counter, counter
+from bot.prompting.text.token_counter import Counter, counter
 
 # By the beginning of a model's name, the first that fits; these are exact.
 _KNOWN = (

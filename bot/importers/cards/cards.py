@@ -13,7 +13,7 @@ from bot.errors import PresetError
 from bot.importers.cards import charx as cards_charx
 from bot.importers.cards import png as cards_png
 from bot.importers.cards.json_limits import MAX_FILE_BYTES, Json, dump, load
-from bot.prompting.fields import Fields
+from bot.prompting.text.json_fields import Fields
 
 __all__ = ["MAX_FILE_BYTES", "Card", "Container", "Spec", "read_card", "write_card"]
 

@@ -33,7 +33,7 @@ from bot.prompting.personas.haruhi_rows import (
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import Count, Story, parse_persona, roleplay_system
 from bot.prompting.speakers.clean_name import clean
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 Model = Callable[[Messages], str]
 AsyncModel = Callable[[Messages], Awaitable[str]]

@@ -25,7 +25,7 @@ from bot.prompting.draft.draft import Draft, Part
 from bot.prompting.lorebook.entries import Lore, Lorebook, Position, Timed
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.personas import about
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 _NO_LORE = Lore((), (), 0, Timed())
 

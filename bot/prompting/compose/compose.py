@@ -19,13 +19,13 @@ from bot.prompting.compose.instructions import instructions, persona_of_card
 from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, Part, units
 from bot.prompting.draft.rounds import rounds
-from bot.prompting.lookalikes import without_hidden_words
 from bot.prompting.personas.persona import Filled, Story
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
 from bot.prompting.prompters.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.speakers.labels import speakers, tagging
+from bot.prompting.text.confusables import without_hidden_words
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300

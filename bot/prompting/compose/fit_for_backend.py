@@ -5,7 +5,7 @@ from bot.ports import Backend, Counts
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import Fitted, costs, fit
 from bot.prompting.presets.preset import Preset
-from bot.prompting.tokens import count_tokens, counter
+from bot.prompting.text.token_counter import count_tokens, counter
 
 
 async def fit_for(preset: Preset, draft: Draft, backend: Backend) -> Fitted:

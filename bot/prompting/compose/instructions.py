@@ -13,7 +13,7 @@ from bot.prompting.personas.persona import (
     with_names,
 )
 from bot.prompting.presets.preset import Preset
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 
 def searches_of(preset: Preset, newest: str) -> Mapping[str, int]:

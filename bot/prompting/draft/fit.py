@@ -13,8 +13,8 @@ from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Dropped
 from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, Part, Unit, name_of
-from bot.prompting.images import image_tokens
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.image_tokens import image_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 # What a chat template wraps around a message, generously: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8

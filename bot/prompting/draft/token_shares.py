@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bot.chat.receipt import Receipt, Span
 from bot.prompting.draft.fit import costs
-from bot.prompting.tokens import count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 
 def prompt_tokens(receipt: Receipt) -> int:

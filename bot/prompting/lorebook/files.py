@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from bot.chat.prompt import Role
 from bot.errors import PresetError
-from bot.prompting.fields import Fields
 from bot.prompting.lorebook.entries import Entry, Logic, Lorebook, Position
 from bot.prompting.lorebook.keys import compiled, is_regex, weight
+from bot.prompting.text.json_fields import Fields
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import regex
 
 from bot.prompting.lorebook.entries import Entry, Logic, Lorebook
-from bot.prompting.words import place_of
+from bot.prompting.text.words import place_of
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000

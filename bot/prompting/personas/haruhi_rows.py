@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bot.errors import CharacterError
-from bot.prompting.lookalikes import without_hidden_words
+from bot.prompting.text.confusables import without_hidden_words
 
 Row: TypeAlias = Mapping[str, object]
 Floats: TypeAlias = Sequence[float]

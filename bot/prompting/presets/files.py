@@ -11,11 +11,11 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.session import Edition
 from bot.errors import PresetError
-from bot.prompting.commented_json import Document, JsonError, read_json
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.jsonc import Document, JsonError, read_json
 
 __all__ = [
     "Preset",

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from bot.prompting.lookalikes import invisible
+from bot.prompting.text.confusables import invisible
 
 MAX_NAME_CHARS = 64
 

@@ -21,7 +21,7 @@ from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, Strict
 from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.parameters import MOST_WORDS, Parameters
-from bot.prompting.tokens import ENCODINGS
+from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import get
 
 DEFAULT_MODEL = "default"

@@ -5,7 +5,7 @@ import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
-from bot.prompting.lookalikes import COLON, invisible, mixes_scripts, script, strikes
+from bot.prompting.text.confusables import COLON, invisible, mixes_scripts, script, strikes
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # of a name that are looked at; platforms give a tenth

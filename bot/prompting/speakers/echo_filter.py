@@ -4,8 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from bot.prompting.lookalikes import COLON, invisible
 from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, name_alone
+from bot.prompting.text.confusables import COLON, invisible
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # what models put around a name: **Nora:** or 「Nora」：

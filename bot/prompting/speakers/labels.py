@@ -6,9 +6,9 @@ from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.lookalikes import skeleton
 from bot.prompting.speakers.clean_name import clean, is_plain, marked
 from bot.prompting.speakers.tag_detection import ROLE_BONES, claims, claims_a_role, is_heading
+from bot.prompting.text.confusables import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from bot.prompting.lookalikes import COLON, skeleton
+from bot.prompting.text.confusables import COLON, skeleton
 
 MAX_TAG_CHARS = 80
 """Nobody takes what stands in front of a later colon for a name."""

@@ -6,7 +6,7 @@ import pytest
 
 from bot.backends.openai_compatible.token_estimates import PromptCounter
 from bot.chat.prompt import Message, Prompt
-from bot.prompting.tokens import counter
+from bot.prompting.text.token_counter import counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said

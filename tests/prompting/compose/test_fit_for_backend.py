@@ -12,7 +12,7 @@ from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.draft import Draft, units
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import Preset
-from bot.prompting.tokens import counter
+from bot.prompting.text.token_counter import counter
 from tests.fakes import FakeBackend
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]

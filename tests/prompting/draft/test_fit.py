@@ -12,7 +12,7 @@ from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, Part, Unit, units
 from bot.prompting.draft.fit import Fitted, fit
-from bot.prompting.tokens import counter
+from bot.prompting.text.token_counter import counter
 from bot.templates.rendering import OwnTemplate, Renderer
 
 FAMILIES = ["chatml", "qwen3", "llama-3", "gemma-3", "mistral", "alpaca", "phi-4", "llama-2"]

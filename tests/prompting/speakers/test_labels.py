@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.lookalikes import skeleton
 from bot.prompting.speakers.clean_name import clean
 from bot.prompting.speakers.labels import labels, speakers, tagging
+from bot.prompting.text.confusables import skeleton
 from tests.attacks import attacks, expanded
 
 NORA = {"nora": "Nora"}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Image
-from bot.prompting.images import image_tokens, size_of
+from bot.prompting.text.image_tokens import image_tokens, size_of
 
 
 def png(width: int, height: int) -> bytes:

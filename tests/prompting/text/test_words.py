@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.prompting.words import place_of
+from bot.prompting.text.words import place_of
 
 
 @pytest.mark.parametrize(

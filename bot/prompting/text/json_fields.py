@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from bot.errors import PresetError
-from bot.prompting.lookalikes import without_hidden_words
+from bot.prompting.text.confusables import without_hidden_words
 
 T = TypeVar("T")
 

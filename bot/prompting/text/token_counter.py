@@ -8,7 +8,7 @@ from types import MappingProxyType
 from toktok import batch_count
 
 from bot.chat.prompt import Prompt
-from bot.prompting.images import image_tokens
+from bot.prompting.text.image_tokens import image_tokens
 
 ENCODINGS: Mapping[str, str] = MappingProxyType(
     {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.commented_json import JsonError, read_json
+from bot.prompting.text.jsonc import JsonError, read_json
 
 values = st.recursive(
     st.none()
