@@ -9,9 +9,9 @@ from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
 from bot.prompting.draft.fit import Fitted
-from bot.prompting.output_filter import OutputFilter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoRemover
+from bot.replying.output_filter import OutputFilter
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
