@@ -37,8 +37,8 @@ from bot.plugs import (
 from bot.ports import Backend, Coordinator, Platform, Remembers
 from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
-from bot.routing.commands import COMMANDS
-from bot.sessions.casting import Casting
+from bot.routing.active_presets import Casting
+from bot.routing.command_specs import COMMANDS
 from bot.sessions.finding import FindStories
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings

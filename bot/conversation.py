@@ -19,13 +19,13 @@ from bot.chat.outgoing import Attachment, Limits, Outgoing
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Turn
 from bot.commands.handlers import CommandDesk
-from bot.ensemble import Ensemble
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.lease import LEASE_SECONDS, held
 from bot.ports import Clock, Conversations, Remembers
 from bot.replying.stream import final
+from bot.routing.active_presets import Casting
 from bot.routing.decide import Answer, Ignore, Overhear
-from bot.sessions.casting import Casting
+from bot.routing.speakers import Ensemble
 from bot.speaking import Speaking
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 

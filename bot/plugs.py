@@ -18,7 +18,7 @@ from bot.importers.character_files import Role
 from bot.ports import Backend, Clock, Platform, Warms
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
-from bot.routing.commands import COMMANDS
+from bot.routing.command_specs import COMMANDS
 from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
 from bot.settings import Settings

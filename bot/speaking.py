@@ -12,7 +12,6 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Session, Turn
 from bot.commands.personas import People
-from bot.ensemble import Ensemble
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
 from bot.prompting.compose.compose import compose
@@ -22,8 +21,9 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.replying.stream import LiveReply, final
 from bot.replying.writing import Written, receipt_of, write
+from bot.routing.active_presets import Cast, Casting
 from bot.routing.scheduling import LONGEST_CHAIN
-from bot.sessions.casting import Cast, Casting
+from bot.routing.speakers import Ensemble
 from bot.sessions.finding import FindStories
 from bot.sessions.summaries import Summarizer
 

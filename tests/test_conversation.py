@@ -24,8 +24,8 @@ from bot.ports import Remembers
 from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
-from bot.routing.commands import COMMANDS
-from bot.sessions.casting import Casting
+from bot.routing.active_presets import Casting
+from bot.routing.command_specs import COMMANDS
 from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.sessions.summaries import Summarizer
 from bot.speaking import Speaking

@@ -16,7 +16,7 @@ from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import how_to_ask
 from bot.prompting.prompters.prompters import prompter_of
-from bot.sessions.casting import Cast, Casting
+from bot.routing.active_presets import Cast, Casting
 
 _log = structlog.get_logger(__name__)
 _MAX_LISTED_CHARS = 100

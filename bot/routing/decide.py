@@ -7,7 +7,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import Incoming, Wake
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asks
-from bot.routing.commands import parse
+from bot.routing.command_specs import parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from bot.commands.handlers import CommandDesk, Reply
 from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.commands import COMMANDS, parse
-from bot.sessions.casting import Casting
+from bot.routing.active_presets import Casting
+from bot.routing.command_specs import COMMANDS, parse
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts

@@ -5,7 +5,7 @@ import pytest
 from bot.chat.command import Command
 from bot.chat.incoming import Wake
 from bot.prompting.presets.preset import Preset
-from bot.routing.commands import COMMANDS, parse
+from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.decide import Answer, Decision, Ignore, Overhear, decide
 from tests.samples import incoming
 

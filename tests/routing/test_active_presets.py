@@ -7,7 +7,7 @@ import pytest
 from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
-from bot.sessions.casting import Casting
+from bot.routing.active_presets import Casting
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 

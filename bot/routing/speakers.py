@@ -8,9 +8,9 @@ from bot.chat.incoming import Incoming, Wake
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import speakers
+from bot.routing.active_presets import Cast
 from bot.routing.decide import Decision, decide, decide_among
 from bot.routing.scheduling import Candidate, Dice, react, schedule
-from bot.sessions.casting import Cast
 
 
 @dataclass(frozen=True, slots=True)
