@@ -12,7 +12,6 @@ import structlog
 
 from bot.backends.exact_prompt import ExactPrompts
 from bot.chat.incoming import Incoming
-from bot.clock import SystemClock
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
 from bot.commands.personas import People
@@ -20,7 +19,6 @@ from bot.console.health import serving
 from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
-from bot.desk import Desk
 from bot.errors import StoreError
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
@@ -39,6 +37,9 @@ from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS
+from bot.runtime.clock import SystemClock
+from bot.runtime.keyed_worker import Desk
+from bot.runtime.tasks import cancelled
 from bot.sessions.finding import FindStories
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
@@ -55,7 +56,6 @@ from bot.storage.redis import connected
 from bot.storage.retention import forget_old
 from bot.storage.summaries import SqlSummaries
 from bot.storage.versions import SqlPresetVersions
-from bot.tasks import cancelled
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ import structlog
 
 from bot.errors import PlatformError, PlatformFatal
 from bot.ports import Clock, Intake, Platform
-from bot.tasks import cancelled
+from bot.runtime.tasks import cancelled
 
 _log = structlog.get_logger(__name__)
 _LONGEST_PAUSE_SECONDS = 30.0

@@ -11,7 +11,6 @@ import structlog
 
 from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend, parameter_problems
-from bot.clock import SystemClock
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import Role
@@ -19,11 +18,12 @@ from bot.ports import Backend, Clock, Platform, Warms
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS
+from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import cancelled
 from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
 from bot.settings import Settings
 from bot.storage.database import Database
-from bot.tasks import cancelled
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

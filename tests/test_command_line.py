@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bot.__main__ import app
-from bot.clock import SystemClock
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import edition, load_presets
+from bot.runtime.clock import SystemClock
 from bot.storage.database import opened
 from bot.storage.tables import NEWEST
 from bot.storage.versions import SqlPresetVersions

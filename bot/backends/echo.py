@@ -7,10 +7,10 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
-from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, Counts
 from bot.prompting.text.token_counter import counter
+from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 

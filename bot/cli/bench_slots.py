@@ -19,9 +19,9 @@ from statistics import median
 
 from bot.backends.registry import make_backend
 from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Usage, Waiting
-from bot.children import supervised
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
+from bot.runtime.subprocesses import supervised
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 

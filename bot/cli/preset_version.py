@@ -1,8 +1,8 @@
 """Say which version of a preset the service last started with."""
 
-from bot.clock import SystemClock
 from bot.prompting.presets.files import edition
 from bot.prompting.presets.preset import Preset
+from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.database import exists, opened
 from bot.storage.versions import SqlPresetVersions

@@ -9,9 +9,9 @@ import typer
 from bot.backends.exact_prompt import ExactPrompts
 from bot.backends.registry import make_backend
 from bot.chat.receipt import Receipt
-from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
 from bot.replying.writing import write
+from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.database import exists, opened
 from bot.storage.receipts import SqlReceipts

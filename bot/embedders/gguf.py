@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from bot.backends.llama_cpp import cpu as processor
 from bot.backends.model_files.gguf import read_pooling
-from bot.backends.private_server import private_server
 from bot.chat.story import PackedVector
-from bot.children import Child, ChildFailed
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
 from bot.embedders.vectors import MOST_TOKENS, fingerprint
 from bot.errors import EmbeddingFailed, SettingsError
 from bot.ports import Embedder
+from bot.runtime.subprocesses import Child, ChildFailed
+from bot.runtime.unix_server import private_server
 from bot.settings import EmbeddingSettings, ProviderSettings
 
 _RESTART_SECONDS = 30.0

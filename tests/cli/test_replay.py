@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from bot.__main__ import app
 from bot.chat.receipt import Receipt
 from bot.cli.replay import difference
-from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
+from bot.runtime.clock import SystemClock
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import opened
 from bot.storage.inbox import SqlInbox

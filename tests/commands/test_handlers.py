@@ -8,7 +8,6 @@ from inline_snapshot import snapshot
 
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming
-from bot.clock import SystemClock
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk, Reply
 from bot.commands.personas import People
@@ -16,6 +15,7 @@ from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS, parse
+from bot.runtime.clock import SystemClock
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bot.clock import SystemClock
 from bot.commands.personas import People
 from bot.errors import UserError
+from bot.runtime.clock import SystemClock
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 from tests.samples import ALICE, BOB, incoming

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from bot.clock import SystemClock
 from bot.ports import Coordinator, Stories
+from bot.runtime.clock import SystemClock
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database, opened

@@ -7,7 +7,7 @@ from sqlalchemy import func, select, update
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.chat.receipt import Dropped, Receipt, Span, Timings
 from bot.chat.session import Claim, Heard
-from bot.clock import SystemClock
+from bot.runtime.clock import SystemClock
 from bot.storage.receipts import SqlReceipts
 from bot.storage.retention import forget_old
 from bot.storage.tables import receipt

@@ -6,9 +6,9 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
-from bot.clock import SystemClock
 from bot.errors import StoreError
 from bot.intake.intake import WakingIntake
+from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from tests.samples import incoming

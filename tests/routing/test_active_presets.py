@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from bot.clock import SystemClock
 from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
+from bot.runtime.clock import SystemClock
 from bot.storage.choices import SqlChoices
 from bot.storage.database import Database
 

@@ -8,10 +8,10 @@ from sqlalchemy import delete, select, update
 from typing_extensions import override
 
 from bot.chat.session import Turn
-from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
 from bot.ports import Remembers
 from bot.prompting.presets.preset import Preset
+from bot.runtime.clock import SystemClock
 from bot.sessions.summaries import Summarizer
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, event
 
 from bot.chat.outgoing import Outgoing
 from bot.chat.session import Claim
-from bot.clock import SystemClock
+from bot.runtime.clock import SystemClock
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox

@@ -22,9 +22,9 @@ from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.timeouts import Clocks
 from bot.backends.chat_completions.wire import Reading
 from bot.chat.prompt import Delta, Finish, FinishReason, Thought
-from bot.clock import SystemClock
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Clock
+from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 
 _PROMPT_DELTAS = 4  # these come as soon as they can; a short answer has no more

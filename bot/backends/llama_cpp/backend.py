@@ -17,9 +17,9 @@ from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.slot_files import folder, forget_saved
 from bot.backends.model_files import store as models
 from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
-from bot.children import ChildFailed
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
+from bot.runtime.subprocesses import ChildFailed
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Rendered, Renderer
 

@@ -23,8 +23,8 @@ from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Delta, Finish, Prompt, Thought
-from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
+from bot.runtime.clock import SystemClock
 from bot.templates.rendering import OwnTemplate, Rendered
 
 

@@ -20,8 +20,8 @@ from bot.platforms.discord.hearing import Hearing
 from bot.platforms.discord.requests import UNKNOWN_BOT, asking, translate
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Clock, Intake, Platform
+from bot.runtime.tasks import cancelled
 from bot.settings import DiscordSettings
-from bot.tasks import cancelled
 
 _log = structlog.get_logger(__name__)
 

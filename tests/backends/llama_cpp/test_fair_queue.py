@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from bot.backends.llama_cpp.fair_queue import FairQueue, Ticket
 from bot.chat.prompt import Waiting
-from bot.clock import SystemClock
 from bot.errors import BackendUnavailable
+from bot.runtime.clock import SystemClock
 
 
 class Watch(SystemClock):

@@ -17,7 +17,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.engines.engine import Question
 from bot.backends.llama_cpp.kv_slots import Places, common_beginning
 from bot.backends.llama_cpp.slot_files import Saved, SavedPlaces, Whose, fingerprint, forget_saved
-from bot.clock import SystemClock
+from bot.runtime.clock import SystemClock
 from tests.backends.fake_engine import FakeEngine
 
 SYSTEM = list(range(1000, 1500))

@@ -27,9 +27,9 @@ from bot.backends.llama_cpp.engines.engine import (
 )
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.backends.llama_cpp.engines.server_requests import to_wire
-from bot.backends.private_server import private_server
 from bot.chat.prompt import Delta, Finish, Thought
-from bot.children import Child, ChildFailed
+from bot.runtime.subprocesses import Child, ChildFailed
+from bot.runtime.unix_server import private_server
 from bot.settings import ProviderSettings
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.

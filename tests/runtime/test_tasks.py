@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-import bot.tasks
-from bot.tasks import cancelled
+import bot.runtime.tasks
+from bot.runtime.tasks import cancelled
 
 
 async def _deaf(times: int) -> None:
@@ -21,7 +21,7 @@ async def _deaf(times: int) -> None:
 async def test_a_cancellation_that_is_overlooked_is_said_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bot.tasks, "_INSIST_SECONDS", 0.01)
+    monkeypatch.setattr(bot.runtime.tasks, "_INSIST_SECONDS", 0.01)
     deaf, hearing = asyncio.create_task(_deaf(2)), asyncio.create_task(_deaf(0))
     await asyncio.sleep(0)
     async with asyncio.timeout(10):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.children import ChildFailed, supervised
+from bot.runtime.subprocesses import ChildFailed, supervised
 from tests.waiting import until
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -22,7 +22,7 @@ DEAF = [
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from bot.children import supervised
+from bot.runtime.subprocesses import supervised
 
 async def ready():
     return True

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from bot.desk import Desk
 from bot.errors import StoreError
+from bot.runtime.keyed_worker import Desk
 from tests.fakes import FakeClock, FakeCoordinator, settle
 from tests.waiting import until
 

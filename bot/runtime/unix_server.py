@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 
-from bot.children import Child, private_folder, supervised
+from bot.runtime.subprocesses import Child, private_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"

@@ -12,7 +12,7 @@ import structlog
 
 from bot.errors import CoordinatorDown, StoreError
 from bot.ports import Clock, Coordinator
-from bot.tasks import cancelled
+from bot.runtime.tasks import cancelled
 from bot.telemetry.metrics import WORKING
 
 _log = structlog.get_logger(__name__)
