@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from bot.app import running
 from bot.backends.model_files.store import find
 from bot.cli.bench_slots import compare_places
 from bot.cli.bench_templates import compare, table
@@ -25,7 +24,6 @@ from bot.importers.cards.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
-from bot.plugs import misunderstood, presets_folder
 from bot.prompting.presets.files import (
     export_preset,
     find_preset,
@@ -34,6 +32,8 @@ from bot.prompting.presets.files import (
     with_lorebook,
 )
 from bot.prompting.presets.preset import Preset
+from bot.service.service import running
+from bot.service.wiring import misunderstood, presets_folder
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
 from bot.storage.database import opened, revision_of

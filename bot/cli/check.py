@@ -8,11 +8,11 @@ from bot.cli.bench_model import measure
 from bot.embedders.registry import make_embedder
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
-from bot.plugs import make_backends, make_platforms, presets_folder, stories_of
 from bot.ports import Backend, Platform
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
+from bot.service.wiring import make_backends, make_platforms, presets_folder, stories_of
 from bot.settings import Settings, unknown_variables
 from bot.storage.data_dir import made
 from bot.storage.database import opened

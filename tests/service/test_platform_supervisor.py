@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformFatal
-from bot.listening import Listening
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
+from bot.service.platform_supervisor import Listening
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
 from tests.waiting import passes, until

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bot.errors import SettingsError
-from bot.plugs import provide_model
 from bot.prompting.presets.preset import Preset
+from bot.service.wiring import provide_model
 from bot.settings import ProviderSettings, Settings
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}

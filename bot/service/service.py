@@ -22,16 +22,6 @@ from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
-from bot.listening import Listening
-from bot.plugs import (
-    learning,
-    make_backends,
-    make_platforms,
-    plug,
-    presets_folder,
-    provide_model,
-    warm,
-)
 from bot.ports import Backend, Coordinator, Platform, Remembers
 from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
@@ -40,6 +30,16 @@ from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker import Desk
 from bot.runtime.tasks import cancelled
+from bot.service.platform_supervisor import Listening
+from bot.service.wiring import (
+    learning,
+    make_backends,
+    make_platforms,
+    plug,
+    presets_folder,
+    provide_model,
+    warm,
+)
 from bot.sessions.finding import FindStories
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
