@@ -14,9 +14,9 @@ from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.service.wiring import make_backends, make_platforms, presets_folder, stories_of
 from bot.settings import Settings, unknown_variables
+from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import made
 from bot.storage.database import opened
-from bot.storage.redis import connected
 from bot.templates.rendering import OwnTemplate, Renderer
 
 Tell = Callable[[str], None]

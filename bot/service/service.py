@@ -46,13 +46,13 @@ from bot.settings import Settings
 from bot.speaking import Speaking
 from bot.storage.choices import SqlChoices
 from bot.storage.conversations import SqlConversations
+from bot.storage.coordination.embedded_valkey import embedded_valkey
+from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import locked
 from bot.storage.database import Database, opened
-from bot.storage.embedded_valkey import embedded_valkey
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
-from bot.storage.redis import connected
 from bot.storage.retention import forget_old
 from bot.storage.summaries import SqlSummaries
 from bot.storage.versions import SqlPresetVersions

@@ -7,7 +7,7 @@ import pytest
 
 from bot.errors import CoordinatorDown
 from bot.ports import Coordinator
-from bot.storage.redis import connected
+from bot.storage.coordination.redis import connected
 
 
 async def claim(coordinator: Coordinator, owner: str = "me", wait: float = 0) -> list[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.storage.embedded_valkey import embedded_valkey
-from bot.storage.redis import connected
+from bot.storage.coordination.embedded_valkey import embedded_valkey
+from bot.storage.coordination.redis import connected
 
 
 @pytest.mark.service
