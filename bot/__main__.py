@@ -36,8 +36,8 @@ from bot.service.service import running
 from bot.service.wiring import misunderstood, presets_folder
 from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import made
-from bot.storage.database import opened, revision_of
-from bot.storage.tables import NEWEST
+from bot.storage.sql.database import opened, revision_of
+from bot.storage.sql.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
 
 _NEW_OBJECTS_TO_LOOK_FOR_GARBAGE = 10_000  # Python's own 700 is for small programs

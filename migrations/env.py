@@ -1,9 +1,9 @@
-"""How Alembic finds our tables; `bot.storage.database` hands it an open connection."""
+"""How Alembic finds our tables; `bot.storage.sql.database` hands it an open connection."""
 
 from alembic import context
 
 from bot.storage.pgvector import TABLE
-from bot.storage.tables import metadata
+from bot.storage.sql.tables import metadata
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:

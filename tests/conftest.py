@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from bot.storage.database import Database, opened
+from bot.storage.sql.database import Database, opened
 
 # How hard the property tests try: a little at every run, a lot behind `make soak`.
 settings.register_profile("quick", max_examples=200, deadline=None)

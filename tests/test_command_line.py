@@ -12,9 +12,9 @@ from bot.__main__ import app
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import edition, load_presets
 from bot.runtime.clock import SystemClock
-from bot.storage.database import opened
-from bot.storage.tables import NEWEST
-from bot.storage.versions import SqlPresetVersions
+from bot.storage.sql.database import opened
+from bot.storage.sql.tables import NEWEST
+from bot.storage.sql.versions import SqlPresetVersions
 from tests.backends import tiny_gguf, toy_projector
 
 MODELFILE = """FROM ./phi.gguf

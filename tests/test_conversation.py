@@ -29,14 +29,14 @@ from bot.routing.command_specs import COMMANDS
 from bot.sessions.finding import FindStories, FoundStories, no_stories
 from bot.sessions.summaries import Summarizer
 from bot.speaking import Speaking
-from bot.storage.choices import SqlChoices
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
-from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import conversation, inbox, turn
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import conversation, inbox, turn
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until

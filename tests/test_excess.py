@@ -10,7 +10,7 @@ import pytest
 
 from bot.errors import PresetError
 from bot.prompting.presets.files import parse_preset
-from bot.storage.database import Database
+from bot.storage.sql.database import Database
 from tests.attacks import expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, incoming

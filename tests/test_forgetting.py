@@ -9,7 +9,7 @@ import pytest
 
 from bot.chat.incoming import Incoming
 from bot.errors import Refused
-from bot.storage.database import Database
+from bot.storage.sql.database import Database
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, incoming

@@ -16,7 +16,7 @@ from bot.service.wiring import make_backends, make_platforms, presets_folder, st
 from bot.settings import Settings, unknown_variables
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import made
-from bot.storage.database import opened
+from bot.storage.sql.database import opened
 from bot.templates.rendering import OwnTemplate, Renderer
 
 Tell = Callable[[str], None]

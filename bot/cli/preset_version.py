@@ -4,8 +4,8 @@ from bot.prompting.presets.files import edition
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
-from bot.storage.database import exists, opened
-from bot.storage.versions import SqlPresetVersions
+from bot.storage.sql.database import exists, opened
+from bot.storage.sql.versions import SqlPresetVersions
 
 _NEW = "no version yet: the service has not started with it"
 

@@ -13,8 +13,8 @@ from bot.errors import SettingsError, UserError
 from bot.replying.writing import write
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
-from bot.storage.database import exists, opened
-from bot.storage.receipts import SqlReceipts
+from bot.storage.sql.database import exists, opened
+from bot.storage.sql.receipts import SqlReceipts
 from bot.templates.rendering import Renderer
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")

@@ -44,18 +44,18 @@ from bot.sessions.finding import FindStories
 from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
 from bot.speaking import Speaking
-from bot.storage.choices import SqlChoices
-from bot.storage.conversations import SqlConversations
 from bot.storage.coordination.embedded_valkey import embedded_valkey
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import locked
-from bot.storage.database import Database, opened
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
-from bot.storage.retention import forget_old
-from bot.storage.summaries import SqlSummaries
-from bot.storage.versions import SqlPresetVersions
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, opened
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.retention import forget_old
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.versions import SqlPresetVersions
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ from bot.runtime.tasks import cancelled
 from bot.sessions.finding import FindStories, StoryFinder, no_stories
 from bot.sessions.learning import learn
 from bot.settings import Settings
-from bot.storage.database import Database
+from bot.storage.sql.database import Database
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ async def learning(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    stories = await plug("bot.storage.stories", "stories_in")(database)
+    stories = await plug("bot.storage.sql.stories", "stories_in")(database)
     task = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
     try:
         yield StoryFinder(embedder, stories, libraries).find

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bot.chat.story import Found, PackedVector
 from bot.errors import StoreError
-from bot.storage.database import Database
+from bot.storage.sql.database import Database
 from bot.storage.vectors import Index
 
 TABLE = "story_pgvector"

@@ -15,9 +15,9 @@ from bot.chat.receipt import Receipt
 from bot.cli.replay import difference
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import opened
-from bot.storage.inbox import SqlInbox
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import opened
+from bot.storage.sql.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
 from tests.samples import incoming
 

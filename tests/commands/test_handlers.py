@@ -16,9 +16,9 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS, parse
 from bot.runtime.clock import SystemClock
-from bot.storage.choices import SqlChoices
-from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.database import Database
+from bot.storage.sql.receipts import SqlReceipts
 from tests.samples import incoming, mask, write_out
 
 PRESETS: dict[str, Preset] = {

@@ -7,8 +7,8 @@ import pytest
 from bot.commands.personas import People
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.choices import SqlChoices
-from bot.storage.database import Database
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.database import Database
 from tests.samples import ALICE, BOB, incoming
 
 HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5"))

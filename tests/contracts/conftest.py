@@ -15,15 +15,15 @@ import pytest
 
 from bot.ports import Coordinator, Stories
 from bot.runtime.clock import SystemClock
-from bot.storage.choices import SqlChoices
-from bot.storage.conversations import SqlConversations
 from bot.storage.coordination.embedded_valkey import embedded_valkey
 from bot.storage.coordination.redis import connected
-from bot.storage.database import Database, opened
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.stories import stories_in
-from bot.storage.versions import SqlPresetVersions
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, opened
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.stories import stories_in
+from bot.storage.sql.versions import SqlPresetVersions
 from tests.fakes import FakeCoordinator
 
 

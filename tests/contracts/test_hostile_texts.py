@@ -17,7 +17,7 @@ from bot.errors import PresetError
 from bot.intake.intake import WakingIntake
 from bot.ports import Coordinator
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
-from bot.storage.tables import choice, metadata, turn
+from bot.storage.sql.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import Store
 from tests.samples import incoming

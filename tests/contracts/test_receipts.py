@@ -8,9 +8,9 @@ from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Dropped, Receipt, Span, Timings
 from bot.chat.session import Claim, Heard
 from bot.runtime.clock import SystemClock
-from bot.storage.receipts import SqlReceipts
-from bot.storage.retention import forget_old
-from bot.storage.tables import receipt
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.retention import forget_old
+from bot.storage.sql.tables import receipt
 from tests.contracts.conftest import Store
 from tests.samples import incoming
 

@@ -6,8 +6,8 @@ from sqlalchemy import func, select, update
 from bot.chat.outgoing import Outgoing
 from bot.chat.session import Claim, Heard
 from bot.runtime.clock import SystemClock
-from bot.storage.retention import forget_old
-from bot.storage.tables import inbox, outbox
+from bot.storage.sql.retention import forget_old
+from bot.storage.sql.tables import inbox, outbox
 from tests.contracts.conftest import Store
 from tests.samples import incoming
 

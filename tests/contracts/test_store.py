@@ -12,15 +12,15 @@ from sqlalchemy import Connection, func, select, update
 from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
 from bot.chat.session import Claim, Heard, Turn
 from bot.errors import Fenced, Refused
-from bot.storage.migrating import alembic_config
-from bot.storage.tables import NEWEST, inbox, outbox, turn
+from bot.storage.sql.migrating import alembic_config
+from bot.storage.sql.tables import NEWEST, inbox, outbox, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
 LEASE = 60.0
 OPENING = """
 import asyncio, sys
-from bot.storage.database import opened
+from bot.storage.sql.database import opened
 async def main():
     async with opened(sys.argv[1]):
         pass

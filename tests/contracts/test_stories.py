@@ -11,7 +11,7 @@ from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
 from bot.storage.numpy_index import NumpyIndex
 from bot.storage.pgvector import TABLE, PgvectorIndex
-from bot.storage.stories import SqlStories, stories_in
+from bot.storage.sql.stories import SqlStories, stories_in
 from tests.contracts.conftest import Store
 
 A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001f3ad"

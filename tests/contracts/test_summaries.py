@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select, update
 
 from bot.chat.session import Summary, Turn, fingerprint
-from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import summary, turn
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import summary, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 

@@ -19,11 +19,11 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.tables import outbox
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import outbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import incoming
 from tests.waiting import passes, until

@@ -28,9 +28,9 @@ from bot.delivery.sender import Sender
 from bot.intake.intake import WakingIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.storage.conversations import SqlConversations
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
 
 Passed = Callable[[], None]
 Method = Callable[..., Awaitable[Any]]

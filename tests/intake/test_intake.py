@@ -9,8 +9,8 @@ from bot.chat.incoming import Incoming
 from bot.errors import StoreError
 from bot.intake.intake import WakingIntake
 from bot.runtime.clock import SystemClock
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
 from tests.samples import incoming
 
 

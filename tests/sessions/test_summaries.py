@@ -13,11 +13,11 @@ from bot.ports import Remembers
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.sessions.summaries import Summarizer
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import summary, turn
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import summary, turn
 from tests.fakes import FakeBackend, Step
 from tests.samples import ALICE, incoming
 from tests.waiting import until

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Engine, event
 from bot.chat.outgoing import Outgoing
 from bot.chat.session import Claim
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
 from tests.samples import incoming
 
 LANE = "telegram:5"

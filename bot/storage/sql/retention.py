@@ -4,8 +4,8 @@ from sqlalchemy import Select, Table, delete, exists, select
 
 from bot.chat.outgoing import Sending
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.tables import inbox, outbox, receipt
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import inbox, outbox, receipt
 
 _DAY = 86_400.0
 # As long as a platform may deliver a message again; a row is what a repetition is recognised by.

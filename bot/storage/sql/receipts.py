@@ -11,8 +11,8 @@ from typing_extensions import override
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard
 from bot.ports import Receipts
-from bot.storage.database import Database
-from bot.storage.tables import receipt
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import receipt
 
 _FAST = 1  # half the time for a tenth more room
 _encode = msgspec.msgpack.Encoder().encode

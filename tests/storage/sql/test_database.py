@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, func, insert, select, text
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.database import Database, opened
-from bot.storage.tables import cursor
+from bot.storage.sql.database import Database, opened
+from bot.storage.sql.tables import cursor
 
 A_MOMENT = 10.0
 

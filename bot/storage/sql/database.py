@@ -19,8 +19,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancelled
-from bot.storage.connections import Connections, SqliteThreads, Unit
-from bot.storage.tables import NEWEST
+from bot.storage.sql.connections import Connections, SqliteThreads, Unit
+from bot.storage.sql.tables import NEWEST
 
 T = TypeVar("T")
 _Queued = tuple[Unit[Any], asyncio.Future[Any]]
@@ -73,7 +73,7 @@ class Database:
     async def migrate(self) -> None:
         """Bring the tables to the newest form; does nothing when they have it."""
         if await self.read(_revision) != NEWEST:
-            await self._commit(import_module("bot.storage.migrating").upgrade)
+            await self._commit(import_module("bot.storage.sql.migrating").upgrade)
 
     async def write_queued(self) -> None:
         """Be the one writer of an SQLite file; runs until cancelled."""
@@ -147,7 +147,7 @@ async def _connected(url: str) -> AsyncIterator[Database]:
     if parsed.get_backend_name() == "sqlite":
         connections = SqliteThreads(parsed.set(drivername="sqlite"))
     elif parsed.drivername == "postgresql+asyncpg":
-        connections = import_module("bot.storage.postgres").PostgresPool(parsed)
+        connections = import_module("bot.storage.sql.postgres").PostgresPool(parsed)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "

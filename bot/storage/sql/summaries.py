@@ -10,10 +10,10 @@ from typing_extensions import override
 from bot.chat.session import Source, Sources, Summary
 from bot.chat.storable import storable
 from bot.ports import Summaries
-from bot.storage.database import Database
-from bot.storage.tables import conversation, summary, turn
-from bot.storage.turns import COLUMNS, to_turn
-from bot.storage.upserts import upsert
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import conversation, summary, turn
+from bot.storage.sql.turns import COLUMNS, to_turn
+from bot.storage.sql.upserts import upsert
 
 # Statements are made once: making one costs more than running it.
 _SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))

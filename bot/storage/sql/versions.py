@@ -8,9 +8,9 @@ from typing_extensions import override
 
 from bot.chat.session import Edition
 from bot.ports import Clock, PresetVersions
-from bot.storage.database import Database
-from bot.storage.tables import preset_version
-from bot.storage.upserts import upsert
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import preset_version
+from bot.storage.sql.upserts import upsert
 
 _NEWEST = (
     select(preset_version.c.version, preset_version.c.sha256, preset_version.c.content)

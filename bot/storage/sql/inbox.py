@@ -8,9 +8,9 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
-from bot.storage.database import Database
-from bot.storage.tables import conversation, cursor, inbox, unanswered
-from bot.storage.upserts import upsert
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import conversation, cursor, inbox, unanswered
+from bot.storage.sql.upserts import upsert
 
 _decode = msgspec.json.Decoder(Incoming).decode
 _encode = msgspec.json.Encoder().encode

@@ -7,9 +7,9 @@ from typing_extensions import override
 
 from bot.chat.session import Choice
 from bot.ports import Choices, Clock
-from bot.storage.database import Database
-from bot.storage.tables import choice
-from bot.storage.upserts import upsert
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import choice
+from bot.storage.sql.upserts import upsert
 
 _SET = upsert(
     choice,

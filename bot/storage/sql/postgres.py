@@ -9,7 +9,7 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 from typing_extensions import override
 
-from bot.storage.connections import Connections, Unit
+from bot.storage.sql.connections import Connections, Unit
 
 T = TypeVar("T")
 

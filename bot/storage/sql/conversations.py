@@ -11,11 +11,11 @@ from bot.chat.session import Claim, Heard, Session, Turn
 from bot.chat.storable import storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
-from bot.storage import inbox as inbox_rows
-from bot.storage import receipts as receipt_rows
-from bot.storage import turns as turn_rows
-from bot.storage.database import Database
-from bot.storage.tables import (
+from bot.storage.sql import inbox as inbox_rows
+from bot.storage.sql import receipts as receipt_rows
+from bot.storage.sql import turns as turn_rows
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import (
     choice,
     conversation,
     inbox,
@@ -25,7 +25,7 @@ from bot.storage.tables import (
     turn,
     unanswered,
 )
-from bot.storage.upserts import Insert, upsert
+from bot.storage.sql.upserts import Insert, upsert
 
 # Statements are made once: making one costs more than running it.
 

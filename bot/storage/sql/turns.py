@@ -7,7 +7,7 @@ from typing import Any
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
 from bot.chat.storable import storable
-from bot.storage.tables import turn
+from bot.storage.sql.tables import turn
 
 COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),

@@ -9,8 +9,8 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Op, OutboxRow, Sending
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
-from bot.storage.database import Database
-from bot.storage.tables import outbox, unsent
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import outbox, unsent
 
 _IDS_REMEMBERED = 1000  # of a chat: more messages of ours than a probe ever looks back over
 
