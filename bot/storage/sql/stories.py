@@ -10,12 +10,12 @@ from typing_extensions import override
 from bot.chat.storable import storable
 from bot.chat.story import Found, PackedVector, StoryVector
 from bot.ports import Stories
-from bot.storage.numpy_index import NumpyIndex
-from bot.storage.pgvector import PgvectorIndex
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
 from bot.storage.sql.upserts import upsert
-from bot.storage.vectors import Index
+from bot.storage.vectors.index import Index
+from bot.storage.vectors.numpy_index import NumpyIndex
+from bot.storage.vectors.pgvector import PgvectorIndex
 
 _this_story = (story.c.character == bindparam("of")) & (story.c.sha256 == bindparam("key"))
 _KNOWN = select(story.c.sha256, story.c.place, story.c.model).where(

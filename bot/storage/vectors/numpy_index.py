@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.story import Found, PackedVector
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
-from bot.storage.vectors import Index
+from bot.storage.vectors.index import Index
 
 _MOST_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.story import Found, PackedVector
 from bot.errors import StoreError
 from bot.storage.sql.database import Database
-from bot.storage.vectors import Index
+from bot.storage.vectors.index import Index
 
 TABLE = "story_pgvector"
 _AT_ONCE = 500
