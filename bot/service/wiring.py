@@ -20,10 +20,10 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancelled
-from bot.sessions.finding import FindStories, StoryFinder, no_stories
-from bot.sessions.learning import learn
 from bot.settings import Settings
 from bot.storage.sql.database import Database
+from bot.stories.index import learn
+from bot.stories.retrieve import FindStories, StoryFinder, no_stories
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

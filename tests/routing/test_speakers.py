@@ -8,9 +8,9 @@ from bot.chat.incoming import Wake
 from bot.errors import BackendUnavailable
 from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
-from bot.sessions.finding import FoundStories
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
+from bot.stories.retrieve import FoundStories
 from tests.fakes import FakeBackend, Step
 from tests.samples import BOB, incoming
 from tests.test_conversation import CHAT, Stage

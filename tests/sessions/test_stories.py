@@ -11,10 +11,10 @@ from bot.chat.story import PackedVector
 from bot.errors import EmbeddingFailed
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancelled
-from bot.sessions.finding import StoryFinder, no_stories
-from bot.sessions.learning import learn
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import stories_in
+from bot.stories.index import learn
+from bot.stories.retrieve import StoryFinder, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
 
 LAMP, STORM, GULL = "Nora trims the lamp.", "A storm took the roof.", "The gull stole a herring."
