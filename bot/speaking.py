@@ -24,8 +24,8 @@ from bot.replying.writing import Written, receipt_of, write
 from bot.routing.active_presets import Cast, Casting
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.routing.speakers import Ensemble
-from bot.sessions.summaries import Summarizer
 from bot.stories.retrieve import FindStories
+from bot.summaries.summarizer import Summarizer
 
 _log = structlog.get_logger(__name__)
 _MOST_TURNS = 400  # read for one prompt

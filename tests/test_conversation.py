@@ -26,7 +26,6 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS
-from bot.sessions.summaries import Summarizer
 from bot.speaking import Speaking
 from bot.storage.sql.choices import SqlChoices
 from bot.storage.sql.conversations import SqlConversations
@@ -37,6 +36,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import conversation, inbox, turn
 from bot.stories.retrieve import FindStories, FoundStories, no_stories
+from bot.summaries.summarizer import Summarizer
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until

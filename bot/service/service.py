@@ -40,7 +40,6 @@ from bot.service.wiring import (
     provide_model,
     warm,
 )
-from bot.sessions.summaries import Summarizer
 from bot.settings import Settings
 from bot.speaking import Speaking
 from bot.storage.coordination.embedded_valkey import embedded_valkey
@@ -56,6 +55,7 @@ from bot.storage.sql.retention import forget_old
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.versions import SqlPresetVersions
 from bot.stories.retrieve import FindStories
+from bot.summaries.summarizer import Summarizer
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from bot.errors import BackendError, StoreError
 from bot.ports import Backend, Remembers, Summaries
 from bot.prompting.draft.draft import Part
 from bot.prompting.presets.preset import Preset
-from bot.prompting.summing import instruction, transcript, worth_reading
+from bot.summaries.prompt import instruction, transcript, worth_reading
 from bot.telemetry.metrics import count_tokens
 
 _log = structlog.get_logger(__name__)

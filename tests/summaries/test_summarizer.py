@@ -12,12 +12,12 @@ from bot.errors import BackendUnavailable
 from bot.ports import Remembers
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
-from bot.sessions.summaries import Summarizer
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
+from bot.summaries.summarizer import Summarizer
 from tests.fakes import FakeBackend, Step
 from tests.samples import ALICE, incoming
 from tests.waiting import until
