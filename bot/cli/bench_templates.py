@@ -16,9 +16,9 @@ from jinja2 import Template
 from jinja2.ext import LoopControlExtension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from bot.templates.jinja import JinjaTemplate, Message
+from bot.templates.jinja.jinja import JinjaTemplate, Message
+from bot.templates.jinja.sandbox import raise_exception, to_json
 from bot.templates.registry import get
-from bot.templates.sandbox import raise_exception, to_json
 
 TEMPLATES = ("chatml", "qwen1.5", "qwen2.5", "qwen3", "llama-3", "llama-3.1", "gemma-3", "zephyr")
 ROUNDS = 9

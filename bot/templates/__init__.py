@@ -11,7 +11,7 @@ worker              templates that people wrote, rendered in a process that may 
 """
 
 from bot.templates import lmdeploy_models, shipped
-from bot.templates.jinja import JinjaTemplate
+from bot.templates.jinja.jinja import JinjaTemplate
 from bot.templates.lmdeploy import BaseTemplate, RoleTemplate
 from bot.templates.registry import get, names, register
 from bot.templates.strings import StringTemplate

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.errors import TemplateError
-from bot.templates.jinja import JinjaTemplate, Message
+from bot.templates.jinja.jinja import JinjaTemplate, Message
 from bot.templates.markers import Template
 from bot.templates.pieces import render_any
 

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from jinja2 import nodes
 
-from bot.templates.jinja import JinjaTemplate
+from bot.templates.jinja.jinja import JinjaTemplate
+from bot.templates.jinja.sandbox import ENVIRONMENT
 from bot.templates.lmdeploy import WORDS, BaseTemplate
-from bot.templates.sandbox import ENVIRONMENT
 from bot.templates.strings import StringTemplate
 
 Template = JinjaTemplate | BaseTemplate | StringTemplate

@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from bot.errors import TemplateError
-from bot.templates.jinja import JinjaTemplate, Message
+from bot.templates.jinja.jinja import JinjaTemplate, Message
 from bot.templates.markers import Template, break_markers, cuts, markers
 from bot.templates.strings import StringTemplate
 

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
-from bot.templates.hardening import harden, without_insides
-from bot.templates.jinja import JinjaTemplate
+from bot.templates.jinja.hardening import harden, without_insides
+from bot.templates.jinja.jinja import JinjaTemplate
+from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
 from bot.templates.pieces import pieces
-from bot.templates.sandbox import ENVIRONMENT, compile_template
 
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
 from bot.templates.adaptation import Capabilities, adapt, capabilities
-from bot.templates.jinja import JinjaTemplate
+from bot.templates.jinja.jinja import JinjaTemplate
 from bot.templates.known import family_of
 from bot.templates.lmdeploy import BaseTemplate
 from bot.templates.markers import Template, first_marker

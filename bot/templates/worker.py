@@ -19,7 +19,7 @@ import structlog
 
 from bot.errors import TemplateError
 from bot.templates.adaptation import PROBES, Capabilities, conclude
-from bot.templates.jinja import Message
+from bot.templates.jinja.jinja import Message
 from bot.templates.pieces import Piece
 from bot.templates.render_child import LENGTH
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import jinja2
 
 from bot.errors import TemplateError
-from bot.templates.sandbox import compile_template
+from bot.templates.jinja.sandbox import compile_template
 
 Message = Mapping[str, Any]  # "role" and "content", and whatever else a template knows: tool_calls
 

@@ -15,7 +15,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import do_join, make_attrgetter
 from jinja2.nodes import EvalContext
 
-from bot.templates.sandbox import Sandbox, raise_exception
+from bot.templates.jinja.sandbox import Sandbox, raise_exception
 
 # Filters that choose, count and compute. All others write what they are given as text.
 _WRITES_NOTHING = frozenset(
