@@ -10,9 +10,10 @@ pieces, markers     which part of a prompt people wrote
 worker              templates that people wrote, rendered in a process that may be killed
 """
 
-from bot.templates import lmdeploy_models, shipped
+from bot.templates import shipped
 from bot.templates.jinja.jinja import JinjaTemplate
-from bot.templates.lmdeploy import BaseTemplate, RoleTemplate
+from bot.templates.lmdeploy import models as lmdeploy_models
+from bot.templates.lmdeploy.lmdeploy import BaseTemplate, RoleTemplate
 from bot.templates.registry import get, names, register
 from bot.templates.strings import StringTemplate
 

@@ -8,7 +8,7 @@ from jinja2 import nodes
 
 from bot.templates.jinja.jinja import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT
-from bot.templates.lmdeploy import WORDS, BaseTemplate
+from bot.templates.lmdeploy.lmdeploy import WORDS, BaseTemplate
 from bot.templates.strings import StringTemplate
 
 Template = JinjaTemplate | BaseTemplate | StringTemplate

@@ -16,7 +16,7 @@ from bot.errors import TemplateError
 from bot.templates.adaptation import Capabilities, adapt, capabilities
 from bot.templates.jinja.jinja import JinjaTemplate
 from bot.templates.known import family_of
-from bot.templates.lmdeploy import BaseTemplate
+from bot.templates.lmdeploy.lmdeploy import BaseTemplate
 from bot.templates.markers import Template, first_marker
 from bot.templates.pieces import Piece, pieces, render_any
 from bot.templates.registry import get

@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from bot.templates.lmdeploy import (
+from bot.templates.lmdeploy.lmdeploy import (
     BaseTemplate,
     Message,
     NoSuchCapability,

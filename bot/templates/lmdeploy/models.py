@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bot.templates.lmdeploy import BaseTemplate, RoleTemplate
-from bot.templates.lmdeploy_forms import (
+from bot.templates.lmdeploy.forms import (
     GLM,
     ChatGLM2,
     CodeLlama,
@@ -15,7 +14,8 @@ from bot.templates.lmdeploy_forms import (
     Llama3,
     Shortened,
 )
-from bot.templates.lmdeploy_tools import InternLM2, Llama31, Qwen25
+from bot.templates.lmdeploy.lmdeploy import BaseTemplate, RoleTemplate
+from bot.templates.lmdeploy.tools import InternLM2, Llama31, Qwen25
 from bot.templates.registry import register
 
 Words = dict[str, Any]
