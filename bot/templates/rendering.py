@@ -20,9 +20,9 @@ from bot.templates.lmdeploy.lmdeploy import BaseTemplate
 from bot.templates.markers import Template, first_marker
 from bot.templates.pieces import Piece, pieces, render_any
 from bot.templates.registry import get
+from bot.templates.render_process.worker import RenderWorker
 from bot.templates.shipped import FamilyTemplate
 from bot.templates.strings import StringTemplate
-from bot.templates.worker import RenderWorker
 
 FALLBACK: Final = "chatml"
 MAX_PREPARED: Final = 256  # templates whose ways are remembered

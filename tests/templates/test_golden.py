@@ -13,7 +13,7 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
-from bot.templates.worker import RenderWorker
+from bot.templates.render_process.worker import RenderWorker
 from tests.shared_data import golden
 from tests.templates.sources import golden_templates
 

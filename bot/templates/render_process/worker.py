@@ -21,7 +21,7 @@ from bot.errors import TemplateError
 from bot.templates.adaptation import PROBES, Capabilities, conclude
 from bot.templates.jinja.jinja import Message
 from bot.templates.pieces import Piece
-from bot.templates.render_child import LENGTH
+from bot.templates.render_process.render_child import LENGTH
 
 _log = structlog.get_logger(__name__)
 
@@ -168,7 +168,7 @@ class _Process:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
+            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_process.render_child"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

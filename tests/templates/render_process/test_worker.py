@@ -18,7 +18,7 @@ from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from bot.templates.adaptation import EVERYTHING
 from bot.templates.pieces import pieces
-from bot.templates.worker import RenderWorker
+from bot.templates.render_process.worker import RenderWorker
 from tests.attacks import attacks, expanded
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -147,7 +147,7 @@ PARENT = """
 import asyncio
 from bot.templates.adaptation import EVERYTHING
 from bot.templates.pieces import pieces
-from bot.templates.worker import RenderWorker
+from bot.templates.render_process.worker import RenderWorker
 
 async def main():
     async with RenderWorker(processes=1) as worker:
