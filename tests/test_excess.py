@@ -14,7 +14,7 @@ from bot.storage.sql.database import Database
 from tests.attacks import expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, incoming
-from tests.test_conversation import Stage
+from tests.turn.test_worker import Stage
 
 Scene = Callable[[Database, Any], Awaitable[None]]
 

@@ -13,7 +13,7 @@ from bot.storage.sql.database import Database
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, incoming
-from tests.test_conversation import CHAT, Stage, walking
+from tests.turn.test_worker import CHAT, Stage, walking
 from tests.waiting import until
 
 CANARY = "canary-5e1f0d"

@@ -16,7 +16,6 @@ from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
 from bot.commands.personas import People
 from bot.console.health import serving
-from bot.conversation import Walk
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
@@ -41,7 +40,6 @@ from bot.service.wiring import (
     warm,
 )
 from bot.settings import Settings
-from bot.speaking import Speaking
 from bot.storage.coordination.embedded_valkey import embedded_valkey
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import locked
@@ -57,6 +55,8 @@ from bot.storage.sql.versions import SqlPresetVersions
 from bot.stories.retrieve import FindStories
 from bot.summaries.summarizer import Summarizer
 from bot.templates.rendering import Renderer
+from bot.turn.answer import Speaking
+from bot.turn.worker import Walk
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0

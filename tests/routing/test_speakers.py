@@ -13,7 +13,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.stories.retrieve import FoundStories
 from tests.fakes import FakeBackend, Step
 from tests.samples import BOB, incoming
-from tests.test_conversation import CHAT, Stage
+from tests.turn.test_worker import CHAT, Stage
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}

@@ -20,14 +20,14 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, Heard, Turn
 from bot.commands.handlers import CommandDesk
 from bot.errors import BackendError, Fenced, StoreError, UserError
-from bot.lease import LEASE_SECONDS, held
 from bot.ports import Clock, Conversations, Remembers
 from bot.replying.stream import final
 from bot.routing.active_presets import Casting
 from bot.routing.decide import Answer, Ignore, Overhear
 from bot.routing.speakers import Ensemble
-from bot.speaking import Speaking
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
+from bot.turn.answer import Speaking
+from bot.turn.lease import LEASE_SECONDS, held
 
 _log = structlog.get_logger(__name__)
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a

@@ -17,7 +17,6 @@ from bot.chat.session import Claim, Heard, Session, Turn
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
 from bot.commands.personas import People
-from bot.conversation import Walk
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import Remembers
@@ -26,7 +25,6 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS
-from bot.speaking import Speaking
 from bot.storage.sql.choices import SqlChoices
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -37,6 +35,8 @@ from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import conversation, inbox, turn
 from bot.stories.retrieve import FindStories, FoundStories, no_stories
 from bot.summaries.summarizer import Summarizer
+from bot.turn.answer import Speaking
+from bot.turn.worker import Walk
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until
