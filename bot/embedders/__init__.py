@@ -1,0 +1,1 @@
+"""Embedding models: one file an embedder, chosen by name in the registry."""

@@ -1,0 +1,1 @@
+"""Asyncio building blocks: keyed worker pool, child processes, clock, tasks."""

@@ -27,7 +27,7 @@ from bot.stories.retrieve import FindStories, StoryFinder, no_stories
 from bot.templates.rendering import Renderer
 
 _log = structlog.get_logger(__name__)
-SHIPPED_PRESETS = Path(__file__).parents[1] / "presets"
+SHIPPED_PRESETS = Path(__file__).parents[2] / "presets"
 
 
 async def provide_model(

@@ -1,0 +1,1 @@
+"""Retrieve the stories of a character that fit the message."""

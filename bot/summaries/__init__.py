@@ -1,0 +1,1 @@
+"""Rolling summaries of what no longer fits into the history."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bot.backends.model_files import store as models
+from tests.checkout import CHECKOUT
 
-_CHECKOUT_DATA = Path(__file__).resolve().parents[2] / "data"
+_CHECKOUT_DATA = CHECKOUT / "data"
 
 # CI builds the bindings once (`make bindings`); elsewhere they take minutes.
 WITH_BINDINGS = pytest.mark.skipif(

@@ -12,6 +12,7 @@ from bot.cli.check import check
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
+from tests.checkout import CHECKOUT
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -106,7 +107,7 @@ async def test_an_installed_projector_is_not_tried_as_a_model(folder: Path) -> N
 async def test_an_installed_model_is_tried_and_timed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the engine's process
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # for the engine's process
     await lend_model(folder / "data")
     well, lines = await looked()
     assert well

@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.checkout import CHECKOUT
 from tests.e2e import crashing
 
-CHECKOUT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 
 

@@ -13,8 +13,9 @@ from typing import Protocol
 import aiohttp
 import pytest
 
+from tests.checkout import CHECKOUT
 from tests.e2e.model import Model
-from tests.e2e.nursery import CHECKOUT, Nursery
+from tests.e2e.nursery import Nursery
 from tests.e2e.world import World
 
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")

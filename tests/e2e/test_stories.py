@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout import CHECKOUT
 from tests.rigs.fake_openai import FakeOpenAI
 
 pytestmark = pytest.mark.service
-CHECKOUT = Path(__file__).parents[2]
 LATE = (
     "阿虚:「今天没什么活动吧？」\n春日:「没有活动就创造活动！车站前集合，迟到的人请大家喝咖啡！」"
 )

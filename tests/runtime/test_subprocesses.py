@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.runtime.subprocesses import ChildFailed, supervised
+from tests.checkout import CHECKOUT
 from tests.waiting import until
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -141,7 +142,7 @@ async def test_waiting_for_what_is_down_ends(log: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")
 async def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    root = str(Path(__file__).parents[1])
+    root = str(CHECKOUT)
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, cwd=tmp_path, env={"PYTHONPATH": root}, stdout=-1
     )

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible chat completions protocol: request, stream, timeouts, retries, errors."""

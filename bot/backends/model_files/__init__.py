@@ -1,0 +1,1 @@
+"""Model files on disk: locate, download, verify, and read their GGUF metadata."""

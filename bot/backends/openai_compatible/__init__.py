@@ -1,0 +1,1 @@
+"""The backend for any provider with an OpenAI-compatible chat completions API."""

@@ -1,0 +1,1 @@
+"""The card-specific text features: macros and story strings."""

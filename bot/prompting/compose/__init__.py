@@ -1,0 +1,1 @@
+"""Compose the draft of a prompt from a preset, the session and the new message."""

@@ -1,0 +1,1 @@
+"""Lorebooks: which entries are activated by the recent messages."""

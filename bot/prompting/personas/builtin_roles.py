@@ -71,7 +71,7 @@ def load_known(word: str) -> CharacterData:
         raise CharacterError(
             f"{word!r} has no persona and is no known role; pass a `persona`, or {hint}"
         )
-    shipped = resources.files("bot.prompting") / "roles" / f"{file}.jsonl"
+    shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
     data = load_hub(f"{_HUB}/{file}")

@@ -1,0 +1,6 @@
+"""Presets: who answers, in RodelAgent's JSON form with our additions."""
+
+from bot.prompting.presets.files import load_presets
+from bot.prompting.presets.preset import Preset
+
+__all__ = ["Preset", "load_presets"]

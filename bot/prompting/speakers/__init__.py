@@ -1,0 +1,1 @@
+"""Speaker labels: who said what, as the model reads it."""

@@ -1,0 +1,1 @@
+"""Text helpers without state: token counts, confusable letters, words, JSON with comments."""

@@ -1,0 +1,1 @@
+"""The coordinator on Redis or Valkey."""

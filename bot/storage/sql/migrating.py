@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from bot.errors import SettingsError
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
+MIGRATIONS = Path(__file__).parents[3] / "migrations"
 _LOCK = 0x7472_6F75_7065  # "troupe": any number that nobody else takes
 
 

@@ -1,0 +1,1 @@
+"""Vector search over stories: numpy or pgvector."""

@@ -1,0 +1,1 @@
+"""Jinja chat templates in a sandbox."""

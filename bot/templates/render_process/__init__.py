@@ -1,0 +1,1 @@
+"""Render templates from users in a child process with limits."""

@@ -32,7 +32,7 @@ SECONDS_BETWEEN_STARTS: Final = 1.0
 STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKENS: Final = ("bos_token", "eos_token")
-PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
+PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[3]
 
 
 class RenderWorker:

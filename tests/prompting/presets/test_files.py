@@ -17,9 +17,10 @@ from bot.prompting.presets.files import (
     parse_preset,
 )
 from bot.prompting.presets.names import name_problem
+from tests.checkout import CHECKOUT
 from tests.shared_data import golden, shared_folder
 
-SHIPPED = Path(__file__).parents[2] / "presets"
+SHIPPED = CHECKOUT / "presets"
 LEAST = {"name": "nova", "provider": "local", "model": "default"}
 
 

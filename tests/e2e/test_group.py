@@ -16,6 +16,7 @@ from bot.prompting.speakers.echo_filter import EchoRemover
 from bot.prompting.speakers.labels import speakers
 from bot.routing.scheduling import LONGEST_CHAIN
 from tests.backends.local_model import lend_model
+from tests.checkout import CHECKOUT
 
 pytestmark = [pytest.mark.soak, pytest.mark.service]
 
@@ -65,7 +66,7 @@ def play(folder: Path) -> str:
         cwd=folder,
         env={
             "PATH": os.environ["PATH"],  # noqa: TID251
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(CHECKOUT),
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_DEFAULT_PRESET": "nora",
         },

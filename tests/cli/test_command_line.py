@@ -16,6 +16,7 @@ from bot.storage.sql.database import opened
 from bot.storage.sql.tables import NEWEST
 from bot.storage.sql.versions import SqlPresetVersions
 from tests.backends import tiny_gguf, toy_projector
+from tests.checkout import CHECKOUT
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -46,7 +47,7 @@ def troupe(*words: str) -> str:
 
 
 def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # to look for devices
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # to look for devices
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
 

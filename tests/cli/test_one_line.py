@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.storage.data_dir import locked
+from tests.checkout import CHECKOUT
 
 pytestmark = pytest.mark.service
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fails(*words: str, **environment: str) -> list[str]:
     """Run a command as a process of its own; gives the lines it complained with."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}  # noqa: TID251
-    root = str(Path(__file__).parents[1])
+    root = str(CHECKOUT)
     settings = {"TROUPE_CONSOLE__PORT": "0", "PYTHONPATH": root, **inherited, **environment}
     ended = subprocess.run(
         [sys.executable, "-m", "bot", *words],
@@ -126,7 +127,7 @@ def test_what_is_piped_in_is_answered_and_the_end_of_input_ends_it(folder: Path)
         [sys.executable, "-m", "bot", "chat"],
         env={
             "PATH": os.environ["PATH"],  # noqa: TID251
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(CHECKOUT),
             "TROUPE_CONSOLE__PORT": "0",
             **ECHO,
         },
