@@ -88,7 +88,8 @@ def render(
     ],
     preset: Annotated[str | None, typer.Option(help="whose prompt; without: the default's")] = None,
     template: Annotated[
-        str | None, typer.Option(help="instead of a preset: a template's name, or a Jinja file")
+        str | None,
+        typer.Option(help="instead of a preset: a template's name, or a Jinja file"),
     ] = None,
     view: Annotated[View, typer.Option("--as", help="how to show it")] = View.TEXT,
 ) -> None:

@@ -9,8 +9,8 @@ TroupeError                 everything we raise on purpose; its text names the t
 ├── UserError               the person in the chat must mend something; the text is shown to them
 ├── Fenced                  another worker holds this conversation now: drop what was made
 ├── StoreError              the database did not take or give something
-├── EmbeddingFailed         a text got no vector: answer without stories, and try again later
-├── CoordinatorDown         Redis is away: fall back to polling SQL
+├── EmbeddingError         a text got no vector: answer without stories, and try again later
+├── CoordinatorUnavailable         Redis is away: fall back to polling SQL
 ├── PlatformError           a chat platform said no
 │   ├── PlatformFatal       ... to us as a whole: wrong token, missing intent; no retry helps
 │   ├── RateLimited         ... for now; `retry_after_seconds` says how long
@@ -56,11 +56,11 @@ class StoreError(TroupeError):
     pass
 
 
-class EmbeddingFailed(TroupeError):
+class EmbeddingError(TroupeError):
     pass
 
 
-class CoordinatorDown(TroupeError):
+class CoordinatorUnavailable(TroupeError):
     pass
 
 
@@ -90,7 +90,7 @@ class Refused(PlatformError):
     pass
 
 
-class Vanished(Refused):
+class MessageNotFound(Refused):
     pass
 
 

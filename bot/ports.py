@@ -7,11 +7,20 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
-from bot.chat.outgoing import Attachment, Limits, OutboxRow, Outgoing
-from bot.chat.prompt import Event, Prompt, Token
+from bot.chat.outgoing import Attachment, Limits, OutboxRow, OutgoingPart
+from bot.chat.prompt import GenerationEvent, Prompt, PromptToken
 from bot.chat.receipt import Receipt
-from bot.chat.session import Choice, Claim, Edition, Heard, Session, Sources, Summary, Turn
-from bot.chat.story import Found, PackedVector, StoryVector
+from bot.chat.session import (
+    ChatSetting,
+    Claim,
+    InboxMessage,
+    PresetVersion,
+    Session,
+    SessionTurns,
+    Summary,
+    Turn,
+)
+from bot.chat.story import PackedVector, RetrievedStory, StoryVector
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -72,7 +81,7 @@ class Surface(Protocol):
 class Intake(Protocol):
     """What a platform hands its messages to. When `hear` returns, they are safe on disk."""
 
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         """Store messages and advance cursors in one transaction; a known message is dropped.
 
         Only after it returned may the platform be told that they arrived. Raises `StoreError`
@@ -95,7 +104,7 @@ class Platform(Protocol):
     def surface(self) -> Surface: ...
 
     @property
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
         """Why it hears nothing just now, in a few words; None while it is connected."""
         ...
 
@@ -125,10 +134,10 @@ class Platform(Protocol):
 class Backend(Protocol):
     """One provider of models."""
 
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
-        Where a line forms in front of the model, `Waiting` may come before all of them.
+        Where a line forms in front of the model, `QueuePosition` may come before all of them.
         Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing
         the generator stops the model.
         """
@@ -142,28 +151,28 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Tokenizes(Protocol):
+class TokenizingBackend(Protocol):
     """What a backend can besides, if it turns prompts into tokens itself."""
 
-    async def explain(self, prompt: Prompt) -> Sequence[Token]:
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         """The tokens that the model would be sent; raises as `generate` does."""
         ...
 
 
 @runtime_checkable
-class Warms(Protocol):
+class PreloadingBackend(Protocol):
     """What a backend can besides, if its models take time to load."""
 
-    async def warm(self, model: str) -> None:
+    async def preload(self, model: str) -> None:
         """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
         ...
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class ConversationMemory(Protocol):
     """What a part must be able to do if it keeps anything of what was said."""
 
-    async def leave(self, conversation: str) -> None:
+    async def end_session(self, conversation: str) -> None:
         """A new session begins: what belongs to the last one need not be kept at hand."""
         ...
 
@@ -173,17 +182,17 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class Counts(Protocol):
+class TokenCountingBackend(Protocol):
     """What a backend can besides, if it knows what a prompt costs before it is sent."""
 
-    async def count(self, prompt: Prompt) -> int:
+    async def count_tokens(self, prompt: Prompt) -> int:
         """Tokens of the prompt as the model reads it, rather too many than too few.
 
         Raises as `generate` does.
         """
         ...
 
-    async def room(self, prompt: Prompt) -> int | None:
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         """The tokens that the model can read and still answer; None: it is not ours to know."""
         ...
 
@@ -192,7 +201,7 @@ class Embedder(Protocol):
     """Turns texts into vectors that lie close together where the texts mean alike.
 
     Of a long text only the first 400 tokens or so count: a model was trained on no more, and what
-    a story is about shows early. All raise `EmbeddingFailed`.
+    a story is about shows early. All raise `EmbeddingError`.
     """
 
     @property
@@ -200,11 +209,11 @@ class Embedder(Protocol):
         """What the vectors are stored with; those of another id cannot be compared with ours."""
         ...
 
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         """Vectors to be found, in the order of the texts."""
         ...
 
-    async def query(self, text: str) -> PackedVector:
+    async def embed_query(self, text: str) -> PackedVector:
         """A vector to look with."""
         ...
 
@@ -223,7 +232,7 @@ class Embedder(Protocol):
 class Inbox(Intake, Protocol):
     """Everything heard and not yet answered."""
 
-    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+    async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
         """Conversations there with something unanswered that nobody holds, oldest first."""
         ...
 
@@ -239,7 +248,7 @@ class Conversations(Protocol):
         """Hold it for so long from now on."""
         ...
 
-    async def let_go(self, owner: str) -> None:
+    async def release_all(self, owner: str) -> None:
         """Give back everything that this owner held in an earlier life."""
         ...
 
@@ -247,15 +256,15 @@ class Conversations(Protocol):
         """Give it back; True when something unanswered is in its inbox."""
         ...
 
-    async def next(self, claim: Claim) -> Heard | None:
+    async def next_message(self, claim: Claim) -> InboxMessage | None:
         """The oldest unanswered message, counted as under work; None when all is answered."""
         ...
 
-    async def spare(self, claim: Claim, heard: Heard) -> None:
+    async def undo_attempt(self, claim: Claim, heard: InboxMessage) -> None:
         """Take back the count of `next`: the process stops on purpose, nobody is to blame."""
         ...
 
-    async def recall(self, conversation: str, max_turns: int) -> Session:
+    async def load_session(self, conversation: str, max_turns: int) -> Session:
         """The newest turns of the session that runs now."""
         ...
 
@@ -266,7 +275,7 @@ class Conversations(Protocol):
         """
         ...
 
-    async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
+    async def open(self, claim: Claim, heard: InboxMessage, opening: OutgoingPart) -> int:
         """Queue a first message of an answer that is still being written; gives its outbox id.
 
         The same part of the same turn is queued once, whatever process asks and how often.
@@ -276,10 +285,10 @@ class Conversations(Protocol):
     async def finish(
         self,
         claim: Claim,
-        heard: Heard,
+        heard: InboxMessage,
         *,
         turns: Sequence[Turn],
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingPart],
         receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
@@ -294,7 +303,7 @@ class Conversations(Protocol):
 class Outbox(Protocol):
     """What is to be said, strictly in order within a lane. `not_before` is in Unix seconds."""
 
-    async def lanes(self, limit: int) -> Sequence[str]:
+    async def due_lanes(self, limit: int) -> Sequence[str]:
         """Lanes whose first unsent row is due."""
         ...
 
@@ -306,19 +315,19 @@ class Outbox(Protocol):
         """
         ...
 
-    async def sent(self, row: OutboxRow, external_id: str | None) -> None:
+    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
         """It is done; `external_id` is the message that it became, None for a change of one."""
         ...
 
-    async def unknown(self, row: OutboxRow, not_before: float) -> None:
+    async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
         """Nobody knows whether it arrived: reconcile it then."""
         ...
 
-    async def again(self, row: OutboxRow, not_before: float) -> None:
+    async def reschedule(self, row: OutboxRow, not_before: float) -> None:
         """Nothing arrived for certain: send it later."""
         ...
 
-    async def dead(self, row: OutboxRow, why: str) -> None:
+    async def mark_dead(self, row: OutboxRow, why: str) -> None:
         """The platform refused it for good: what stands behind it in its lane goes on."""
         ...
 
@@ -330,7 +339,7 @@ class Outbox(Protocol):
         """The ids of the messages in this chat that are accounted for."""
         ...
 
-    async def give_up(self, *, older_than_seconds: float, settle_seconds: float) -> int:
+    async def expire_sending(self, *, older_than_seconds: float, settle_seconds: float) -> int:
         """Call the outcome of what has been under way for so long unknown.
 
         Such a row is due once `settle_seconds` have gone by since it was sent. Gives their number.
@@ -338,18 +347,18 @@ class Outbox(Protocol):
         ...
 
 
-class Choices(Protocol):
+class ChatSettings(Protocol):
     """Settings made in chats. A scope is a guild, a channel, a thread."""
 
-    async def choose(self, scope: str, key: str, value: str | None, by: str) -> None:
+    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
         """Set a value, or unset it with None; `by` is the person's id, kept for the audit."""
         ...
 
-    async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
+    async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """The value of the first of these scopes that has one."""
         ...
 
-    async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+    async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """The values of all of these scopes that have one, by scope."""
         ...
 
@@ -361,7 +370,7 @@ class Receipts(Protocol):
         """Those of the last message that was answered: one for each character that did."""
         ...
 
-    async def find(self, number: int) -> Receipt | None:
+    async def get(self, number: int) -> Receipt | None:
         """None: there never was one, or it was forgotten since."""
         ...
 
@@ -373,11 +382,11 @@ class Summaries(Protocol):
         """The summary of the session; cheap: an edit that keeps a turn's length is not seen."""
         ...
 
-    async def sources(self, conversation: str) -> Sources:
+    async def load_turns(self, conversation: str) -> SessionTurns:
         """The whole session, with its summary if that still holds to the letter."""
         ...
 
-    async def keep(self, conversation: str, made: Summary) -> bool:
+    async def save(self, conversation: str, made: Summary) -> bool:
         """In the place of the one before; False: what it covers was changed or forgotten since."""
         ...
 
@@ -385,14 +394,14 @@ class Summaries(Protocol):
 class PresetVersions(Protocol):
     """Every form that the presets had."""
 
-    async def keep(self, editions: Sequence[Edition]) -> Mapping[str, int]:
+    async def save(self, editions: Sequence[PresetVersion]) -> Mapping[str, int]:
         """Note the presets as they are now; gives their versions by name.
 
         What reads as the newest one does keeps its number, anything else gets the next.
         """
         ...
 
-    async def newest(self, name: str) -> Edition | None:
+    async def newest(self, name: str) -> PresetVersion | None:
         """None: the service never started with a preset of this name."""
         ...
 
@@ -400,20 +409,24 @@ class PresetVersions(Protocol):
 class Stories(Protocol):
     """The stories of characters, and the vectors that they are found by."""
 
-    async def lacking(self, character: str, texts: Sequence[str], model_id: str) -> Sequence[str]:
+    async def replace_stories(
+        self, character: str, texts: Sequence[str], model_id: str
+    ) -> Sequence[str]:
         """Make these a character's stories, in this order; gives those without such a vector.
 
         A text that stands there twice is one story, where it stands first.
         """
         ...
 
-    async def keep(self, character: str, model_id: str, vectors: Sequence[StoryVector]) -> None:
+    async def save_vectors(
+        self, character: str, model_id: str, vectors: Sequence[StoryVector]
+    ) -> None:
         """Note vectors of stories; one that is not the character's any more is passed over."""
         ...
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[Found]:
+    ) -> Sequence[RetrievedStory]:
         """The stories nearest to a vector of the same model, best first; of equals the earlier.
 
         Stories that have no vector of that model yet are not found.
@@ -427,7 +440,7 @@ class Stories(Protocol):
 class Coordinator(Protocol):
     """Which keys of a queue are ready, and who has them. Nothing here is truth: it may be wiped.
 
-    All raise `CoordinatorDown` while the server is away; the callers then poll SQL.
+    All raise `CoordinatorUnavailable` while the server is away; the callers then poll SQL.
     """
 
     async def notify(self, queue: str, keys: Sequence[str]) -> None:
@@ -446,11 +459,11 @@ class Coordinator(Protocol):
         """Keep what this owner holds; a key that it lost stays lost."""
         ...
 
-    async def done(self, queue: str, key: str, owner: str) -> None:
+    async def release(self, queue: str, key: str, owner: str) -> None:
         """Give a key back; only who holds it can."""
         ...
 
-    async def reap(self, queue: str) -> int:
+    async def release_expired(self, queue: str) -> int:
         """Make keys with an expired lease ready again; gives their number."""
         ...
 

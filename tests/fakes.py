@@ -12,14 +12,22 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits
-from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Waiting
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    Prompt,
+    QueuePosition,
+    ReasoningDelta,
+)
 from bot.chat.story import PackedVector
 from bot.errors import (
-    CoordinatorDown,
-    EmbeddingFailed,
+    CoordinatorUnavailable,
+    EmbeddingError,
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
-    Vanished,
 )
 from bot.ports import Backend, Clock, Coordinator, Embedder, Surface
 
@@ -122,7 +130,7 @@ class FakeSurface(Surface):
     async def edit(self, address: Address, message_id: str, text: str) -> None:
         await self._called("edit", text)
         if message_id not in self.messages:
-            raise Vanished(f"no message {message_id}")
+            raise MessageNotFound(f"no message {message_id}")
         self.messages[message_id] = text
 
     @override
@@ -165,7 +173,7 @@ class FakeSurface(Surface):
             raise self._refusals[call].popleft()
 
 
-Step = str | Thought | Waiting | asyncio.Event | Exception
+Step = str | ReasoningDelta | QueuePosition | asyncio.Event | Exception
 
 
 class FakeBackend(Backend):
@@ -181,7 +189,7 @@ class FakeBackend(Backend):
         self._scripts = deque(scripts or [["Hello."]])
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         self.prompts.append(prompt)
         script = self._scripts.popleft() if len(self._scripts) > 1 else self._scripts[0]
         ended = False
@@ -190,7 +198,7 @@ class FakeBackend(Backend):
                 match step:
                     case str():
                         yield Delta(step)
-                    case Thought() | Waiting():
+                    case ReasoningDelta() | QueuePosition():
                         yield step
                     case asyncio.Event():
                         await step.wait()
@@ -273,7 +281,7 @@ class FakeCoordinator(Coordinator):
                 at.leases[key] = owner, self._clock.now() + lease_seconds
 
     @override
-    async def done(self, queue: str, key: str, owner: str) -> None:
+    async def release(self, queue: str, key: str, owner: str) -> None:
         at = self._at(queue)
         if key not in at.leases or at.leases[key][0] != owner:
             return
@@ -283,7 +291,7 @@ class FakeCoordinator(Coordinator):
             await self.notify(queue, [key])
 
     @override
-    async def reap(self, queue: str) -> int:
+    async def release_expired(self, queue: str) -> int:
         at = self._at(queue)
         expired = [key for key, (_, until) in at.leases.items() if until <= self._clock.now()]
         for key in expired:
@@ -294,7 +302,7 @@ class FakeCoordinator(Coordinator):
 
     def _at(self, queue: str) -> _Queue:
         if self.down:
-            raise CoordinatorDown("the fake is down")
+            raise CoordinatorUnavailable("the fake is down")
         return self._queues[queue]
 
 
@@ -315,13 +323,13 @@ class FakeEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         self._check_up()
         self.read += texts
         return [self._vector(text) for text in texts]
 
     @override
-    async def query(self, text: str) -> PackedVector:
+    async def embed_query(self, text: str) -> PackedVector:
         self._check_up()
         self.asked.append(text)
         return self._vector(text)
@@ -336,7 +344,7 @@ class FakeEmbedder(Embedder):
 
     def _check_up(self) -> None:
         if self.down:
-            raise EmbeddingFailed("the fake is down")
+            raise EmbeddingError("the fake is down")
 
     def _vector(self, text: str) -> PackedVector:
         counts = [text.lower().count(word) + 0.01 for word in self.WORDS]

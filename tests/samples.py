@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.receipt import Receipt
 
 ALICE = Person("telegram:1", "Alice")
@@ -17,7 +17,7 @@ def incoming(
     chat: str = "5",
     thread: str | None = None,
     author: Person = ALICE,
-    wake: Wake | None = Wake.DM,
+    wake: WakeReason | None = WakeReason.DM,
     quote: str | None = None,
     admin: bool | None = False,
     platform: str = "telegram",

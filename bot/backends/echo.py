@@ -8,14 +8,14 @@ from typing_extensions import override
 
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, Counts
+from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.prompting.text.token_counter import counter
 from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 
 
-class Echo(Backend, Counts):
+class Echo(Backend, TokenCountingBackend):
     """Repeats the newest message of the user, word by word.
 
     Three parameters of a preset script it: `echo_answer` is said instead, `echo_chunks` is the
@@ -43,11 +43,11 @@ class Echo(Backend, Counts):
         yield Finish(FinishReason.STOP, usage)
 
     @override
-    async def count(self, prompt: Prompt) -> int:
+    async def count_tokens(self, prompt: Prompt) -> int:
         return await counter("cl100k").count(prompt)
 
     @override
-    async def room(self, prompt: Prompt) -> int | None:
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         return None
 
     @override

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class CommandOption:
     """A value that a command takes."""
 
     name: str
@@ -20,7 +20,7 @@ class CommandSpec:
 
     name: str
     summary: str
-    options: tuple[Option, ...] = ()
+    options: tuple[CommandOption, ...] = ()
     actions: tuple["CommandSpec", ...] = ()
 
 

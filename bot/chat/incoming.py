@@ -32,7 +32,7 @@ class Address:
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
 
-class Wake(StrEnum):
+class WakeReason(StrEnum):
     """Why a message is meant for the bot."""
 
     DM = "dm"
@@ -51,7 +51,7 @@ class Incoming:
     author: Person
     text: str  # a mention of the bot at its beginning is already taken off
     at: datetime  # aware, UTC
-    wake: Wake | None  # None: said near the bot, not to it
+    wake: WakeReason | None  # None: said near the bot, not to it
     scopes: tuple[
         str, ...
     ]  # where settings are looked up, narrowest first; scopes[0] is this place

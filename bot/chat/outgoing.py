@@ -26,13 +26,13 @@ class Limits:
     placeholder: str | None = None
 
 
-class Op(StrEnum):
+class OutboxOperation(StrEnum):
     SEND = "send"
     EDIT = "edit"
     DELETE = "delete"
 
 
-class Sending(StrEnum):
+class OutboxState(StrEnum):
     """Where an outbox row stands."""
 
     PENDING = "pending"
@@ -51,7 +51,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingPart:
     """How one part of an answer should read; the parts of a turn count from 0.
 
     One with a file is never opened early: it goes out whole, without a placeholder, and its text
@@ -72,11 +72,11 @@ class OutboxRow:
     turn: str  # the turn it belongs to: with `part` the source of the nonce
     address: Address
     part: int
-    op: Op
+    op: OutboxOperation
     text: str
     reply_to: str | None  # the message that is answered
     interaction: str | None
-    state: Sending
+    state: OutboxState
     attempts: int
     external_id: str | None  # for edit and delete: the message to change
     not_before: float  # Unix seconds

@@ -69,14 +69,14 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningDelta:
     """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuePosition:
     """Others are served first; said before the first delta, and again from time to time."""
 
     position: int  # 1: the next
@@ -106,12 +106,12 @@ class Finish:
     usage: Usage = field(default_factory=Usage)
 
 
-Event: TypeAlias = Waiting | Thought | Delta | Finish
+GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish
 """What a model's answer is made of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class PromptToken:
     """One token of a prompt, for people to look at."""
 
     id: int

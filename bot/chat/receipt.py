@@ -6,7 +6,7 @@ from bot.chat.prompt import FinishReason, Prompt, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PromptSpan:
     """Where a section stands in a prompt: whole messages, or a stretch of one."""
 
     # "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; and with the newest
@@ -20,7 +20,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedItem:
     """Something that did not fit in, and why."""
 
     section: str
@@ -48,8 +48,8 @@ class Receipt:
     preset_version: int | None
     provider: str
     prompt: Prompt
-    layout: tuple[Span, ...]
-    dropped: tuple[Dropped, ...]
+    layout: tuple[PromptSpan, ...]
+    dropped: tuple[DroppedItem, ...]
     tokens: int  # of the prompt, as it was counted before
     limit: int | None  # that it had to keep to
     answer: str

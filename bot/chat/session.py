@@ -31,7 +31,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class InboxMessage:
     """An inbox row under work: the unit that is answered once."""
 
     id: int
@@ -53,7 +53,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StoredTurn:
     """A turn that a summary may rest on."""
 
     id: int
@@ -71,11 +71,11 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class SessionTurns:
     """A whole session, oldest first, and the summary of its beginning."""
 
     session: int
-    turns: tuple[Source, ...]
+    turns: tuple[StoredTurn, ...]
     summary: Summary | None
 
     @property
@@ -87,7 +87,7 @@ class Sources:
         return fingerprint(covered) == self.summary.fingerprint
 
 
-def fingerprint(turns: Iterable[Source]) -> str:
+def fingerprint(turns: Iterable[StoredTurn]) -> str:
     """Tell whether these turns still say what they said."""
     digest = hashlib.sha256()
     for one in turns:
@@ -96,7 +96,7 @@ def fingerprint(turns: Iterable[Source]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChatSetting:
     """A setting that was made in a chat, and the scope it was made in."""
 
     scope: str
@@ -104,7 +104,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Edition:
+class PresetVersion:
     """One form of a preset. `version` is its number, or the lowest that it may get."""
 
     name: str

@@ -8,7 +8,7 @@ PackedVector: TypeAlias = bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RetrievedStory:
     """A story that was looked for, and how near it lies to what was asked."""
 
     text: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.model_files import memory as machine
 from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought
+from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -40,7 +40,7 @@ async def measure(
     backend = LlamaCpp(chosen, data_dir, renderer)
     try:
         begun = time.perf_counter()
-        await backend.warm("default")
+        await backend.preload("default")
         loaded = f"loads in {time.perf_counter() - begun:.1f} s"
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -58,7 +58,7 @@ async def _speed(backend: LlamaCpp) -> str:
     async with aclosing(backend.generate(_question())) as pieces:
         async for piece in pieces:
             match piece:
-                case Delta() | Thought():
+                case Delta() | ReasoningDelta():
                     first = first or time.perf_counter()
                 case Finish(_, usage):
                     ended = time.perf_counter()

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from bot.backends.registry import make_backend
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Usage, Waiting
+from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.runtime.subprocesses import supervised
@@ -78,7 +78,7 @@ class _Run:
                         said.append(words)
                     case Finish(_, usage):
                         self.turns.append(_Turn(number, first, usage))
-                    case Waiting() | Thought():
+                    case QueuePosition() | ReasoningDelta():
                         pass
         history.append(Message("assistant", "".join(said)))
         # The server closes a connection after each answer: time for our client to notice.

@@ -105,7 +105,7 @@ async def _coordinator(settings: Settings) -> str:
     if settings.redis_url is None:
         return "an embedded Valkey, started with the service"
     async with connected(settings.redis_url.get_secret_value()) as coordinator:
-        await coordinator.reap("check")
+        await coordinator.release_expired("check")
     return "Redis answers"
 
 

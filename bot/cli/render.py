@@ -12,11 +12,11 @@ import typer
 from bot.backends.exact_prompt import template_in
 from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend
-from bot.chat.incoming import Address, Incoming, Person, Wake
-from bot.chat.prompt import Message, TemplateChoice, Token
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
-from bot.ports import Tokenizes
+from bot.ports import TokenizingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimated, fit_for
 from bot.prompting.draft.draft import Draft
@@ -68,9 +68,9 @@ async def preset_prompt(
     async with Renderer() as renderer:
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
-            if view is View.TOKENS and isinstance(backend, Tokenizes):
+            if view is View.TOKENS and isinstance(backend, TokenizingBackend):
                 fitted = await fit_for(preset, draft, backend)
-                return as_tokens(await backend.explain(fitted.prompt))
+                return as_tokens(await backend.tokenize(fitted.prompt))
         finally:
             await backend.close()
         own = _own_template(preset, prompt.template, provider, settings.data_dir)
@@ -94,7 +94,7 @@ def as_messages(messages: Sequence[Message]) -> str:
     return json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
 
 
-def as_tokens(tokens: Sequence[Token]) -> str:
+def as_tokens(tokens: Sequence[PromptToken]) -> str:
     """One token a line with where it comes from; control tokens are coloured as well."""
     lines = []
     for token in tokens:
@@ -136,7 +136,7 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         author=_speaker(newest),
         text=newest.content,
         at=_NO_TIME,
-        wake=Wake.DM,
+        wake=WakeReason.DM,
         scopes=(_HERE.lane,),
     )
     session = Session(1, turns)

@@ -25,7 +25,7 @@ async def find_receipt(number: int, settings: Settings) -> Receipt:
     receipt = None
     if exists(settings.sqlalchemy_url):
         async with opened(settings.sqlalchemy_url) as database:
-            receipt = await SqlReceipts(database).find(number)
+            receipt = await SqlReceipts(database).get(number)
     if receipt is None:
         raise UserError(
             f"no receipt {number}; /context in a chat tells the number of its last answer, and "

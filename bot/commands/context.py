@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from bot.chat.outgoing import Attachment
-from bot.chat.receipt import Dropped, Receipt
+from bot.chat.receipt import DroppedItem, Receipt
 from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
@@ -97,7 +97,7 @@ def _left_out(receipt: Receipt) -> Iterator[str]:
         yield f"Left out: {len(receipt.dropped) - _MOST_NAMED} more"
 
 
-def _what(one: Dropped) -> str:
+def _what(one: DroppedItem) -> str:
     if one.section == "history":
         return "the oldest line" if one.count == 1 else f"the {one.count} oldest lines"
     name = f" {_named(one.name, one.score)}" if one.name else ""

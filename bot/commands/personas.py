@@ -6,7 +6,7 @@ from itertools import islice
 from bot.chat.incoming import Incoming
 from bot.chat.session import Session
 from bot.errors import UserError
-from bot.ports import Choices
+from bot.ports import ChatSettings
 from bot.prompting.speakers.personas import MOST_ASKED_ABOUT, plain_persona
 
 _KEY = "persona"
@@ -16,7 +16,7 @@ _EVERYWHERE = "everywhere"
 class People:
     """A narrower place wins: topic or thread > channel > guild > everywhere."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: ChatSettings) -> None:
         self._choices = choices
 
     async def personas(self, people: Iterable[str], places: Sequence[str]) -> dict[str, str]:
@@ -26,7 +26,7 @@ class People:
             for person in dict.fromkeys(people)
             for scope in [*(f"{person}@{place}" for place in places), person]
         }
-        told = await self._choices.made(list(scopes), _KEY)
+        told = await self._choices.get_all(list(scopes), _KEY)
         found: dict[str, str] = {}
         for scope, person in scopes.items():  # the narrowest first
             if scope in told:
@@ -49,9 +49,9 @@ class People:
         if not text:
             return await self._shown(incoming)
         if text.lower() == "clear":
-            await self._choices.choose(scope, _KEY, None, person)
+            await self._choices.set(scope, _KEY, None, person)
             return f"I no longer know who you are {where}."
-        await self._choices.choose(scope, _KEY, text, person)
+        await self._choices.set(scope, _KEY, text, person)
         return f"You are, {where}: {text}"
 
     async def _shown(self, incoming: Incoming) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from bot.chat.outgoing import Op, OutboxRow, Sending
+from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState
 from bot.errors import (
     OutcomeUnknown,
     PlatformFatal,
@@ -84,7 +84,7 @@ class Sender:
         now = self._clock.now()
         outcome = "sent"
         try:
-            if row.state is Sending.UNKNOWN:
+            if row.state is OutboxState.UNKNOWN:
                 await self._reconcile(row)
             else:
                 await self._arrived(row, await self._carry_out(row))
@@ -104,12 +104,12 @@ class Sender:
             outcome = "unknown"
             due = now + self._patience(row)
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
-            await self._outbox.unknown(row, due)
+            await self._outbox.mark_unknown(row, due)
         except Refused as error:
             outcome = "refused"
             due = now
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
-            await self._outbox.dead(row, str(error))
+            await self._outbox.mark_dead(row, str(error))
             self._settled(row)
         else:
             due = now
@@ -119,12 +119,14 @@ class Sender:
     async def _reconcile(self, row: OutboxRow) -> None:
         """Settle an unknown outcome: what arrived is sent, what did not is pending again."""
         found = None
-        if row.op is Op.SEND and row.interaction is None:  # the others may simply be repeated
+        if (
+            row.op is OutboxOperation.SEND and row.interaction is None
+        ):  # the others may simply be repeated
             found = await self._find(row)
         RECONCILED.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is None:
-            await self._outbox.again(row, self._clock.now())
+            await self._outbox.reschedule(row, self._clock.now())
         else:
             await self._arrived(row, found)
 
@@ -143,7 +145,7 @@ class Sender:
     async def _carry_out(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.platform]
         match row.op:
-            case Op.SEND:
+            case OutboxOperation.SEND:
                 return await surface.send(
                     row.address,
                     row.text,
@@ -152,14 +154,14 @@ class Sender:
                     interaction=row.interaction,
                     file=row.file,
                 )
-            case Op.EDIT:
+            case OutboxOperation.EDIT:
                 await surface.edit(row.address, _target(row), row.text)
-            case Op.DELETE:
+            case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target(row))
         return None
 
     async def _arrived(self, row: OutboxRow, external_id: str | None) -> None:
-        await self._outbox.sent(row, external_id)
+        await self._outbox.mark_sent(row, external_id)
         self._settled(row)
 
     def _settled(self, row: OutboxRow) -> None:
@@ -168,15 +170,15 @@ class Sender:
 
     async def _postpone(self, row: OutboxRow, due: float) -> None:
         """Later; what was unknown stays so, because only the platform can say otherwise."""
-        if row.state is Sending.UNKNOWN:
-            await self._outbox.unknown(row, due)
+        if row.state is OutboxState.UNKNOWN:
+            await self._outbox.mark_unknown(row, due)
         else:
-            await self._outbox.again(row, due)
+            await self._outbox.reschedule(row, due)
 
     def _patience(self, row: OutboxRow) -> float:
         """How long an unknown outcome has to settle before it can be looked up."""
         limits = self._surfaces[row.address.platform].limits(row.address)
-        if row.op is not Op.SEND or limits.placeholder is None:
+        if row.op is not OutboxOperation.SEND or limits.placeholder is None:
             return min(1.0, self._settle_seconds)  # repeating it does no harm
         return self._settle_seconds
 

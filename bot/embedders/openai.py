@@ -16,7 +16,7 @@ from bot.backends.chat_completions.request import HttpRefusal, Unreached, reason
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import shortened, to_vectors
-from bot.errors import EmbeddingFailed
+from bot.errors import EmbeddingError
 from bot.ports import Embedder
 from bot.prompting.text.token_counter import count_tokens
 from bot.settings import EmbeddingSettings, ProviderSettings
@@ -39,7 +39,7 @@ class EmbeddingsService:
         self._connection = OpenAIConnection(settings, transport)
 
     async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
-        """The vectors of texts, or of texts that are tokens already; raises `EmbeddingFailed`."""
+        """The vectors of texts, or of texts that are tokens already; raises `EmbeddingError`."""
         made: list[PackedVector] = []
         for start in range(0, len(inputs), _TEXTS_AT_ONCE):
             made += await self._some(inputs[start : start + _TEXTS_AT_ONCE])
@@ -54,13 +54,13 @@ class EmbeddingsService:
             async with asyncio.timeout(_SECONDS):
                 body = await self._post(msgspec.json.encode(question))
         except Fault as fault:
-            raise EmbeddingFailed(str(fault)) from None
+            raise EmbeddingError(str(fault)) from None
         except TimeoutError:
-            raise EmbeddingFailed(f"{self._endpoint} took over {_SECONDS:.0f} s") from None
+            raise EmbeddingError(f"{self._endpoint} took over {_SECONDS:.0f} s") from None
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except msgspec.DecodeError:
-            raise EmbeddingFailed(str(faults.garbled(self._endpoint, "no vectors"))) from None
+            raise EmbeddingError(str(faults.garbled(self._endpoint, "no vectors"))) from None
         rows = sorted(answer.data, key=lambda row: row.index)
         return to_vectors([row.embedding for row in rows], len(inputs))
 
@@ -105,16 +105,16 @@ class OpenAIEmbedder(Embedder):
         return f"openai:{self._model}"
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         return await self._service.vectors([shortened(text, _count) for text in texts])
 
     @override
-    async def query(self, text: str) -> PackedVector:
-        return (await self.passages([text]))[0]
+    async def embed_query(self, text: str) -> PackedVector:
+        return (await self.embed_documents([text]))[0]
 
     @override
     async def check(self) -> str:
-        vector = await self.query("hello")
+        vector = await self.embed_query("hello")
         return f"{self._model} answers with {len(vector) // 4} numbers"
 
     @override

@@ -19,8 +19,8 @@ class WakingIntake(Intake):
         self._wake = wake
 
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._inbox.hear([_storable(one) for one in heard], cursors)
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await self._inbox.receive([_storable(one) for one in heard], cursors)
         for one in heard:
             HEARD.labels(one.address.platform).inc()
         await self._wake(list(dict.fromkeys(one.address.conversation for one in heard)))

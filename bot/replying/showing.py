@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, Outgoing
-from bot.chat.session import Claim, Heard
+from bot.chat.outgoing import Limits, OutgoingPart
+from bot.chat.session import Claim, InboxMessage
 from bot.ports import Clock, Conversations, Surface
 from bot.replying.stream import LiveReply, keep_typing
 
@@ -33,12 +33,14 @@ class Showing:
         return self._surfaces[address.platform].limits(address)
 
     @asynccontextmanager
-    async def live(self, claim: Claim, heard: Heard, first_part: int) -> AsyncIterator[LiveReply]:
+    async def live(
+        self, claim: Claim, heard: InboxMessage, first_part: int
+    ) -> AsyncIterator[LiveReply]:
         """Show an answer while it grows. When the block ends, nothing live is under way."""
         address = heard.incoming.address
         surface = self._surfaces[address.platform]
 
-        async def open_part(opening: Outgoing) -> int:
+        async def open_part(opening: OutgoingPart) -> int:
             row = await self._conversations.open(claim, heard, opening)
             await self._wake_lanes([address.lane])
             return row

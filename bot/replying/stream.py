@@ -13,8 +13,8 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, Outgoing
-from bot.chat.prompt import Waiting
+from bot.chat.outgoing import Limits, OutgoingPart
+from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
 from bot.replying.split import split
@@ -29,10 +29,10 @@ _MOST_FAILURES = 3
 _TYPING_SHARE = 0.8  # of the time an indicator lasts, after which it is shown again
 
 
-def final(text: str, limits: Limits, first_part: int = 0) -> tuple[Outgoing, ...]:
+def final(text: str, limits: Limits, first_part: int = 0) -> tuple[OutgoingPart, ...]:
     """The parts of an answer as they should read in the end; none for a blank text."""
     pieces = enumerate(split(text, limits), first_part)
-    return tuple(Outgoing(part, piece, limits.placeholder) for part, piece in pieces)
+    return tuple(OutgoingPart(part, piece, limits.placeholder) for part, piece in pieces)
 
 
 async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
@@ -49,7 +49,7 @@ async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
         await clock.sleep(pause)
 
 
-def standing(waiting: Waiting) -> str:
+def standing(waiting: QueuePosition) -> str:
     """What somebody in line is told."""
     first = (
         "You are next" if waiting.position == 1 else f"You are number {waiting.position} in line"
@@ -133,7 +133,7 @@ class LiveReply:
         self,
         surface: Surface,
         address: Address,
-        open_part: Callable[[Outgoing], Awaitable[int]],
+        open_part: Callable[[OutgoingPart], Awaitable[int]],
         arrival: Callable[[int], Awaitable[str]],
         clock: Clock,
         first_part: int = 0,
@@ -167,7 +167,7 @@ class LiveReply:
         if self._showing is not None and self._showing.done():
             self._showing.result()
 
-    def announce(self, waiting: Waiting) -> None:
+    def announce(self, waiting: QueuePosition) -> None:
         """Show how one waits until the answer begins, which takes its place."""
         self._growing.announce(standing(waiting))
         self._fresh.set()
@@ -248,6 +248,8 @@ class LiveReply:
         text = self._limits.placeholder or piece
         if part == len(self._rows):
             async with self._request:
-                self._rows.append(await self._open_part(Outgoing(self._first_part + part, text)))
+                self._rows.append(
+                    await self._open_part(OutgoingPart(self._first_part + part, text))
+                )
         self._message_ids.append(await self._arrival(self._rows[part]))
         self._shown.append(text)

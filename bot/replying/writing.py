@@ -4,7 +4,16 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bot.chat.prompt import Delta, Event, Finish, FinishReason, Prompt, Thought, Usage, Waiting
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    Prompt,
+    QueuePosition,
+    ReasoningDelta,
+    Usage,
+)
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
@@ -54,7 +63,7 @@ async def write(
     backend: Backend,
     prompt: Prompt,
     show: Callable[[str], None],
-    announce: Callable[[Waiting], None],
+    announce: Callable[[QueuePosition], None],
     clock: Clock,
 ) -> Written:
     """Ask for an answer, and `show` it piece by piece as it comes; `announce` waiting for it.
@@ -84,7 +93,7 @@ class _Answer:
         self,
         prompt: Prompt,
         show: Callable[[str], None],
-        announce: Callable[[Waiting], None],
+        announce: Callable[[QueuePosition], None],
         clock: Clock,
     ) -> None:
         self._show = show
@@ -108,19 +117,19 @@ class _Answer:
         """Whether nothing more can follow, whatever the model still says."""
         return self._echo.cut
 
-    def take(self, event: Event) -> None:
+    def take(self, event: GenerationEvent) -> None:
         match event:
             case Delta(text):
                 if self._first_word_seconds is None:
                     self._first_word_seconds = self._clock.monotonic() - self._asked
                     SECONDS_TO_FIRST_WORD.observe(self._first_word_seconds)
                 self._hear(self._cleaned.feed(self._echo.feed(text.replace("\0", ""))))
-            case Thought(text):
+            case ReasoningDelta(text):
                 self._thoughts.append(text.replace("\0", ""))  # no database keeps one
             case Finish():
                 self._end = event
                 count_tokens(event.usage)
-            case Waiting():
+            case QueuePosition():
                 self._announce(event)
 
     def written(self, *, interrupted: bool) -> Written:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from bot.errors import PresetError, SettingsError, UserError
-from bot.ports import Choices
+from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 
@@ -31,7 +31,7 @@ class Casting:
         self,
         presets: Mapping[str, Preset],
         default: str,
-        choices: Choices,
+        choices: ChatSettings,
         versions: Mapping[str, int] | None = None,
     ) -> None:
         """Raises `SettingsError` when there is no preset with the default's name."""
@@ -50,7 +50,7 @@ class Casting:
 
     async def ensemble(self, scopes: Sequence[str]) -> tuple[Cast, ...]:
         """Everybody who answers here, in the order in which they were added; at least one."""
-        choice = await self._choices.chosen(scopes, _KEY)
+        choice = await self._choices.resolve(scopes, _KEY)
         if choice is None:
             return (self._cast(self.default, None),)
         here = []
@@ -81,7 +81,7 @@ class Casting:
 
     async def use(self, scope: str, preset: Preset, by: str) -> None:
         """Let this one alone answer here."""
-        await self._choices.choose(scope, _KEY, preset.name, by)
+        await self._choices.set(scope, _KEY, preset.name, by)
 
     async def add(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
         """Let this one answer here, too; raises `UserError` if it does. Gives all who do now."""
@@ -106,12 +106,12 @@ class Casting:
         return await self._set(scopes[0], [one for one in here if one != preset], by)
 
     async def _set(self, scope: str, here: Sequence[Preset], by: str) -> Sequence[Preset]:
-        await self._choices.choose(scope, _KEY, "\n".join(one.name for one in here), by)
+        await self._choices.set(scope, _KEY, "\n".join(one.name for one in here), by)
         return here
 
     async def reset(self, scope: str, by: str) -> None:
         """Unset what was chosen in this very scope."""
-        await self._choices.choose(scope, _KEY, None, by)
+        await self._choices.set(scope, _KEY, None, by)
 
     def complete(self, partial: str) -> Sequence[str]:
         """Names to suggest while somebody types: those that begin so, then those that hold it."""

@@ -1,6 +1,6 @@
 """What people can command, and how a line of text becomes a command."""
 
-from bot.chat.command import Command, CommandSpec, Option
+from bot.chat.command import Command, CommandOption, CommandSpec
 
 COMMANDS = (
     CommandSpec(
@@ -10,28 +10,28 @@ COMMANDS = (
             CommandSpec(
                 "use",
                 "let a preset answer in this channel (admins)",
-                (Option("name", "the preset", completes=True),),
+                (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "add",
                 "let another character answer here as well (admins)",
-                (Option("name", "the preset", completes=True),),
+                (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "remove",
                 "let the others go on without it (admins)",
-                (Option("name", "the preset", completes=True),),
+                (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec("list", "the presets there are, and who of them is here"),
             CommandSpec(
                 "who",
                 "who would answer this, and why",
-                (Option("text", "what somebody might say"),),
+                (CommandOption("text", "what somebody might say"),),
             ),
             CommandSpec(
                 "show",
                 "what a preset says; without a name: the one used here",
-                (Option("name", "the preset", required=False, completes=True),),
+                (CommandOption("name", "the preset", required=False, completes=True),),
             ),
             CommandSpec("reset", "go back to what the channel had before (admins)"),
         ),
@@ -39,19 +39,19 @@ COMMANDS = (
     CommandSpec(
         "new",
         "begin a new conversation; the old one is kept",
-        (Option("greeting", "the number of the greeting to begin with", required=False),),
+        (CommandOption("greeting", "the number of the greeting to begin with", required=False),),
     ),
     CommandSpec(
         "me",
         "who you are here; begin with `everywhere` to mean all places, or say `clear`",
-        (Option("text", "I am a tall knight", required=False),),
+        (CommandOption("text", "I am a tall knight", required=False),),
     ),
     CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
     CommandSpec(
         "context",
         "what the last answer here was made of; with `prompt`: the exact prompt (admins)",
         (
-            Option(
+            CommandOption(
                 "show",
                 "prompt: exactly what the model was sent, as a file",
                 required=False,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming, Wake
+from bot.chat.incoming import Incoming, WakeReason
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asks
 from bot.routing.command_specs import parse
@@ -66,11 +66,11 @@ def wakes(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> bool
 def called_by_platform(incoming: Incoming, preset: Preset) -> bool:
     """Whether it was said to the bot, in a way that the preset listens to."""
     match incoming.wake:
-        case Wake.DM | Wake.COMMAND:
+        case WakeReason.DM | WakeReason.COMMAND:
             return True
-        case Wake.MENTION:
+        case WakeReason.MENTION:
             return preset.wake.mention
-        case Wake.REPLY:
+        case WakeReason.REPLY:
             return preset.wake.reply
         case None:
             return False

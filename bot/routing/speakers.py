@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bot.chat.incoming import Incoming, Wake
+from bot.chat.incoming import Incoming, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import speakers
@@ -42,7 +42,7 @@ class Ensemble:
         """Tell who would answer this if the author of `incoming` said it to the bot, and why."""
         if len(self.casts) == 1:
             return f"{self.casts[0].preset.name} is alone here and answers all that is said to me."
-        said = replace(incoming, text=text, wake=Wake.MENTION, quote=None)
+        said = replace(incoming, text=text, wake=WakeReason.MENTION, quote=None)
         found = schedule(self._presets, said, recent, dice=dice, now=now)
         return "\n".join(
             f"{'→' if one.chosen else '·'} {one.preset} ({one.score:.1f}): {', '.join(one.reasons)}"

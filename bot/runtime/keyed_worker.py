@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from bot.errors import CoordinatorDown, StoreError
+from bot.errors import CoordinatorUnavailable, StoreError
 from bot.ports import Clock, Coordinator
 from bot.runtime.tasks import cancelled
 from bot.telemetry.metrics import WORKING
@@ -58,7 +58,7 @@ class Desk:
 
     async def wake(self, keys: Sequence[str]) -> None:
         """Make keys ready; while the coordinator is away, they are found in SQL."""
-        with contextlib.suppress(CoordinatorDown):
+        with contextlib.suppress(CoordinatorUnavailable):
             await self._coordinator.notify(self._queue, keys)
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Desk:
                     lease_seconds=_LEASE_SECONDS,
                     wait_seconds=_WAIT_SECONDS,
                 )
-            except CoordinatorDown:
+            except CoordinatorUnavailable:
                 await self._clock.sleep(_WAIT_SECONDS)
                 await self._take_from_sql(room)
             else:
@@ -110,10 +110,10 @@ class Desk:
         """Make ready what the coordinator forgot: lost wakes, expired leases, a wiped server."""
         while True:
             try:
-                await self._coordinator.reap(self._queue)
+                await self._coordinator.release_expired(self._queue)
                 keys = [key for key in await self._waiting(1000) if key not in self._busy]
                 await self._coordinator.notify(self._queue, keys)
-            except (CoordinatorDown, StoreError) as error:
+            except (CoordinatorUnavailable, StoreError) as error:
                 _log.warning("janitor_missed", queue=self._queue, reason=str(error))
             await self._clock.sleep(_JANITOR_SECONDS)
 
@@ -124,7 +124,7 @@ class Desk:
                 await self._coordinator.renew(
                     self._queue, list(self._busy), self._owner, _LEASE_SECONDS
                 )
-            except CoordinatorDown:
+            except CoordinatorUnavailable:
                 continue  # leases in SQL, and the rows themselves, still keep others away
 
     def _begin(self, key: str) -> None:
@@ -154,12 +154,12 @@ class Desk:
         except asyncio.CancelledError:
             await self._give_back([key])
             raise
-        with contextlib.suppress(CoordinatorDown):
-            await self._coordinator.done(self._queue, key, self._owner)
+        with contextlib.suppress(CoordinatorUnavailable):
+            await self._coordinator.release(self._queue, key, self._owner)
 
     async def _give_back(self, keys: Sequence[str]) -> None:
         """Let others have at once what we claimed and do not work on: we are stopping."""
-        with contextlib.suppress(CoordinatorDown):
+        with contextlib.suppress(CoordinatorUnavailable):
             for key in keys:
-                await self._coordinator.done(self._queue, key, self._owner)
+                await self._coordinator.release(self._queue, key, self._owner)
             await self._coordinator.notify(self._queue, keys)

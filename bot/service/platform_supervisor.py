@@ -36,7 +36,7 @@ class Listening:
 
     def trouble(self, platform: Platform) -> str | None:
         """Why nothing is heard from there just now; None while all is well."""
-        return self._failed.get(platform.name) or platform.trouble
+        return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
         """Return on SIGINT or SIGTERM, and when every platform has come to its end.
@@ -76,7 +76,7 @@ class Listening:
             try:
                 while not run.done():
                     await asyncio.wait([run], timeout=_LOOK_SECONDS)
-                    if not was_connected and platform.trouble is None:
+                    if not was_connected and platform.connection_error is None:
                         was_connected = True
                         await self._introduce(platform)
             finally:

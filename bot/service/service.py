@@ -21,7 +21,7 @@ from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
-from bot.ports import Backend, Coordinator, Platform, Remembers
+from bot.ports import Backend, ConversationMemory, Coordinator, Platform
 from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting
@@ -43,7 +43,7 @@ from bot.settings import Settings
 from bot.storage.coordination.embedded_valkey import embedded_valkey
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import locked
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, opened
 from bot.storage.sql.inbox import SqlInbox
@@ -90,7 +90,7 @@ class App:
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         self.casting = casting
-        self.people = People(SqlChoices(database, self.clock))
+        self.people = People(SqlChatSettings(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
@@ -111,7 +111,7 @@ class App:
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
-        self.lanes = self._desk("lanes", self.outbox.lanes, self.sender.work, _MOST_LANES)
+        self.due_lanes = self._desk("lanes", self.outbox.due_lanes, self.sender.work, _MOST_LANES)
         self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
         showing = Showing(
             self.conversations,
@@ -120,7 +120,7 @@ class App:
                 for name, one in surfaces.items()
             },
             self.sender.arrival,
-            self.lanes.wake,
+            self.due_lanes.wake,
             self.clock,
         )
         self.walk = Walk(
@@ -139,10 +139,12 @@ class App:
             ),
             speaking=self._speaking(showing),
             limits=showing.limits,
-            wake_lanes=self.lanes.wake,
+            wake_lanes=self.due_lanes.wake,
             owner=self.owner,
             clock=self.clock,
-            memories=[each for each in self.backends.values() if isinstance(each, Remembers)],
+            memories=[
+                each for each in self.backends.values() if isinstance(each, ConversationMemory)
+            ],
         )
         self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
         intake = WakingIntake(self.inbox, self.walks.wake)
@@ -187,8 +189,8 @@ class App:
             SettingsError: the port is taken.
         """
         alone = self.database.is_sqlite  # and we hold its lock: nobody else can be sending
-        await self.conversations.let_go(self.owner)
-        await self.outbox.give_up(
+        await self.conversations.release_all(self.owner)
+        await self.outbox.expire_sending(
             older_than_seconds=0 if alone else _SENDING_SECONDS,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
@@ -199,7 +201,7 @@ class App:
                 for job in (
                     self.listening.until_stopped(),
                     self.walks.run(),
-                    self.lanes.run(),
+                    self.due_lanes.run(),
                     self.summarizer.run(),
                     self._give_up_stale(),
                     self._forget_old(),
@@ -219,8 +221,8 @@ class App:
         while (
             await self._waiting(1)
             or self.walks.busy
-            or await self.outbox.lanes(1)
-            or self.lanes.busy
+            or await self.outbox.due_lanes(1)
+            or self.due_lanes.busy
         ):
             await self.clock.sleep(0.02)
 
@@ -230,16 +232,16 @@ class App:
         await self.walks.drain(_DRAIN_SECONDS)
         with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self.outbox.lanes(1) or self.lanes.busy:
+                while await self.outbox.due_lanes(1) or self.due_lanes.busy:
                     await self.clock.sleep(0.05)
-        await self.lanes.drain(0)
+        await self.due_lanes.drain(0)
 
     async def _give_up_stale(self) -> None:
         """Settle what a sender on another machine left behind when it died."""
         while True:
             await self.clock.sleep(_SENDING_SECONDS / 3)
             try:
-                await self.outbox.give_up(
+                await self.outbox.expire_sending(
                     older_than_seconds=_SENDING_SECONDS,
                     settle_seconds=self.settings.delivery.settle_seconds,
                 )
@@ -261,7 +263,7 @@ class App:
 
     async def _waiting(self, limit: int) -> Sequence[str]:
         """Conversations to walk, of those platforms only that an answer can be sent to."""
-        return await self.inbox.waiting(limit, list(self.platforms))
+        return await self.inbox.pending_conversations(limit, list(self.platforms))
 
     async def _may_change(self, incoming: Incoming) -> bool:
         if incoming.author.id in self.settings.admins:
@@ -307,9 +309,9 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))
         database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
-        choices = SqlChoices(database, SystemClock())
+        choices = SqlChatSettings(database, SystemClock())
         versions = SqlPresetVersions(database, SystemClock())
-        numbers = await versions.keep([edition(preset) for preset in presets.values()])
+        numbers = await versions.save([edition(preset) for preset in presets.values()])
         casting = Casting(presets, settings.default_preset, choices, numbers)
         await provide_model(settings, casting.default, progress)
         renderer = await stack.enter_async_context(Renderer())

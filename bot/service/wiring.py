@@ -14,7 +14,7 @@ from bot.backends.registry import make_backend, parameter_problems
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import Role
-from bot.ports import Backend, Clock, Platform, Warms
+from bot.ports import Backend, Clock, Platform, PreloadingBackend
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS
@@ -51,9 +51,9 @@ async def provide_model(
 async def warm(backends: Mapping[str, Backend], default: Preset) -> None:
     """Load what the first question will most likely need, while everything else starts."""
     backend = backends[default.provider]
-    if isinstance(backend, Warms):
+    if isinstance(backend, PreloadingBackend):
         try:
-            await backend.warm(default.model)
+            await backend.preload(default.model)
         except BackendUnavailable as error:  # whoever asks is told then
             _log.warning("model_not_warm", preset=default.name, reason=str(error))
 

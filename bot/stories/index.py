@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from bot.chat.story import StoryVector
-from bot.errors import EmbeddingFailed, StoreError
+from bot.errors import EmbeddingError, StoreError
 from bot.ports import Clock, Embedder, Stories
 
 _log = structlog.get_logger(__name__)
@@ -39,17 +39,19 @@ class _Learner:
     async def learned(self, character: str, texts: Sequence[str]) -> bool:
         try:
             await self._learn(character, texts)
-        except (EmbeddingFailed, StoreError) as error:
+        except (EmbeddingError, StoreError) as error:
             _log.warning("stories_not_learned", character=character, reason=str(error))
             return False
         return True
 
     async def _learn(self, character: str, texts: Sequence[str]) -> None:
         model_id = self._embedder.model_id
-        lacking = await self._stories.lacking(character, texts, model_id)
+        lacking = await self._stories.replace_stories(character, texts, model_id)
         for start in range(0, len(lacking), _AT_ONCE):
             some = lacking[start : start + _AT_ONCE]
-            made = zip(some, await self._embedder.passages(some), strict=True)
-            await self._stories.keep(character, model_id, [StoryVector(*one) for one in made])
+            made = zip(some, await self._embedder.embed_documents(some), strict=True)
+            await self._stories.save_vectors(
+                character, model_id, [StoryVector(*one) for one in made]
+            )
             done = start + len(some)
             _log.info("stories_learned", character=character, done=done, of=len(lacking))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.story import PackedVector
-from bot.errors import EmbeddingFailed
+from bot.errors import EmbeddingError
 from bot.ports import Embedder, Stories
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.personas.persona import Story
@@ -52,7 +52,7 @@ class StoryFinder:
             async with asyncio.timeout(_SECONDS):
                 for query, limit in searches_of(preset, newest).items():
                     found[query] = await self._nearest(preset.name, query, limit)
-        except (EmbeddingFailed, TimeoutError) as error:
+        except (EmbeddingError, TimeoutError) as error:
             _log.warning("stories_not_found", preset=preset.name, reason=str(error) or "too slow")
         return found
 
@@ -62,7 +62,7 @@ class StoryFinder:
         return [Story(one.place, one.text, one.score) for one in found]
 
     async def _vector(self, query: str) -> PackedVector:
-        vector = self._vectors.pop(query, None) or await self._embedder.query(query)
+        vector = self._vectors.pop(query, None) or await self._embedder.embed_query(query)
         self._vectors[query] = vector
         if len(self._vectors) > _KNOWN_QUERIES:
             self._vectors.popitem(last=False)

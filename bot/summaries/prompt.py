@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from bot.chat.session import Source
+from bot.chat.session import StoredTurn
 from bot.prompting.speakers.labels import speakers
 from bot.prompting.text.confusables import without_hidden_words
 from bot.prompting.text.token_counter import count_tokens
@@ -26,7 +26,7 @@ def instruction(tokens: int | None) -> str:
     )
 
 
-def transcript(before: str, turns: Sequence[Source]) -> str:
+def transcript(before: str, turns: Sequence[StoredTurn]) -> str:
     """The last summary, if there is one, and the lines since, each with who really said it."""
     said = [one.turn for one in turns]
     presets = {turn.preset for turn in said if turn.preset}
@@ -39,7 +39,9 @@ def transcript(before: str, turns: Sequence[Source]) -> str:
     return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 
-def worth_reading(turns: Sequence[Source], max_input_tokens: int | None) -> Sequence[Source]:
+def worth_reading(
+    turns: Sequence[StoredTurn], max_input_tokens: int | None
+) -> Sequence[StoredTurn]:
     """As many of the first turns as a model can read at once; at least one."""
     room = _MOST_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE
     costs = (tokens + _TOKENS_A_NAME for tokens in count_tokens([one.turn.text for one in turns]))

@@ -10,10 +10,10 @@ from contextlib import aclosing
 
 import structlog
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Waiting
-from bot.chat.session import Source, Summary, fingerprint
+from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
+from bot.chat.session import StoredTurn, Summary, fingerprint
 from bot.errors import BackendError, StoreError
-from bot.ports import Backend, Remembers, Summaries
+from bot.ports import Backend, ConversationMemory, Summaries
 from bot.prompting.draft.draft import Part
 from bot.prompting.presets.preset import Preset
 from bot.summaries.prompt import instruction, transcript, worth_reading
@@ -75,7 +75,7 @@ class Summarizer:
 
     async def sum_up(self, preset: Preset, conversation: str, kept: int) -> None:
         """Bring the summary up to all but the newest `kept` turns, unless it nearly is."""
-        sources = await self._summaries.sources(conversation)
+        sources = await self._summaries.load_turns(conversation)
         old = sources.turns[: max(0, len(sources.turns) - kept)]
         summary = sources.summary
         covered = sum(one.id <= summary.covers_to for one in old) if summary else 0
@@ -90,11 +90,11 @@ class Summarizer:
                 fingerprint=fingerprint(old[:covered]),
                 text=await self._written(preset, conversation, summary, some),
             )
-            if not await self._summaries.keep(conversation, summary):
+            if not await self._summaries.save(conversation, summary):
                 return
 
     async def _written(
-        self, preset: Preset, conversation: str, before: Summary | None, some: Sequence[Source]
+        self, preset: Preset, conversation: str, before: Summary | None, some: Sequence[StoredTurn]
     ) -> str:
         wanted = preset.summary
         provider = (wanted and wanted.provider) or preset.provider
@@ -119,10 +119,10 @@ class Summarizer:
                             said.append(text)
                         case Finish(_, usage):
                             count_tokens(usage)
-                        case Thought() | Waiting():
+                        case ReasoningDelta() | QueuePosition():
                             pass
         finally:
-            if isinstance(backend, Remembers):  # it is asked this once
+            if isinstance(backend, ConversationMemory):  # it is asked this once
                 await backend.forget(asked.conversation)
         text = "".join(said).strip()
         if not text:

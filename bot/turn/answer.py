@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import structlog
 
-from bot.chat.outgoing import Outgoing
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, Heard, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, Turn
 from bot.commands.personas import People
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
@@ -39,7 +39,7 @@ class Answers:
     """What was said to one message; its readers see `parts`."""
 
     turns: list[Turn] = field(default_factory=list)
-    parts: list[Outgoing] = field(default_factory=list)
+    parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
 
 
@@ -48,7 +48,7 @@ class _Talk:
     """What every speaker has to know, and what has been said so far."""
 
     claim: Claim
-    heard: Heard
+    heard: InboxMessage
     ensemble: Ensemble
     session: Session
     company: Mapping[str, str]  # what characters are called, by preset
@@ -83,7 +83,7 @@ class Speaking:
         self._dice = dice
 
     async def answers(
-        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, chosen: Sequence[Cast]
     ) -> Answers:
         """Let the chosen speak, and then whoever has something to say to that.
 
@@ -108,9 +108,11 @@ class Speaking:
         return talk.said
 
     async def _recall(
-        self, claim: Claim, heard: Heard, ensemble: Ensemble, chosen: Sequence[Cast]
+        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, chosen: Sequence[Cast]
     ) -> _Talk:
-        session = await self._conversations.recall(claim.conversation, _turns_worth_reading(chosen))
+        session = await self._conversations.load_session(
+            claim.conversation, _turns_worth_reading(chosen)
+        )
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._casting.names(ensemble.presets | spoke)
         personas = await self._people.introduced(session, heard.incoming)

@@ -15,12 +15,12 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, Outgoing
+from bot.chat.outgoing import Attachment, Limits, OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, Heard, Turn
+from bot.chat.session import Claim, InboxMessage, Turn
 from bot.commands.handlers import CommandDesk
 from bot.errors import BackendError, Fenced, StoreError, UserError
-from bot.ports import Clock, Conversations, Remembers
+from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.stream import final
 from bot.routing.active_presets import Casting
 from bot.routing.decide import Answer, Ignore, Overhear
@@ -52,7 +52,7 @@ class Walk:
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
         clock: Clock,
-        memories: Sequence[Remembers],
+        memories: Sequence[ConversationMemory],
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations
@@ -87,15 +87,15 @@ class Walk:
                 raise
 
     async def _answer_all(self, claim: Claim) -> None:
-        while not self.stopping and (heard := await self._conversations.next(claim)):
+        while not self.stopping and (heard := await self._conversations.next_message(claim)):
             try:
                 await self._answer_safely(claim, heard)
             except (asyncio.CancelledError, StoreError):  # a full disk is not its fault either
                 with contextlib.suppress(Fenced, StoreError):
-                    await self._conversations.spare(claim, heard)
+                    await self._conversations.undo_attempt(claim, heard)
                 raise
 
-    async def _answer_safely(self, claim: Claim, heard: Heard) -> None:
+    async def _answer_safely(self, claim: Claim, heard: InboxMessage) -> None:
         """Whatever goes wrong with one message, it is told, and the conversation goes on."""
         outcome = "failed"
         try:
@@ -120,7 +120,7 @@ class Walk:
         FINISHED.labels(incoming.address.platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
 
-    async def _answer(self, claim: Claim, heard: Heard) -> str:
+    async def _answer(self, claim: Claim, heard: InboxMessage) -> str:
         """Do what the message asks for; gives what became of it, for the metrics."""
         incoming = heard.incoming
         ensemble = Ensemble(await self._casting.ensemble(incoming.scopes))
@@ -149,16 +149,20 @@ class Walk:
         """What was said lately, if it matters to who speaks next."""
         if len(ensemble.casts) == 1:
             return ()
-        return (await self._conversations.recall(claim.conversation, _TURNS_TO_SCHEDULE)).turns
+        return (
+            await self._conversations.load_session(claim.conversation, _TURNS_TO_SCHEDULE)
+        ).turns
 
-    async def _rehearse(self, claim: Claim, heard: Heard, ensemble: Ensemble, text: str) -> None:
+    async def _rehearse(
+        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, text: str
+    ) -> None:
         if not text:
             raise UserError("Who would answer what? For example: /preset who good morning")
         recent = await self._recent(claim, ensemble)
         told = ensemble.rehearse(text, heard.incoming, recent, dice=self._dice, now=self._now())
         await self._say(claim, heard, told)
 
-    async def _carry_out(self, claim: Claim, heard: Heard, command: Command) -> None:
+    async def _carry_out(self, claim: Claim, heard: InboxMessage, command: Command) -> None:
         reply = await self._commands.carry_out(command, heard.incoming)
         greeting = [self._greeting(reply.greeting, reply.greeter)] if reply.greeting else []
         text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
@@ -167,7 +171,7 @@ class Walk:
         )
         if reply.new_session:
             for memory in self._memories:
-                await memory.leave(claim.conversation)
+                await memory.end_session(claim.conversation)
 
     async def _forget(self, claim: Claim) -> str:
         """Delete all that is kept of a conversation; says what that was."""
@@ -179,7 +183,7 @@ class Walk:
     async def _say(
         self,
         claim: Claim,
-        heard: Heard,
+        heard: InboxMessage,
         text: str,
         turns: Sequence[Turn] = (),
         *,
@@ -189,15 +193,15 @@ class Walk:
         """Answer with a text of our own, not the model's; beside a file it is one short line."""
         parts = final(text, self._limits(heard.incoming.address))
         if file is not None:
-            parts = (Outgoing(0, text, file=file),)
+            parts = (OutgoingPart(0, text, file=file),)
         await self._finish(claim, heard, turns, parts, new_session=new_session)
 
     async def _finish(
         self,
         claim: Claim,
-        heard: Heard,
+        heard: InboxMessage,
         turns: Sequence[Turn],
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingPart],
         receipts: Sequence[Receipt] = (),
         *,
         new_session: bool = False,
@@ -219,6 +223,6 @@ class Walk:
         return Turn("assistant", text, None, self._now(), preset)
 
 
-def _said(heard: Heard) -> Turn:
+def _said(heard: InboxMessage) -> Turn:
     incoming = heard.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)

@@ -3,7 +3,7 @@
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt, Thought, Waiting
+from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
 from bot.errors import BackendError
 from bot.ports import Backend
 
@@ -41,12 +41,12 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                     case Delta(text):
                         assert text, "an empty delta says nothing"
                         answer.deltas.append(text)
-                    case Thought(text):
+                    case ReasoningDelta(text):
                         assert text, "an empty thought is none"
                         answer.thoughts.append(text)
                     case Finish():
                         answer.finish = piece
-                    case Waiting():
+                    case QueuePosition():
                         assert not answer.deltas, "who is served does not wait"
     except BackendError as error:
         answer.error = error

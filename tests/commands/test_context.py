@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
-from bot.chat.receipt import Dropped, Receipt, Timings
+from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.commands.context import show_context
 from bot.prompting.draft.draft import Draft, Part, Unit
 from bot.prompting.draft.token_shares import tokens_by_section
@@ -29,8 +29,8 @@ RECEIPT = Receipt(
     prompt=DRAFT.prompt,
     layout=DRAFT.layout,
     dropped=(
-        Dropped("stories", "An Epic", "larger than the room that was left", 1, 900, 0.91),
-        Dropped("history", "", "the budget was full", 12),
+        DroppedItem("stories", "An Epic", "larger than the room that was left", 1, 900, 0.91),
+        DroppedItem("history", "", "the budget was full", 12),
     ),
     tokens=187,
     limit=1600,

@@ -16,7 +16,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS, parse
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from tests.samples import incoming, mask, write_out
@@ -40,7 +40,7 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 class Office:
     def __init__(self, database: Database) -> None:
-        choices = SqlChoices(database, SystemClock())
+        choices = SqlChatSettings(database, SystemClock())
         self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
         self.desk = CommandDesk(
             self.casting,

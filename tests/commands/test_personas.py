@@ -7,7 +7,7 @@ import pytest
 from bot.commands.personas import People
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from tests.samples import ALICE, BOB, incoming
 
@@ -17,7 +17,7 @@ ELSEWHERE = replace(incoming(), scopes=("telegram:6",))
 
 @pytest.fixture
 def people(database: Database) -> People:
-    return People(SqlChoices(database, SystemClock()))
+    return People(SqlChatSettings(database, SystemClock()))
 
 
 async def known(people: People, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:

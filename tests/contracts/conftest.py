@@ -17,7 +17,7 @@ from bot.ports import Coordinator, Stories
 from bot.runtime.clock import SystemClock
 from bot.storage.coordination.embedded_valkey import embedded_valkey
 from bot.storage.coordination.redis import connected
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, opened
 from bot.storage.sql.inbox import SqlInbox
@@ -35,7 +35,7 @@ class Store:
     inbox: SqlInbox
     conversations: SqlConversations
     outbox: SqlOutbox
-    choices: SqlChoices
+    choices: SqlChatSettings
     versions: SqlPresetVersions
     stories: Stories
 
@@ -77,7 +77,7 @@ async def store(empty_database: str) -> AsyncIterator[Store]:
             SqlInbox(database, clock),
             SqlConversations(database, clock),
             SqlOutbox(database, clock),
-            SqlChoices(database, clock),
+            SqlChatSettings(database, clock),
             SqlPresetVersions(database, clock),
             await stories_in(database),
         )

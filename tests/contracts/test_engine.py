@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, Question, Start, running
-from bot.chat.prompt import Delta, Finish, FinishReason, Thought
+from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings
 from tests.backends.local_model import ENGINES, lend_model
@@ -70,7 +70,7 @@ async def ask(
         match piece:
             case Delta(words):
                 said += words
-            case Thought():
+            case ReasoningDelta():
                 raise AssertionError("an engine does not know thoughts from words")
             case Finish():
                 finish = piece

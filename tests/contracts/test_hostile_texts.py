@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import inspect, select
 
 from bot.chat.incoming import Person
-from bot.chat.outgoing import Outgoing
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Turn
 from bot.chat.storable import storable
 from bot.errors import PresetError
@@ -47,23 +47,23 @@ async def test_a_hostile_text_is_kept_as_it_is(store: Store, title: str, text: s
     assert kept == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
     said = replace(incoming(text, quote=text), author=Person("telegram:1", text))
 
-    await WakingIntake(store.inbox, _not_waking).hear([said], {})
+    await WakingIntake(store.inbox, _not_waking).receive([said], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
-    heard = await store.conversations.next(claim)
+    heard = await store.conversations.next_message(claim)
     assert heard is not None
     author = heard.incoming.author
     assert (heard.incoming.text, heard.incoming.quote, author.name) == (kept, kept, kept)
 
     turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
-    await store.conversations.finish(claim, heard, turns=turns, outgoing=[Outgoing(0, text)])
-    await store.choices.choose(kept, "persona", kept, author.id)
-    [told] = (await store.conversations.recall("telegram:5", 10)).turns
+    await store.conversations.finish(claim, heard, turns=turns, outgoing=[OutgoingPart(0, text)])
+    await store.choices.set(kept, "persona", kept, author.id)
+    [told] = (await store.conversations.load_session("telegram:5", 10)).turns
     row = await store.outbox.take("telegram:5")
     assert row is not None
     assert (told.text, told.speaker, row.text) == (kept, author, kept)
-    assert await store.choices.made([kept], "persona") == {kept: kept}
-    assert await store.choices.made([f"{kept}%", "%", "_"], "persona") == {}
+    assert await store.choices.get_all([kept], "persona") == {kept: kept}
+    assert await store.choices.get_all([f"{kept}%", "%", "_"], "persona") == {}
     await _nothing_else_happened(store)
 
 
@@ -85,7 +85,7 @@ async def test_a_hostile_key_is_one_key_and_no_command(
 
     taken = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
     await coordinator.notify("q", [key])
-    await coordinator.done("q", key, "me")
+    await coordinator.release("q", key, "me")
 
     assert sorted(taken) == sorted(["before", key])
     again = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)

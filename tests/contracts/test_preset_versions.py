@@ -4,17 +4,17 @@ import asyncio
 
 from sqlalchemy import select
 
-from bot.chat.session import Edition
+from bot.chat.session import PresetVersion
 from bot.storage.sql.tables import preset_version
 from tests.contracts.conftest import Store
 
 
-def nora(content: str, version: int = 1) -> Edition:
-    return Edition("nora", content, version)
+def nora(content: str, version: int = 1) -> PresetVersion:
+    return PresetVersion("nora", content, version)
 
 
-async def numbers(store: Store, *editions: Edition) -> list[int]:
-    return [(await store.versions.keep([one]))[one.name] for one in editions]
+async def numbers(store: Store, *editions: PresetVersion) -> list[int]:
+    return [(await store.versions.save([one]))[one.name] for one in editions]
 
 
 async def test_an_edit_makes_a_new_version_and_a_restart_does_not(store: Store) -> None:
@@ -32,8 +32,8 @@ async def test_the_author_may_number_ahead_but_never_back(store: Store) -> None:
 
 
 async def test_each_preset_counts_for_itself_and_nothing_is_lost(store: Store) -> None:
-    await store.versions.keep([nora("one"), Edition("兰亭", "茶", 1)])
-    await store.versions.keep([nora("two"), Edition("兰亭", "茶", 1)])
+    await store.versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
+    await store.versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
 
     rows = await store.database.read(
         lambda c: c.execute(
@@ -47,14 +47,14 @@ async def test_each_preset_counts_for_itself_and_nothing_is_lost(store: Store) -
         ("nora", 2, "two"),
         ("兰亭", 1, "茶"),
     ]
-    assert await store.versions.newest("nora") == Edition("nora", "two", 2)
+    assert await store.versions.newest("nora") == PresetVersion("nora", "two", 2)
     assert await store.versions.newest("nobody") is None
 
 
 async def test_processes_that_start_together_agree(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(store.versions.keep([nora("one")])) for _ in range(8)]
-        others = [group.create_task(store.versions.keep([nora("two")])) for _ in range(8)]
+        starts = [group.create_task(store.versions.save([nora("one")])) for _ in range(8)]
+        others = [group.create_task(store.versions.save([nora("two")])) for _ in range(8)]
 
     found = {one.result()["nora"] for one in [*starts, *others]}
     rows = await store.database.read(lambda c: c.execute(select(preset_version.c.content)).all())

@@ -5,8 +5,8 @@ from dataclasses import replace
 from sqlalchemy import func, select, update
 
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
-from bot.chat.receipt import Dropped, Receipt, Span, Timings
-from bot.chat.session import Claim, Heard
+from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
+from bot.chat.session import Claim, InboxMessage
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.retention import forget_old
@@ -26,8 +26,12 @@ RECEIPT = Receipt(
         parameters={"temperature": 0.5, "logit_bias": {"5": -100}, "seed": None},
         template=TemplateChoice(strings={"user_template": "{{user}}"}),
     ),
-    layout=(Span("system", 0, 1, 10), Span("stories", 1, 1, 3, "The Inn", 0.5), Span("newest", 1)),
-    dropped=(Dropped("history", "", "the budget was full", 12),),
+    layout=(
+        PromptSpan("system", 0, 1, 10),
+        PromptSpan("stories", 1, 1, 3, "The Inn", 0.5),
+        PromptSpan("newest", 1),
+    ),
+    dropped=(DroppedItem("history", "", "the budget was full", 12),),
     tokens=120,
     limit=1600,
     answer="Hi 🙂",
@@ -37,11 +41,11 @@ RECEIPT = Receipt(
 )
 
 
-async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, Heard]:
-    await store.inbox.hear([incoming(key=key)], {})
+async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
+    await store.inbox.receive([incoming(key=key)], {})
     claim = await store.conversations.claim("telegram:5", "me", 60)
     assert claim is not None
-    heard = await store.conversations.next(claim)
+    heard = await store.conversations.next_message(claim)
     assert heard is not None
     return claim, heard
 
@@ -52,9 +56,9 @@ async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: St
     await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT, other])
     receipts = SqlReceipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
-    assert await receipts.find(1) == RECEIPT
+    assert await receipts.get(1) == RECEIPT
     assert await receipts.newest("telegram:6") == []
-    assert await receipts.find(99) is None
+    assert await receipts.get(99) is None
 
 
 async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
@@ -73,4 +77,4 @@ async def test_receipts_are_forgotten_with_their_conversation(store: Store) -> N
 
     await store.conversations.forget(claim)
 
-    assert await SqlReceipts(store.database).find(1) is None
+    assert await SqlReceipts(store.database).get(1) is None

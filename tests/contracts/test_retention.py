@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.outgoing import Outgoing
-from bot.chat.session import Claim, Heard
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import Claim, InboxMessage
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import forget_old
 from bot.storage.sql.tables import inbox, outbox
@@ -14,11 +14,11 @@ from tests.samples import incoming
 DAY = 86_400.0
 
 
-async def under_work(store: Store) -> tuple[Claim, Heard]:
-    await store.inbox.hear([incoming()], {})
+async def under_work(store: Store) -> tuple[Claim, InboxMessage]:
+    await store.inbox.receive([incoming()], {})
     claim = await store.conversations.claim("telegram:5", "me", 60)
     assert claim is not None
-    heard = await store.conversations.next(claim)
+    heard = await store.conversations.next_message(claim)
     assert heard is not None
     return claim, heard
 
@@ -27,7 +27,7 @@ async def send(store: Store, how_many: int) -> None:
     for _ in range(how_many):
         row = await store.outbox.take("telegram:5")
         assert row is not None
-        await store.outbox.sent(row, str(row.id))
+        await store.outbox.mark_sent(row, str(row.id))
 
 
 async def age(store: Store, days: float) -> None:
@@ -53,7 +53,7 @@ async def test_what_is_answered_and_sent_is_forgotten(
     store: Store, days: float, left: tuple[int, int]
 ) -> None:
     claim, heard = await under_work(store)
-    parts = [Outgoing(0, "a"), Outgoing(1, "b")]
+    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
     await store.conversations.finish(claim, heard, turns=(), outgoing=parts)
     await send(store, 2)
     await age(store, days)
@@ -63,12 +63,12 @@ async def test_what_is_answered_and_sent_is_forgotten(
 
 async def test_what_is_not_answered_or_not_sent_is_kept_however_old(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.open(claim, heard, Outgoing(0, "…"))
+    await store.conversations.open(claim, heard, OutgoingPart(0, "…"))
     await send(store, 1)
     await age(store, 100)
     await forget_old(store.database, SystemClock(), 14)
     assert await kept(store) == (1, 1), "its answer will be an edit of the message"
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
     await forget_old(store.database, SystemClock(), 14)
     assert await kept(store) == (0, 2), "the edit still needs the id"
     row = await store.outbox.take("telegram:5")

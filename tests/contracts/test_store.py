@@ -9,8 +9,8 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, update
 
-from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
-from bot.chat.session import Claim, Heard, Turn
+from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
+from bot.chat.session import Claim, InboxMessage, Turn
 from bot.errors import Fenced, Refused
 from bot.storage.sql.migrating import alembic_config
 from bot.storage.sql.tables import NEWEST, inbox, outbox, turn
@@ -28,11 +28,11 @@ asyncio.run(main())
 """
 
 
-async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, Heard]:
-    await store.inbox.hear([incoming(key=key)], {})
+async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
+    await store.inbox.receive([incoming(key=key)], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
-    heard = await store.conversations.next(claim)
+    heard = await store.conversations.next_message(claim)
     assert heard is not None
     return claim, heard
 
@@ -43,82 +43,84 @@ def said(text: str) -> Turn:
 
 async def test_what_was_heard_is_given_back_whole(store: Store) -> None:
     heard_once = incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
-    await store.inbox.hear([heard_once], {"telegram:offset": "8"})
+    await store.inbox.receive([heard_once], {"telegram:offset": "8"})
     claim = await store.conversations.claim(heard_once.address.conversation, "me", LEASE)
     assert claim is not None
-    heard = await store.conversations.next(claim)
+    heard = await store.conversations.next_message(claim)
     assert heard is not None
     assert heard.incoming == heard_once
     assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
 
 
 async def test_a_message_delivered_twice_is_heard_once(store: Store) -> None:
-    await store.inbox.hear([incoming(), incoming()], {})
-    await store.inbox.hear([incoming()], {"telegram:offset": "9"})
+    await store.inbox.receive([incoming(), incoming()], {})
+    await store.inbox.receive([incoming()], {"telegram:offset": "9"})
     count = await store.database.read(lambda c: c.execute(select(func.count(inbox.c.id))).scalar())
     assert count == 1
 
 
 async def test_messages_are_walked_in_the_order_they_were_heard(store: Store) -> None:
-    await store.inbox.hear([incoming(key=f"5:{n}") for n in range(3)], {})
+    await store.inbox.receive([incoming(key=f"5:{n}") for n in range(3)], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
     keys = []
-    while heard := await store.conversations.next(claim):
+    while heard := await store.conversations.next_message(claim):
         keys.append(heard.incoming.external_key)
         await store.conversations.finish(claim, heard, turns=(), outgoing=())
     assert keys == ["5:0", "5:1", "5:2"]
 
 
 async def test_a_conversation_is_held_by_one_until_the_lease_ends(store: Store) -> None:
-    await store.inbox.hear([incoming()], {})
+    await store.inbox.receive([incoming()], {})
     first = await store.conversations.claim("telegram:5", "me", LEASE)
     assert await store.conversations.claim("telegram:5", "other", LEASE) is None
-    assert await store.inbox.waiting(10, ["telegram"]) == []
+    assert await store.inbox.pending_conversations(10, ["telegram"]) == []
     assert first is not None
     assert await store.conversations.release(first) is True
-    assert await store.inbox.waiting(10, ["telegram"]) == ["telegram:5"]
+    assert await store.inbox.pending_conversations(10, ["telegram"]) == ["telegram:5"]
     assert await store.conversations.claim("telegram:5", "other", LEASE) is not None
 
 
 async def test_only_conversations_of_running_platforms_wait(store: Store) -> None:
-    await store.inbox.hear([incoming(platform="discord"), incoming()], {})
-    assert await store.inbox.waiting(10, ["telegram", "terminal"]) == ["telegram:5"]
-    assert await store.inbox.waiting(10, []) == []
+    await store.inbox.receive([incoming(platform="discord"), incoming()], {})
+    assert await store.inbox.pending_conversations(10, ["telegram", "terminal"]) == ["telegram:5"]
+    assert await store.inbox.pending_conversations(10, []) == []
 
 
 async def test_who_starts_again_need_not_wait_for_its_own_lease(store: Store) -> None:
-    await store.inbox.hear([incoming(), incoming(chat="6", key="6:1")], {})
+    await store.inbox.receive([incoming(), incoming(chat="6", key="6:1")], {})
     await store.conversations.claim("telegram:5", "me", LEASE)
     await store.conversations.claim("telegram:6", "other", LEASE)
-    await store.conversations.let_go("me")
-    assert await store.inbox.waiting(10, ["telegram"]) == ["telegram:5"]
+    await store.conversations.release_all("me")
+    assert await store.inbox.pending_conversations(10, ["telegram"]) == ["telegram:5"]
 
 
 async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
-    await store.inbox.hear([incoming()], {})
+    await store.inbox.receive([incoming()], {})
     old = await store.conversations.claim("telegram:5", "me", 0)
     assert old is not None
-    heard = await store.conversations.next(old)
+    heard = await store.conversations.next_message(old)
     assert heard is not None
     new = await store.conversations.claim("telegram:5", "other", LEASE)
     assert new is not None
     assert new.epoch > old.epoch
     with pytest.raises(Fenced):
-        await store.conversations.finish(old, heard, turns=[said("x")], outgoing=[Outgoing(0, "x")])
+        await store.conversations.finish(
+            old, heard, turns=[said("x")], outgoing=[OutgoingPart(0, "x")]
+        )
     with pytest.raises(Fenced):
         await store.conversations.renew(old, LEASE)
     with pytest.raises(Fenced):
         await store.conversations.release(old)
     with pytest.raises(Fenced):
-        await store.conversations.open(old, heard, Outgoing(0, "x"))
+        await store.conversations.open(old, heard, OutgoingPart(0, "x"))
     with pytest.raises(Fenced):
-        await store.conversations.next(old)
+        await store.conversations.next_message(old)
     with pytest.raises(Fenced):
-        await store.conversations.spare(old, heard)
-    assert (await store.conversations.recall("telegram:5", 10)).turns == ()
-    assert await store.outbox.lanes(10) == []
-    still = await store.conversations.next(new)
+        await store.conversations.undo_attempt(old, heard)
+    assert (await store.conversations.load_session("telegram:5", 10)).turns == ()
+    assert await store.outbox.due_lanes(10) == []
+    still = await store.conversations.next_message(new)
     assert still is not None
     assert still.crashes == 1, "counted for the two claims that were given it, and for no other"
 
@@ -126,11 +128,11 @@ async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store)
 async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
     claim, heard = await under_work(store)
     assert heard.crashes == 0
-    again = await store.conversations.next(claim)
+    again = await store.conversations.next_message(claim)
     assert again is not None
     assert again.crashes == 1
-    await store.conversations.spare(claim, again)
-    third = await store.conversations.next(claim)
+    await store.conversations.undo_attempt(claim, again)
+    third = await store.conversations.next_message(claim)
     assert third is not None
     assert third.crashes == 1
 
@@ -139,25 +141,33 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_step(store: St
     claim, heard = await under_work(store)
     answer = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
     await store.conversations.finish(
-        claim, heard, turns=[said("hello"), answer], outgoing=[Outgoing(0, "hi"), Outgoing(1, "!")]
+        claim,
+        heard,
+        turns=[said("hello"), answer],
+        outgoing=[OutgoingPart(0, "hi"), OutgoingPart(1, "!")],
     )
-    session = await store.conversations.recall("telegram:5", 10)
+    session = await store.conversations.load_session("telegram:5", 10)
     assert session.turns == (said("hello"), answer)
-    assert await store.conversations.next(claim) is None
+    assert await store.conversations.next_message(claim) is None
     first = await store.outbox.take("telegram:5")
     assert first is not None
-    assert (first.op, first.part, first.text, first.reply_to) == (Op.SEND, 0, "hi", "1")
+    assert (first.op, first.part, first.text, first.reply_to) == (
+        OutboxOperation.SEND,
+        0,
+        "hi",
+        "1",
+    )
 
 
 async def test_what_a_card_can_spell_and_no_database_is_replaced(store: Store) -> None:
     claim, heard = await under_work(store)
     odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
-    part = Outgoing(0, odd, file=Attachment("prompt.txt", odd))
+    part = OutgoingPart(0, odd, file=Attachment("prompt.txt", odd))
 
     await store.conversations.finish(claim, heard, turns=[said(odd)], outgoing=[part])
 
     row = await store.outbox.take("telegram:5")
-    session = await store.conversations.recall("telegram:5", 1)
+    session = await store.conversations.load_session("telegram:5", 1)
     assert row is not None
     assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
     assert session.turns == (said(plain),)
@@ -176,16 +186,16 @@ async def test_a_new_session_hides_the_old_one_and_keeps_it(store: Store) -> Non
     claim, heard = await under_work(store, "5:2")
     greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
     await store.conversations.finish(claim, heard, turns=[greeting], outgoing=(), new_session=True)
-    session = await store.conversations.recall("telegram:5", 10)
+    session = await store.conversations.load_session("telegram:5", 10)
     assert session.turns == (greeting,)
     assert session.number == 2
 
 
 async def test_forgetting_deletes_every_session_and_no_other_conversation(store: Store) -> None:
-    await store.inbox.hear([incoming(key="6:1", chat="6")], {})
+    await store.inbox.receive([incoming(key="6:1", chat="6")], {})
     other = await store.conversations.claim("telegram:6", "me", LEASE)
     assert other is not None
-    elsewhere = await store.conversations.next(other)
+    elsewhere = await store.conversations.next_message(other)
     assert elsewhere is not None
     await store.conversations.finish(other, elsewhere, turns=[said("there")], outgoing=())
     claim, heard = await under_work(store)
@@ -201,10 +211,10 @@ async def test_forgetting_deletes_every_session_and_no_other_conversation(store:
 
 async def test_forgetting_leaves_no_text_that_could_never_be_sent(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "CANARY")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "CANARY")])
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    await store.outbox.dead(row, "blocked")
+    await store.outbox.mark_dead(row, "blocked")
 
     await store.conversations.forget(claim)
 
@@ -216,62 +226,64 @@ async def test_recall_gives_the_newest_turns_oldest_first(store: Store) -> None:
     claim, heard = await under_work(store)
     turns = [said(str(n)) for n in range(5)]
     await store.conversations.finish(claim, heard, turns=turns, outgoing=())
-    session = await store.conversations.recall("telegram:5", 2)
+    session = await store.conversations.load_session("telegram:5", 2)
     assert [turn.text for turn in session.turns] == ["3", "4"]
 
 
 async def test_a_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
     claim, heard = await under_work(store)
-    first = await store.conversations.open(claim, heard, Outgoing(0, "…"))
-    assert await store.conversations.open(claim, heard, Outgoing(0, "other")) == first
+    first = await store.conversations.open(claim, heard, OutgoingPart(0, "…"))
+    assert await store.conversations.open(claim, heard, OutgoingPart(0, "other")) == first
 
 
 async def test_what_is_open_is_edited_and_what_is_too_much_is_deleted(store: Store) -> None:
     claim, heard = await under_work(store)
     for part in (0, 1):
-        await store.conversations.open(claim, heard, Outgoing(part, "…"))
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "done")])
+        await store.conversations.open(claim, heard, OutgoingPart(part, "…"))
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "done")])
     done = []
     while row := await store.outbox.take("telegram:5"):
         done.append((row.op, row.part, row.text, row.external_id))
-        await store.outbox.sent(row, f"m{row.part}" if row.op is Op.SEND else None)
+        await store.outbox.mark_sent(
+            row, f"m{row.part}" if row.op is OutboxOperation.SEND else None
+        )
     assert done == [
-        (Op.SEND, 0, "…", None),
-        (Op.SEND, 1, "…", None),
-        (Op.EDIT, 0, "done", "m0"),
-        (Op.DELETE, 1, "", "m1"),
+        (OutboxOperation.SEND, 0, "…", None),
+        (OutboxOperation.SEND, 1, "…", None),
+        (OutboxOperation.EDIT, 0, "done", "m0"),
+        (OutboxOperation.DELETE, 1, "", "m1"),
     ]
 
 
 async def test_a_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=(), outgoing=[Outgoing(0, "all of it", placeholder="…")]
+        claim, heard, turns=(), outgoing=[OutgoingPart(0, "all of it", placeholder="…")]
     )
     opening = await store.outbox.take("telegram:5")
     assert opening is not None
-    assert (opening.op, opening.text) == (Op.SEND, "…")
+    assert (opening.op, opening.text) == (OutboxOperation.SEND, "…")
     assert await store.outbox.take("telegram:5") is None, "strictly in order"
-    await store.outbox.sent(opening, "77")
+    await store.outbox.mark_sent(opening, "77")
     text = await store.outbox.take("telegram:5")
     assert text is not None
-    assert (text.op, text.text, text.external_id) == (Op.EDIT, "all of it", "77")
+    assert (text.op, text.text, text.external_id) == (OutboxOperation.EDIT, "all of it", "77")
 
 
 async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=(), outgoing=[Outgoing(0, "a"), Outgoing(1, "b")]
+        claim, heard, turns=(), outgoing=[OutgoingPart(0, "a"), OutgoingPart(1, "b")]
     )
     head = await store.outbox.take("telegram:5")
     assert head is not None
-    await store.outbox.again(head, not_before=4e9)
+    await store.outbox.reschedule(head, not_before=4e9)
     assert await store.outbox.take("telegram:5") is None
-    assert await store.outbox.lanes(10) == []
-    await store.outbox.again(head, not_before=0)
-    assert await store.outbox.lanes(10) == ["telegram:5"]
+    assert await store.outbox.due_lanes(10) == []
+    await store.outbox.reschedule(head, not_before=0)
+    assert await store.outbox.due_lanes(10) == ["telegram:5"]
     assert await store.outbox.external_id(head.id) is None
-    await store.outbox.dead(head, "blocked")
+    await store.outbox.mark_dead(head, "blocked")
     with pytest.raises(Refused, match="blocked"):
         await store.outbox.external_id(head.id)
     after = await store.outbox.take("telegram:5")
@@ -281,7 +293,7 @@ async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
 
 async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
     async with asyncio.TaskGroup() as group:
         taken = [group.create_task(store.outbox.take("telegram:5")) for _ in range(10)]
     assert sum(one.result() is not None for one in taken) == 1
@@ -289,34 +301,34 @@ async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> No
 
 async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
     taken = await store.outbox.take("telegram:5")
     assert taken is not None
-    assert taken.state is Sending.PENDING
-    assert await store.outbox.give_up(older_than_seconds=60, settle_seconds=0) == 0
-    assert await store.outbox.give_up(older_than_seconds=0, settle_seconds=0) == 1
+    assert taken.state is OutboxState.PENDING
+    assert await store.outbox.expire_sending(older_than_seconds=60, settle_seconds=0) == 0
+    assert await store.outbox.expire_sending(older_than_seconds=0, settle_seconds=0) == 1
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    assert row.state is Sending.UNKNOWN
-    await store.outbox.sent(row, "9")
+    assert row.state is OutboxState.UNKNOWN
+    await store.outbox.mark_sent(row, "9")
     assert await store.outbox.known_ids(row.address) == {"9"}
     assert await store.outbox.external_id(row.id) == "9"
 
 
 async def test_an_unknown_outcome_settles_before_it_is_looked_up(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
     await store.outbox.take("telegram:5")
-    await store.outbox.give_up(older_than_seconds=0, settle_seconds=60)
+    await store.outbox.expire_sending(older_than_seconds=0, settle_seconds=60)
     assert await store.outbox.take("telegram:5") is None
 
 
 async def test_what_was_sent_leaves_no_text_in_the_outbox(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "secret")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "secret")])
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    await store.outbox.sent(row, "9")
+    await store.outbox.mark_sent(row, "9")
     text = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalar())
     assert text == ""
 
@@ -326,16 +338,16 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
     claim, heard = await under_work(store)
-    parts = [Outgoing(0, "here", file=FILE), Outgoing(1, "done", placeholder="…")]
+    parts = [OutgoingPart(0, "here", file=FILE), OutgoingPart(1, "done", placeholder="…")]
     await store.conversations.finish(claim, heard, turns=(), outgoing=parts)
     taken = []
     while row := await store.outbox.take("telegram:5"):
         taken.append((row.op, row.text, row.file))
-        await store.outbox.sent(row, f"m{row.part}")
+        await store.outbox.mark_sent(row, f"m{row.part}")
     assert taken == [
-        (Op.SEND, "here", FILE),
-        (Op.SEND, "…", None),
-        (Op.EDIT, "done", None),
+        (OutboxOperation.SEND, "here", FILE),
+        (OutboxOperation.SEND, "…", None),
+        (OutboxOperation.EDIT, "done", None),
     ]
 
 
@@ -344,15 +356,17 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
     store: Store, refused: bool
 ) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "x", file=FILE)])
+    await store.conversations.finish(
+        claim, heard, turns=(), outgoing=[OutgoingPart(0, "x", file=FILE)]
+    )
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    await store.outbox.unknown(row, not_before=0)
+    await store.outbox.mark_unknown(row, not_before=0)
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    assert (row.state, row.file) == (Sending.UNKNOWN, FILE)
+    assert (row.state, row.file) == (OutboxState.UNKNOWN, FILE)
 
-    await (store.outbox.dead(row, "no") if refused else store.outbox.sent(row, "9"))
+    await (store.outbox.mark_dead(row, "no") if refused else store.outbox.mark_sent(row, "9"))
 
     columns = select(outbox.c.file_name, outbox.c.file_text)
     left = await store.database.read(lambda c: c.execute(columns).one())
@@ -360,17 +374,17 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
 
 
 async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
-    await store.choices.choose("guild", "preset", "a", "discord:1")
-    await store.choices.choose("channel", "preset", "b", "discord:1")
+    await store.choices.set("guild", "preset", "a", "discord:1")
+    await store.choices.set("channel", "preset", "b", "discord:1")
     scopes = ["thread", "channel", "guild"]
-    choice = await store.choices.chosen(scopes, "preset")
+    choice = await store.choices.resolve(scopes, "preset")
     assert choice is not None
     assert (choice.scope, choice.value) == ("channel", "b")
-    await store.choices.choose("channel", "preset", None, "discord:1")
-    choice = await store.choices.chosen(scopes, "preset")
+    await store.choices.set("channel", "preset", None, "discord:1")
+    choice = await store.choices.resolve(scopes, "preset")
     assert choice is not None
     assert choice.value == "a"
-    assert await store.choices.chosen(["elsewhere"], "preset") is None
+    assert await store.choices.resolve(["elsewhere"], "preset") is None
 
 
 async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:
@@ -380,7 +394,7 @@ async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: St
 
     async with asyncio.TaskGroup() as group:
         writes = [
-            group.create_task(store.inbox.hear([incoming(key=f"5:{n}")], {"last": str(n)}))
+            group.create_task(store.inbox.receive([incoming(key=f"5:{n}")], {"last": str(n)}))
             for n in range(50)
         ]
         failing = group.create_task(fails(store, spoiled))
@@ -421,7 +435,7 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
 
 async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "a")])
+    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
 
     def unit(connection: Connection) -> bool:
         config = alembic_config()

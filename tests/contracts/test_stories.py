@@ -36,9 +36,9 @@ def vector(*numbers: float) -> PackedVector:
 async def learn(
     stories: Stories, vectors: dict[str, PackedVector], character: str = "nora", model: str = "m"
 ) -> None:
-    await stories.lacking(character, list(vectors), model)
+    await stories.replace_stories(character, list(vectors), model)
     kept = [StoryVector(story, made) for story, made in vectors.items()]
-    await stories.keep(character, model, kept)
+    await stories.save_vectors(character, model, kept)
 
 
 async def texts_near(
@@ -68,15 +68,15 @@ async def test_where_nobody_learned_anything_nothing_is_found(stories: Stories) 
 
 
 async def test_only_what_has_no_vector_of_this_model_is_lacking(stories: Stories) -> None:
-    assert await stories.lacking("nora", [A, B, A], "m") == [A, B]
-    await stories.keep("nora", "m", [StoryVector(A, vector(1, 0))])
-    assert await stories.lacking("nora", [A, B, C], "m") == [B, C]
-    assert await stories.lacking("nora", [A, B, C], "other") == [A, B, C]
+    assert await stories.replace_stories("nora", [A, B, A], "m") == [A, B]
+    await stories.save_vectors("nora", "m", [StoryVector(A, vector(1, 0))])
+    assert await stories.replace_stories("nora", [A, B, C], "m") == [B, C]
+    assert await stories.replace_stories("nora", [A, B, C], "other") == [A, B, C]
 
 
 async def test_a_story_without_a_vector_is_not_found_yet(stories: Stories) -> None:
-    await stories.lacking("nora", [A, B], "m")
-    await stories.keep("nora", "m", [StoryVector(B, vector(1, 0))])
+    await stories.replace_stories("nora", [A, B], "m")
+    await stories.save_vectors("nora", "m", [StoryVector(B, vector(1, 0))])
     assert await texts_near(stories, vector(1, 0)) == [B]
 
 
@@ -84,15 +84,15 @@ async def test_what_was_taken_away_or_changed_is_not_found_any_more(stories: Sto
     await learn(stories, {A: vector(1, 0), B: vector(0, 1)})
     assert await texts_near(stories, vector(1, 0)) == [A, B]
 
-    assert await stories.lacking("nora", [B, A + "!"], "m") == [A + "!"]
+    assert await stories.replace_stories("nora", [B, A + "!"], "m") == [A + "!"]
     assert await texts_near(stories, vector(1, 0)) == [B]
-    await stories.keep("nora", "m", [StoryVector(A, vector(1, 0))])
+    await stories.save_vectors("nora", "m", [StoryVector(A, vector(1, 0))])
     assert await texts_near(stories, vector(1, 0)) == [B], "its story is gone"
 
 
 async def test_vectors_of_another_model_are_never_compared(stories: Stories) -> None:
     await learn(stories, {A: vector(1, 0), B: vector(0, 1)}, model="old")
-    await stories.keep("nora", "new", [StoryVector(A, vector(1, 0, 0))])
+    await stories.save_vectors("nora", "new", [StoryVector(A, vector(1, 0, 0))])
 
     assert await texts_near(stories, vector(1, 0, 0), model="new") == [A]
     assert await texts_near(stories, vector(1, 0), model="old") == [B]
@@ -121,7 +121,7 @@ async def test_what_no_database_can_write_is_no_obstacle(stories: Stories) -> No
     odd = "a\0b \ud83d c"
     await learn(stories, {odd: vector(1, 0)})
     assert await texts_near(stories, vector(1, 0)) == ["a\ufffdb \ufffd c"]
-    assert await stories.lacking("nora", [odd], "m") == []
+    assert await stories.replace_stories("nora", [odd], "m") == []
 
 
 async def test_processes_that_start_together_agree(stories: Stories) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.incoming import Incoming
-from bot.chat.outgoing import Attachment, Limits, Outgoing, Sending
+from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
 from bot.delivery.sender import Sender, nonce
 from bot.errors import (
     OutcomeUnknown,
@@ -59,14 +59,14 @@ class Stage:
     ) -> None:
         """Queue an answer of so many parts; a file takes the place of a placeholder."""
         conversations = SqlConversations(self.database, self.clock)
-        await SqlInbox(self.database, self.clock).hear([said or incoming(key="5:0")], {})
+        await SqlInbox(self.database, self.clock).receive([said or incoming(key="5:0")], {})
         claim = await conversations.claim(LANE, "me", 60)
         assert claim is not None
-        heard = await conversations.next(claim)
+        heard = await conversations.next_message(claim)
         assert heard is not None
         placeholder = self.surface.limits(heard.incoming.address).placeholder
         opened_with = None if file else placeholder
-        parts = [Outgoing(part, text, opened_with, file) for part, text in enumerate(texts)]
+        parts = [OutgoingPart(part, text, opened_with, file) for part, text in enumerate(texts)]
         await conversations.finish(claim, heard, turns=(), outgoing=parts)
 
     async def states(self) -> list[str]:
@@ -82,7 +82,7 @@ class Stage:
     async def crash(self) -> None:
         """What a process that died in the middle of a request leaves behind."""
         await self.outbox.take(LANE)
-        await self.outbox.give_up(older_than_seconds=0, settle_seconds=0)
+        await self.outbox.expire_sending(older_than_seconds=0, settle_seconds=0)
 
 
 @asynccontextmanager
@@ -100,7 +100,7 @@ async def test_what_is_queued_is_sent_in_order(database: Database) -> None:
     await stage.queue("a", "b", "c")
     await stage.sender.work(LANE)
     assert stage.texts == ["a", "b", "c"]
-    assert await stage.states() == [Sending.SENT] * 3
+    assert await stage.states() == [OutboxState.SENT] * 3
 
 
 async def test_nothing_overtakes_what_cannot_be_sent_yet(database: Database) -> None:
@@ -126,7 +126,7 @@ async def test_what_must_wait_long_is_put_down(
     stage.surface.refuse("send", error)
     await stage.queue("a")
     await stage.sender.work(LANE)
-    assert await stage.states() == [Sending.PENDING]
+    assert await stage.states() == [OutboxState.PENDING]
     assert seconds <= await stage.due_in() <= seconds + 0.5
 
 
@@ -164,7 +164,7 @@ async def test_what_is_refused_for_good_does_not_hold_up_the_rest(database: Data
     await stage.queue("a", "b")
     await stage.sender.work(LANE)
     assert stage.texts == ["b"]
-    assert await stage.states() == [Sending.DEAD, Sending.SENT]
+    assert await stage.states() == [OutboxState.DEAD, OutboxState.SENT]
 
 
 async def test_an_edit_of_what_was_never_sent_is_given_up(database: Database) -> None:
@@ -172,7 +172,7 @@ async def test_an_edit_of_what_was_never_sent_is_given_up(database: Database) ->
     stage.surface.refuse("send", Refused("blocked"))
     await stage.queue("a")
     await stage.sender.work(LANE)
-    assert await stage.states() == [Sending.DEAD, Sending.DEAD]
+    assert await stage.states() == [OutboxState.DEAD, OutboxState.DEAD]
     assert stage.calls("edit") == 0
 
 
@@ -240,7 +240,7 @@ async def test_an_unknown_outcome_has_time_to_settle_where_there_is_no_nonce(
     stage.surface.refuse("send", OutcomeUnknown("cut off"))
     await stage.queue("a")
     await stage.sender.work(LANE)
-    assert await stage.states() == [Sending.UNKNOWN, Sending.PENDING]
+    assert await stage.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
     assert await stage.due_in() == 10
 
 
@@ -280,7 +280,7 @@ async def test_what_could_not_be_looked_up_stays_unknown(
     async with working(stage):
         await until(lambda: stage.calls("find") == 1)
         await asyncio.sleep(0.05)
-    assert await stage.states() == [Sending.UNKNOWN]
+    assert await stage.states() == [OutboxState.UNKNOWN]
     assert stage.calls("send") == 0
 
 
@@ -296,7 +296,7 @@ async def test_where_nothing_can_be_looked_up_a_nonce_makes_sending_again_harmle
         await passes(stage.clock, 2)
         await work
     assert stage.texts == ["a"]
-    assert await stage.states() == [Sending.SENT]
+    assert await stage.states() == [OutboxState.SENT]
 
 
 async def test_where_nothing_can_be_looked_up_and_nothing_repeated_the_row_is_given_up(
@@ -308,7 +308,7 @@ async def test_where_nothing_can_be_looked_up_and_nothing_repeated_the_row_is_gi
     stage.surface.refuse("find", Refused("the chat is gone"))
     await stage.sender.work(LANE)
     assert stage.calls("send") == 0
-    assert await stage.states() == [Sending.DEAD, Sending.DEAD]
+    assert await stage.states() == [OutboxState.DEAD, OutboxState.DEAD]
 
 
 async def test_the_answer_to_a_native_command_is_repeated_without_a_search(
@@ -328,7 +328,7 @@ async def test_rows_of_a_platform_that_is_not_running_are_left_for_later(
     stage = Stage(database, platforms=())
     await stage.queue("a")
     await stage.sender.work(LANE)
-    assert await stage.states() == [Sending.PENDING]
+    assert await stage.states() == [OutboxState.PENDING]
     assert await stage.due_in() == 60
 
 
@@ -337,7 +337,7 @@ async def test_an_unknown_outcome_outlives_a_time_without_its_platform(database:
     await stage.queue("a")
     await stage.crash()
     await stage.sender.work(LANE)
-    assert await stage.states() == [Sending.UNKNOWN]
+    assert await stage.states() == [OutboxState.UNKNOWN]
 
 
 def test_a_message_is_named_by_its_turn_and_part_for_ever() -> None:

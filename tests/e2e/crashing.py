@@ -22,8 +22,8 @@ import bot.__main__ as command_line
 import bot.delivery.sender
 from bot.backends.openai_compatible.backend import OpenAICompatible
 from bot.chat.incoming import Incoming
-from bot.chat.outgoing import OutboxRow, Sending
-from bot.chat.prompt import Delta, Finish, Prompt, Thought
+from bot.chat.outgoing import OutboxRow, OutboxState
+from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.delivery.sender import Sender
 from bot.intake.intake import WakingIntake
 from bot.platforms.discord.surface import DiscordSurface
@@ -88,7 +88,7 @@ def _was_heard(_: None, heard: Sequence[Incoming], _cursors: Mapping[str, str]) 
 
 
 def _to_be_sent(row: OutboxRow | None, _lane: str) -> bool:
-    return row is not None and row.state is Sending.PENDING
+    return row is not None and row.state is OutboxState.PENDING
 
 
 def _during_generation(passed: Passed) -> None:
@@ -96,7 +96,7 @@ def _during_generation(passed: Passed) -> None:
 
     async def generate(
         self: OpenAICompatible, prompt: Prompt
-    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         async with aclosing(original(self, prompt)) as stream:
             async for event in stream:
                 yield event
@@ -148,7 +148,7 @@ def _blind_resend() -> None:
     """What may have arrived is simply sent again, as if it were something new."""
 
     async def resend(self: Sender, row: OutboxRow) -> None:
-        await self._outbox.again(row, self._clock.now())
+        await self._outbox.reschedule(row, self._clock.now())
 
     Sender._reconcile = resend  # type: ignore[method-assign] # that is the purpose
     bot.delivery.sender.nonce = lambda turn, part: secrets.token_hex(12)
@@ -156,7 +156,7 @@ def _blind_resend() -> None:
 
 def _acknowledge_first() -> None:
     """The cursor moves before what it counts is stored."""
-    hear = SqlInbox.hear
+    hear = SqlInbox.receive
 
     async def hurried(
         self: SqlInbox, heard: Sequence[Incoming], cursors: Mapping[str, str]
@@ -164,7 +164,7 @@ def _acknowledge_first() -> None:
         await hear(self, (), cursors)
         await hear(self, heard, {})
 
-    SqlInbox.hear = hurried  # type: ignore[method-assign] # that is the purpose
+    SqlInbox.receive = hurried  # type: ignore[method-assign] # that is the purpose
 
 
 BUILDS: dict[str, Callable[[], None]] = {

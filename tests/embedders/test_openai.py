@@ -6,7 +6,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.embedders.openai import OpenAIEmbedder
-from bot.errors import EmbeddingFailed
+from bot.errors import EmbeddingError
 from bot.settings import EmbeddingSettings
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
@@ -29,7 +29,7 @@ async def embedder(service: FakeEmbeddings) -> AsyncIterator[OpenAIEmbedder]:
 
 
 async def test_the_wire(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> None:
-    await embedder.passages(["one", "zwei 二"])
+    await embedder.embed_documents(["one", "zwei 二"])
 
     assert service.log[0]["headers"]["Authorization"] == "Bearer sk-CANARY"
     assert service.log[0]["body"] == snapshot(
@@ -54,8 +54,8 @@ async def test_what_goes_wrong_is_told_with_its_remedy(
 ) -> None:
     service.status, service.answer = status, answer
 
-    with pytest.raises(EmbeddingFailed) as failed:
-        await embedder.query("hello")
+    with pytest.raises(EmbeddingError) as failed:
+        await embedder.embed_query("hello")
 
     assert said in str(failed.value)
     assert "CANARY" not in str(failed.value)
@@ -65,6 +65,6 @@ async def test_a_service_that_is_away_is_told() -> None:
     away = OpenAIEmbedder(
         EmbeddingSettings(kind="openai", base_url="http://127.0.0.1:1/v1", model="m")
     )
-    with pytest.raises(EmbeddingFailed, match=r"cannot be reached at http://127"):
-        await away.query("hello")
+    with pytest.raises(EmbeddingError, match=r"cannot be reached at http://127"):
+        await away.embed_query("hello")
     await away.close()

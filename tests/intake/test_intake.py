@@ -24,7 +24,7 @@ class Bell:
 
 class FullInbox(SqlInbox):
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         raise StoreError("the disk is full")
 
 
@@ -32,9 +32,9 @@ class RememberingInbox(SqlInbox):
     heard: Sequence[Incoming] = ()
 
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         self.heard = heard
-        await super().hear(heard, cursors)
+        await super().receive(heard, cursors)
 
 
 async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
@@ -42,11 +42,11 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
 ) -> None:
     bell, inbox = Bell(), SqlInbox(database, SystemClock())
     intake = WakingIntake(inbox, bell.ring)
-    await intake.hear(
+    await intake.receive(
         [incoming(key="5:1"), incoming(key="6:1", chat="6"), incoming(key="5:2")], {"offset": "3"}
     )
     assert bell.rung == [["telegram:5", "telegram:6"]]
-    assert await inbox.waiting(10, ["telegram"]) == ["telegram:5", "telegram:6"]
+    assert await inbox.pending_conversations(10, ["telegram"]) == ["telegram:5", "telegram:6"]
     assert await intake.cursors("off") == {"offset": "3"}
 
 
@@ -56,13 +56,13 @@ async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(
     bell = Bell()
     intake = WakingIntake(FullInbox(database, SystemClock()), bell.ring)
     with pytest.raises(StoreError):
-        await intake.hear([incoming()], {"offset": "3"})
+        await intake.receive([incoming()], {"offset": "3"})
     assert bell.rung == []
 
 
 async def test_nothing_comes_to_the_inbox_that_no_database_stores(database: Database) -> None:
     inbox = RememberingInbox(database, SystemClock())
 
-    await WakingIntake(inbox, Bell().ring).hear([incoming("a\0b", quote="\0")], {})
+    await WakingIntake(inbox, Bell().ring).receive([incoming("a\0b", quote="\0")], {})
 
     assert [(one.text, one.quote) for one in inbox.heard] == [("a\ufffdb", "\ufffd")]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, Wake
+from bot.chat.incoming import Address, Incoming, WakeReason
 from bot.errors import Refused
 from bot.platforms.terminal import TerminalPlatform, TerminalSurface, read_lines
 from bot.ports import Intake
@@ -32,7 +32,7 @@ class Room(Intake):
         self.platform: TerminalPlatform | None = None
 
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         self.heard += heard
         self._open += heard
 
@@ -124,7 +124,7 @@ async def test_one_can_be_several_people() -> None:
         ("terminal:alice", "Alice"),
         ("terminal:王小明", "王小明"),
     ]
-    assert all(one.wake is Wake.DM and one.author_is_admin for one in room.heard)
+    assert all(one.wake is WakeReason.DM and one.author_is_admin for one in room.heard)
     assert shown.splitlines()[0] == "You are 王小明."
 
 
@@ -133,7 +133,9 @@ async def test_commands_are_heard_as_commands_and_quit_ends() -> None:
 
     await room.run(piped(b"/preset use nova\n/quit\nnever heard\n"))
 
-    assert [(one.text, one.wake) for one in room.heard] == [("/preset use nova", Wake.COMMAND)]
+    assert [(one.text, one.wake) for one in room.heard] == [
+        ("/preset use nova", WakeReason.COMMAND)
+    ]
 
 
 async def test_no_line_of_two_runs_is_taken_for_the_same() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.outgoing import Limits, Outgoing
+from bot.chat.outgoing import Limits, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.split import split
 from bot.replying.stream import GrowingText, LiveReply, final, keep_typing
@@ -25,10 +25,10 @@ class Outbox:
 
     def __init__(self, surface: FakeSurface) -> None:
         self._surface = surface
-        self.openings: list[Outgoing] = []
+        self.openings: list[OutgoingPart] = []
         self.error: Exception | None = None
 
-    async def open(self, opening: Outgoing) -> int:
+    async def open(self, opening: OutgoingPart) -> int:
         if self.error is not None:
             raise self.error
         self.openings.append(opening)
@@ -170,7 +170,7 @@ async def test_a_placeholder_opens_the_message_and_the_text_follows_by_an_edit()
         live.feed(ENOUGH)
         await stage.clock.advance(0.3)
 
-    assert stage.outbox.openings == [Outgoing(0, "…")]
+    assert stage.outbox.openings == [OutgoingPart(0, "…")]
     assert stage.surface.calls == [("send", "…"), ("edit", ENOUGH)]
 
 
@@ -317,7 +317,7 @@ async def test_typing_ends_at_once_where_there_is_none() -> None:
 
 def test_the_final_parts_say_how_they_are_opened() -> None:
     assert final("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
-        Outgoing(0, "One sentence.", "…"),
-        Outgoing(1, "And two.", "…"),
+        OutgoingPart(0, "One sentence.", "…"),
+        OutgoingPart(1, "And two.", "…"),
     )
     assert final(" \n", LIMITS) == ()

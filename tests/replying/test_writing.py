@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from prometheus_client import REGISTRY
 from typing_extensions import override
 
-from bot.chat.prompt import Delta, Event, Finish, FinishReason, Message, Prompt, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Message, Prompt, Usage
 from bot.ports import Backend
 from bot.replying.writing import write
 from tests.fakes import FakeClock
@@ -21,7 +21,7 @@ class Costly(Backend):
         self._usage = usage
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         yield Delta("yes")
         yield Finish(FinishReason.STOP, self._usage)
 

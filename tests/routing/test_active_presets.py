@@ -8,7 +8,7 @@ from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import Casting
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 
 PRESETS = {
@@ -19,7 +19,7 @@ THREAD = ("discord:7", "discord:6", "discord:guild:5")
 
 
 def casting(database: Database, default: str = "assistant") -> Casting:
-    return Casting(PRESETS, default, SqlChoices(database, SystemClock()))
+    return Casting(PRESETS, default, SqlChatSettings(database, SystemClock()))
 
 
 async def cast(one: Casting, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
@@ -75,7 +75,7 @@ def test_names_are_those_of_the_roles(database: Database) -> None:
     named = Preset.model_validate(
         {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
     )
-    one = Casting({"lan": named}, "lan", SqlChoices(database, SystemClock()))
+    one = Casting({"lan": named}, "lan", SqlChatSettings(database, SystemClock()))
     assert one.names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bot.chat.command import Command
-from bot.chat.incoming import Wake
+from bot.chat.incoming import WakeReason
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.decide import Answer, Decision, Ignore, Overhear, decide
@@ -14,12 +14,12 @@ def preset(**given: object) -> Preset:
     return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
 
 
-def decided(text: str, wake: Wake | None, who: Preset, dice: float = 0.5) -> Decision:
+def decided(text: str, wake: WakeReason | None, who: Preset, dice: float = 0.5) -> Decision:
     return decide(incoming(text, wake=wake), who, lambda: dice)
 
 
-@pytest.mark.parametrize("wake", [Wake.DM, Wake.MENTION, Wake.REPLY])
-def test_what_is_said_to_the_bot_is_answered(wake: Wake) -> None:
+@pytest.mark.parametrize("wake", [WakeReason.DM, WakeReason.MENTION, WakeReason.REPLY])
+def test_what_is_said_to_the_bot_is_answered(wake: WakeReason) -> None:
     assert decided("hello", wake, preset()) == Answer()
 
 
@@ -36,16 +36,16 @@ def test_a_preset_can_wake_by_words_always_or_by_chance() -> None:
 
 
 def test_a_preset_can_refuse_to_wake_by_reply() -> None:
-    assert decided("hello", Wake.REPLY, preset(wake={"reply": False})) == Ignore()
+    assert decided("hello", WakeReason.REPLY, preset(wake={"reply": False})) == Ignore()
 
 
 def test_a_command_near_the_bot_is_for_somebody_else() -> None:
     assert decided("/new", None, preset()) == Ignore()
-    assert decided("/new", Wake.COMMAND, preset()) == Command("new")
+    assert decided("/new", WakeReason.COMMAND, preset()) == Command("new")
 
 
 def test_nothing_said_is_nothing_asked() -> None:
-    assert decided("  ", Wake.DM, preset()) == Ignore()
+    assert decided("  ", WakeReason.DM, preset()) == Ignore()
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_every_command_that_is_offered_is_parsed_under_its_name() -> None:
 def test_ask_is_for_presets_with_slots_to_fill() -> None:
     filled = preset(prompter={"kind": "chat", "instruction": "In {language}."})
     for line in ("/ask hi", "/ASK\nlanguage: Latin", "/ask@nora_bot language: Latin"):
-        assert decided(line, Wake.DM, filled) == Answer()
-    assert decided("/ask hi", Wake.DM, preset()) == Command("ask", None, "hi")
-    assert decided("/asking", Wake.DM, filled) == Command("asking", None, "")
-    assert decided("/help", Wake.DM, filled) == Command("help", None, "")
+        assert decided(line, WakeReason.DM, filled) == Answer()
+    assert decided("/ask hi", WakeReason.DM, preset()) == Command("ask", None, "hi")
+    assert decided("/asking", WakeReason.DM, filled) == Command("asking", None, "")
+    assert decided("/help", WakeReason.DM, filled) == Command("help", None, "")
     assert "ask" not in [spec.name for spec in COMMANDS]

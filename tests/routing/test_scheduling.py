@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from bot.chat.incoming import Person, Wake
+from bot.chat.incoming import Person, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.routing.scheduling import LONGEST_CHAIN, Candidate, react, schedule
@@ -34,7 +34,7 @@ def said(who: str, text: str = "Hm.", seconds_ago: float = 60) -> Turn:
 def asked(
     text: str,
     *,
-    wake: Wake | None = Wake.MENTION,
+    wake: WakeReason | None = WakeReason.MENTION,
     quote: str | None = None,
     recent: Sequence[Turn] = (),
     room: Sequence[Preset] = ROOM,
@@ -73,7 +73,7 @@ def test_a_name_calls_even_where_the_bot_was_not_mentioned() -> None:
 @pytest.mark.parametrize("quote", ["**Philip Marlowe**\nRain again.", "Rain again, of course."])
 def test_who_is_replied_to_answers(quote: str) -> None:
     recent = [said("marlowe", "Rain again, of course."), said("nora")]
-    assert chosen(asked("why?", wake=Wake.REPLY, quote=quote, recent=recent)) == ["marlowe"]
+    assert chosen(asked("why?", wake=WakeReason.REPLY, quote=quote, recent=recent)) == ["marlowe"]
 
 
 def test_others_answer_as_they_feel_like_it() -> None:
@@ -142,11 +142,11 @@ def test_who_has_spoken_speaks_again_only_when_called() -> None:
 @given(
     st.lists(st.sampled_from(["nora", "marlowe", "兰亭"]), max_size=6),
     st.text(alphabet="nora, philmarowe兰亭?", max_size=30),
-    st.sampled_from([None, Wake.DM, Wake.MENTION, Wake.REPLY]),
+    st.sampled_from([None, WakeReason.DM, WakeReason.MENTION, WakeReason.REPLY]),
     st.floats(0, 0.999),
 )
 def test_a_chain_ends_and_everybody_is_explained(
-    before: list[str], text: str, wake: Wake | None, dice: float
+    before: list[str], text: str, wake: WakeReason | None, dice: float
 ) -> None:
     recent = [said(name) for name in before]
     found = asked(text or "x", wake=wake, recent=recent, dice=dice)

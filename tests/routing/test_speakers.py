@@ -4,7 +4,7 @@ import asyncio
 
 from inline_snapshot import snapshot
 
-from bot.chat.incoming import Wake
+from bot.chat.incoming import WakeReason
 from bot.errors import BackendUnavailable
 from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
@@ -117,7 +117,7 @@ async def test_a_reply_is_for_who_wrote_what_it_replies_to(database: Database) -
     stage = await on_stage(database, ["Once there was a clock."], ["It broke."])
     await stage.talk("nils, a story")
     quote = "**Nils Holm**\nOnce there was a clock."
-    await stage.talk(incoming("and then?", wake=Wake.REPLY, quote=quote, key="5:9"))
+    await stage.talk(incoming("and then?", wake=WakeReason.REPLY, quote=quote, key="5:9"))
     assert stage.texts[-1] == "**Nils Holm**\nIt broke."
 
 
@@ -233,7 +233,7 @@ async def test_everything_at_once_keeps_to_a_small_budget(database: Database) ->
     summing.cancel()
     await asyncio.wait([summing])
 
-    await stage.talk(incoming("nora, a storm?", key="5:99", author=BOB, wake=Wake.MENTION))
+    await stage.talk(incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION))
     [(_, receipt), *_] = await SqlReceipts(database).newest(CHAT)
 
     assert receipt.preset == "nora"

@@ -35,7 +35,7 @@ class FakePlatform(Platform):
 
     @property
     @override
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
         return None if self.connected else "not connected"
 
     @override

@@ -39,7 +39,7 @@ async def ranks(
     await learn({"nora": texts}, embedder, stories, FakeClock())
     places = []
     for question, story in questions:
-        vector = await embedder.query(question)
+        vector = await embedder.embed_query(question)
         found = await stories.nearest("nora", vector, embedder.model_id, len(texts))
         places.append([one.text for one in found].index(story) + 1)
     return places

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.chat.story import PackedVector
-from bot.errors import EmbeddingFailed
+from bot.errors import EmbeddingError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancelled
 from bot.storage.sql.database import Database
@@ -136,10 +136,10 @@ class Choosy(FakeEmbedder):
     """Cannot read what is bad."""
 
     @override
-    async def passages(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         if "bad" in texts:
-            raise EmbeddingFailed("unreadable")
-        return await super().passages(texts)
+            raise EmbeddingError("unreadable")
+        return await super().embed_documents(texts)
 
 
 async def test_many_stories_are_learned_piece_by_piece(database: Database) -> None:

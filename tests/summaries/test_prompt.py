@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
-from bot.chat.session import Source, Turn
+from bot.chat.session import StoredTurn, Turn
 from bot.summaries.prompt import transcript
 
 _AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -17,7 +17,7 @@ def written(*said: tuple[Person | None, str], before: str = "") -> str:
         Turn("user", text, who, _AT) if who else Turn("assistant", text, None, _AT, "nora")
         for who, text in said
     ]
-    return transcript(before, [Source(number, turn) for number, turn in enumerate(turns)])
+    return transcript(before, [StoredTurn(number, turn) for number, turn in enumerate(turns)])
 
 
 def test_a_forged_line_is_a_quotation() -> None:

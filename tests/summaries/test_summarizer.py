@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.session import Turn
 from bot.errors import BackendUnavailable
-from bot.ports import Remembers
+from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
@@ -27,7 +27,7 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m", "summary": {}})
 
 
-class Keeping(FakeBackend, Remembers):
+class Keeping(FakeBackend, ConversationMemory):
     """A model that keeps what it has read until it is told to forget."""
 
     def __init__(self, *scripts: list[Step]) -> None:
@@ -35,7 +35,7 @@ class Keeping(FakeBackend, Remembers):
         self.forgotten: list[str] = []
 
     @override
-    async def leave(self, conversation: str) -> None:
+    async def end_session(self, conversation: str) -> None:
         pass
 
     @override
@@ -59,10 +59,10 @@ class Archive:
 
     async def say(self, *texts: str, new_session: bool = False) -> None:
         self._heard += 1
-        await self._inbox.hear([incoming(key=f"5:{self._heard}")], {})
+        await self._inbox.receive([incoming(key=f"5:{self._heard}")], {})
         claim = await self._conversations.claim(ROOM, "me", 60)
         assert claim is not None
-        heard = await self._conversations.next(claim)
+        heard = await self._conversations.next_message(claim)
         assert heard is not None
         said = [
             Turn("assistant", text, None, AT) if n % 2 else Turn("user", text, ALICE, AT)

@@ -9,23 +9,23 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Wake
-from bot.chat.outgoing import Attachment, Limits, Outgoing
-from bot.chat.prompt import Thought, Waiting
+from bot.chat.incoming import Incoming, WakeReason
+from bot.chat.outgoing import Attachment, Limits, OutgoingPart
+from bot.chat.prompt import QueuePosition, ReasoningDelta
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, Heard, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, Turn
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
 from bot.commands.personas import People
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
-from bot.ports import Remembers
+from bot.ports import ConversationMemory
 from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting
 from bot.routing.command_specs import COMMANDS
-from bot.storage.sql.choices import SqlChoices
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
@@ -55,10 +55,10 @@ class Histories(SqlConversations):
     async def finish(
         self,
         claim: Claim,
-        heard: Heard,
+        heard: InboxMessage,
         *,
         turns: Sequence[Turn],
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingPart],
         receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
@@ -74,14 +74,14 @@ class Histories(SqlConversations):
         )
 
 
-class Memory(Remembers):
+class Memory(ConversationMemory):
     """Something that keeps parts of conversations, as a backend may."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     @override
-    async def leave(self, conversation: str) -> None:
+    async def end_session(self, conversation: str) -> None:
         self.calls.append(f"leave {conversation}")
 
     @override
@@ -115,7 +115,7 @@ class Stage:
         self.conversations = Histories(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
-        choices = SqlChoices(database, self.clock)
+        choices = SqlChatSettings(database, self.clock)
         presets = {each.name: each for each in (one, *more)}
         casting = Casting(presets, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
@@ -174,7 +174,7 @@ class Stage:
             if isinstance(one, str):
                 number = await self._heard_so_far() + 1
                 one = incoming(one, key=f"5:{number}")
-            await self.inbox.hear([one], {})
+            await self.inbox.receive([one], {})
 
     async def talk(self, *said: str | Incoming) -> None:
         """Say something, and let it be answered."""
@@ -182,7 +182,7 @@ class Stage:
         await self.walk.work(CHAT)
 
     async def session(self) -> Session:
-        return await self.conversations.recall(CHAT, 100)
+        return await self.conversations.load_session(CHAT, 100)
 
     async def history(self) -> list[tuple[str, str]]:
         return [(turn.role, turn.text) for turn in (await self.session()).turns]
@@ -343,7 +343,7 @@ async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
 
 async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Database) -> None:
     go_on = asyncio.Event()
-    backend = FakeBackend([Thought("They greet"), go_on, Thought(" me."), "Hello."])
+    backend = FakeBackend([ReasoningDelta("They greet"), go_on, ReasoningDelta(" me."), "Hello."])
     stage = Stage(database, backend=backend)
     assert await growing(stage, go_on) == []
     assert stage.texts == ["Hello."]
@@ -352,7 +352,7 @@ async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Datab
 
 
 async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend([Thought("Hm. "), Thought("No.")]))
+    stage = Stage(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
     await stage.talk("hello")
     assert stage.texts == [
         "⚠ The model thought about it, but gave no answer. Please try again or ask for less."
@@ -505,7 +505,7 @@ async def test_forget_deletes_every_session_and_says_so(database: Database) -> N
 
 async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
-    await stage.talk(incoming("/abracadabra", wake=Wake.COMMAND))
+    await stage.talk(incoming("/abracadabra", wake=WakeReason.COMMAND))
     assert stage.texts == ["⚠ I do not know /abracadabra. /help says what I can do."]
 
 
@@ -537,7 +537,7 @@ async def test_who_waits_sees_where_they_stand_until_the_answer_comes(
     database: Database, placeholder: str | None
 ) -> None:
     go_on = asyncio.Event()
-    backend = FakeBackend([Waiting(3, 11.2), go_on, "Hello."])
+    backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
     stage = Stage(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
     assert await growing(stage, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
     assert stage.texts == ["Hello."]

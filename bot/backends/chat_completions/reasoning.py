@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bot.backends.chat_completions.stop_strings import StopStrings
-from bot.chat.prompt import Delta, Finish, FinishReason, Thought
+from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.pieces import Piece
 
 
@@ -194,8 +194,10 @@ class Thoughts:
 
 
 async def separated(
-    answer: AsyncGenerator[Delta | Thought | Finish, None], thinking: Thinking, stop: Sequence[str]
-) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    answer: AsyncGenerator[Delta | ReasoningDelta | Finish, None],
+    thinking: Thinking,
+    stop: Sequence[str],
+) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
     """Tell an engine's answer apart, and end it at a stop string; one in a thought does not count.
 
     Closes `answer`; behaves as `Backend.generate` does.
@@ -203,12 +205,12 @@ async def separated(
     thoughts, stops = Thoughts(thinking), StopStrings(stop)
     async with aclosing(answer) as pieces:
         async for piece in pieces:
-            if isinstance(piece, Thought):
+            if isinstance(piece, ReasoningDelta):
                 yield piece
                 continue
             cut = thoughts.feed(piece.text) if isinstance(piece, Delta) else thoughts.rest()
             if cut.thought:
-                yield Thought(cut.thought)
+                yield ReasoningDelta(cut.thought)
             said = stops.feed(cut.said)
             if isinstance(piece, Finish):
                 said += stops.rest()

@@ -21,7 +21,7 @@ from bot.backends.chat_completions.reasoning import ANY, Thinking
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.timeouts import Clocks
 from bot.backends.chat_completions.wire import Reading
-from bot.chat.prompt import Delta, Finish, FinishReason, Thought
+from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
@@ -96,7 +96,9 @@ class Answering:
         self._budget = RetryBudget()
         self._breaker = breaker or CircuitBreaker()
 
-    async def answer(self, request: Request) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    async def answer(
+        self, request: Request
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Send a request that is ready; behaves as `Backend.generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.call()
@@ -134,7 +136,7 @@ class Answering:
 
     async def _attempt(
         self, request: Request, deadline: float
-    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
         loop = asyncio.get_running_loop()
         clocks = Clocks(self._settings, self._endpoint, deadline)
@@ -153,7 +155,7 @@ class Answering:
                     if reading.reason is not None:
                         clocks.finished()
                     if heard.thought:
-                        yield Thought(heard.thought)
+                        yield ReasoningDelta(heard.thought)
                     if heard.text:
                         yield Delta(heard.text)
                         deltas += 1

@@ -87,7 +87,7 @@ def streamed(body: Mapping[str, object]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ParsedChunk:
     """What some bytes of an answer brought."""
 
     text: str
@@ -121,21 +121,21 @@ class Reading:
         self._whole: list[bytes] | None = None if streamed else []
         self._bytes = 0
 
-    def feed(self, chunk: bytes) -> Heard:
+    def feed(self, chunk: bytes) -> ParsedChunk:
         """Take the next bytes."""
         self._bytes += len(chunk)
         if self._bytes > MAX_ANSWER_BYTES:
             return self._failed(f"more than {MAX_ANSWER_BYTES} bytes")
         if self._whole is not None:
             self._whole.append(chunk)
-            return Heard("")
+            return ParsedChunk("")
         try:
             events = self._events.feed(chunk)
         except EventTooLong as error:
             return self._failed(str(error))
         return self._take(events)
 
-    def end(self) -> Heard:
+    def end(self) -> ParsedChunk:
         """Say that the connection has ended; an answer that had not is a fault."""
         self.done = True
         last = self._events.end() if self._whole is None else [b"".join(self._whole)]
@@ -144,10 +144,10 @@ class Reading:
             return replace(heard, fault=faults.cut(self._endpoint))
         return heard
 
-    def _failed(self, what: str) -> Heard:
-        return Heard("", fault=faults.garbled(self._endpoint, what))
+    def _failed(self, what: str) -> ParsedChunk:
+        return ParsedChunk("", fault=faults.garbled(self._endpoint, what))
 
-    def _take(self, events: list[bytes]) -> Heard:
+    def _take(self, events: list[bytes]) -> ParsedChunk:
         text: list[str] = []
         thought: list[str] = []
         progress = False
@@ -167,7 +167,7 @@ class Reading:
         if fault or self.reason is not None:
             self._say(self._thoughts.rest(), text, thought)
             text.append(self._stops.rest())
-        return Heard("".join(text), "".join(thought), progress, fault)
+        return ParsedChunk("".join(text), "".join(thought), progress, fault)
 
     def _take_chunk(self, data: bytes, text: list[str], thought: list[str]) -> bool:
         """Append what it says to `text`, what it thinks to `thought`; True if it did something."""

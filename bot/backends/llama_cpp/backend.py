@@ -16,9 +16,15 @@ from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
 from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.slot_files import folder, forget_saved
 from bot.backends.model_files import store as models
-from bot.chat.prompt import Delta, Event, Finish, Prompt, Thought, Token
+from bot.chat.prompt import Delta, Finish, GenerationEvent, Prompt, PromptToken, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, Counts, Remembers, Tokenizes, Warms
+from bot.ports import (
+    Backend,
+    ConversationMemory,
+    PreloadingBackend,
+    TokenCountingBackend,
+    TokenizingBackend,
+)
 from bot.runtime.subprocesses import ChildFailed
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Rendered, Renderer
@@ -29,7 +35,9 @@ _MOST_COUNTED = 256
 _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
 
 
-class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
+class LlamaCpp(
+    Backend, TokenCountingBackend, TokenizingBackend, PreloadingBackend, ConversationMemory
+):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
@@ -51,7 +59,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         self._one_start_at_a_time = asyncio.Lock()
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Event, None]:
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = await self._model(prompt.model)
         images = encoded(prompt, model.path.stem, sees=model.sees)
         rendered = await self._rendered(prompt, model)
@@ -64,7 +72,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
 
     async def _answer(
         self, model: LoadedModel, prompt: Prompt, rendered: Rendered, images: Sequence[str]
-    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
             deaths = model.engine.deaths
@@ -96,7 +104,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         await self._open.aclose()
 
     @override
-    async def explain(self, prompt: Prompt) -> Sequence[Token]:
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         try:
@@ -105,7 +113,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
 
     @override
-    async def count(self, prompt: Prompt) -> int:
+    async def count_tokens(self, prompt: Prompt) -> int:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         if len(self._counted) >= _MOST_COUNTED:
@@ -114,7 +122,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         return len(await model.ids(rendered)) + tokens_of_images(prompt)
 
     @override
-    async def room(self, prompt: Prompt) -> int | None:
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         model = await self._model(prompt.model)
         try:
             context = await model.engine.context_tokens()
@@ -123,7 +131,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
         return context - (output_limit(prompt) or context // _ANSWER_SHARE)
 
     @override
-    async def leave(self, conversation: str) -> None:
+    async def end_session(self, conversation: str) -> None:
         for model in self._started():
             await model.places.leave(conversation)
 
@@ -151,7 +159,7 @@ class LlamaCpp(Backend, Counts, Tokenizes, Warms, Remembers):
             raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
 
     @override
-    async def warm(self, model: str) -> None:
+    async def preload(self, model: str) -> None:
         await self._model(model)
 
     async def _model(self, word: str) -> LoadedModel:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
 
@@ -68,7 +68,7 @@ class FairQueue:
                 self._line.remove(ticket)
             self._call()
 
-    async def until_called(self, ticket: Ticket) -> AsyncIterator[Waiting]:
+    async def until_called(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
         """Wait for the turn; from the third second on, say how it stands."""
         patience = _TOLD_AFTER_SECONDS
         while not ticket.called.is_set():
@@ -80,12 +80,14 @@ class FairQueue:
                     yield self._standing(ticket)
             patience = _TOLD_AGAIN_SECONDS
 
-    def _standing(self, ticket: Ticket) -> Waiting:
+    def _standing(self, ticket: Ticket) -> QueuePosition:
         """Where somebody stands if nobody else comes."""
         own = self._start(ticket)
         position = 1 + sum(self._start(each) < own for each in self._line)
         seconds = self._answer_seconds
-        return Waiting(position, None if seconds is None else seconds * position / self._seats)
+        return QueuePosition(
+            position, None if seconds is None else seconds * position / self._seats
+        )
 
     def _call(self) -> None:
         while self._line and self._seated < self._seats:

@@ -22,7 +22,7 @@ from bot.backends.llama_cpp.sampling import output_limit, stops, to_sampling
 from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_tokens
-from bot.chat.prompt import Delta, Finish, Prompt, Thought
+from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.templates.rendering import OwnTemplate, Rendered
@@ -63,7 +63,7 @@ class LoadedModel:
 
     async def answer(
         self, prompt: Prompt, rendered: Rendered, images: Sequence[str]
-    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
         stop = self._stops(prompt, rendered)
         ends = self._ends(rendered) if self.thinking.words else stop
@@ -75,7 +75,7 @@ class LoadedModel:
 
     async def _answer(
         self, prompt: Prompt, rendered: Rendered, ends: Sequence[str], images: Sequence[str]
-    ) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
         ids = await self.ids(rendered)  # with images: near enough to tell prompts apart

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bot.backends.llama_cpp.engines.engine import Engine
 from bot.backends.model_files.gguf import Tokens
-from bot.chat.prompt import Token
+from bot.chat.prompt import PromptToken
 from bot.templates.markers import break_markers
 from bot.templates.pieces import Piece
 
@@ -65,7 +65,7 @@ class Tokenizer:
             text = text.removeprefix(self._tokens.control.get(token, ""))
         return text
 
-    async def explain(self, pieces: Sequence[Piece]) -> list[Token]:
+    async def explain(self, pieces: Sequence[Piece]) -> list[PromptToken]:
         """The same ids with what they stand for, and which of them are control tokens."""
         habits = await self._learn()
         parts = await self._parts(pieces, habits)
@@ -79,7 +79,7 @@ class Tokenizer:
             flat = [*((token, True) for token in habits.beginning), *flat]
         texts = await self._texts({token for token, _ in flat})
         return [
-            Token(token, texts[token], token in self._tokens.control, trusted)
+            PromptToken(token, texts[token], token in self._tokens.control, trusted)
             for token, trusted in flat
         ]
 

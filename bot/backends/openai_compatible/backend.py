@@ -21,9 +21,9 @@ from bot.backends.chat_completions.wire import to_wire
 from bot.backends.llama_cpp.sampling import stops
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.token_estimates import PromptCounter
-from bot.chat.prompt import Delta, Finish, Prompt, Thought
+from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, Counts
+from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
 
@@ -31,7 +31,7 @@ _CHECK_SECONDS = 10.0
 _LISTS_NO_MODELS = frozenset({404, 405, 501})
 
 
-class OpenAICompatible(Backend, Counts):
+class OpenAICompatible(Backend, TokenCountingBackend):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -57,7 +57,9 @@ class OpenAICompatible(Backend, Counts):
         )
 
     @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    async def generate(
+        self, prompt: Prompt
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         model = self._model(prompt.model)
         body = to_wire(prompt, model, names=bool(self._settings.message_names))
         request = Request("/chat/completions", body, model, stops(prompt))
@@ -68,11 +70,11 @@ class OpenAICompatible(Backend, Counts):
                 yield piece
 
     @override
-    async def count(self, prompt: Prompt) -> int:
+    async def count_tokens(self, prompt: Prompt) -> int:
         return await self._counter.count(prompt, self._model(prompt.model))
 
     @override
-    async def room(self, prompt: Prompt) -> int | None:
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         return None  # a service refuses what is too long, and says so
 
     @override

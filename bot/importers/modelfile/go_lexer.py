@@ -27,7 +27,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-class Token(NamedTuple):
+class GoToken(NamedTuple):
     """A text, `{{`, `}}`, the end (`eof`), or a word of the kinds that the expression names."""
 
     kind: str
@@ -62,7 +62,7 @@ class Lexer:
         self._source = source
         self._place = 0
 
-    def tokens(self) -> Iterator[Token]:
+    def tokens(self) -> Iterator[GoToken]:
         """Yield everything in order; white space beside `{{-` and `-}}` is gone from the texts."""
         trim = False
         while True:
@@ -95,7 +95,7 @@ class Lexer:
             self._place = closing.end()
             trim = closing["trim"] is not None
 
-    def _words(self) -> Iterator[Token]:
+    def _words(self) -> Iterator[GoToken]:
         while not _CLOSE.match(self._source, self._place):
             word = _WORD.match(self._source, self._place)
             if word is None or word.lastgroup is None:
@@ -115,8 +115,8 @@ class Lexer:
             case _:
                 return self._error(f"unrecognized character in action: {sign!r}")
 
-    def _token(self, kind: str, text: str) -> Token:
-        return Token(kind, text, self._line())
+    def _token(self, kind: str, text: str) -> GoToken:
+        return GoToken(kind, text, self._line())
 
     def _line(self) -> int:
         return self._source.count("\n", 0, self._place) + 1

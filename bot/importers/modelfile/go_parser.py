@@ -1,6 +1,6 @@
 """Read a Go template as ollama does (text/template), with Go's error texts."""
 
-from bot.importers.modelfile.go_lexer import Lexer, Token, error_at, unquote
+from bot.importers.modelfile.go_lexer import GoToken, Lexer, error_at, unquote
 from bot.importers.modelfile.go_nodes import (
     Action,
     Branch,
@@ -45,7 +45,7 @@ class _Parser:
             raise error_at(stop.line, f"unexpected {{{{{stop.text}}}}}")
         return nodes
 
-    def _nodes(self) -> tuple[tuple[Node, ...], Token]:
+    def _nodes(self) -> tuple[tuple[Node, ...], GoToken]:
         """Read up to an `end`, an `else` or the end of the file, which is returned with them."""
         nodes: list[Node] = []
         while True:
@@ -63,7 +63,7 @@ class _Parser:
                         return tuple(nodes), word
                     nodes.append(self._action(word))
 
-    def _action(self, word: Token) -> Node:
+    def _action(self, word: GoToken) -> Node:
         match word.text if word.kind == "name" else "":
             case "if" | "range" | "with":
                 self._at += 1
@@ -79,7 +79,7 @@ class _Parser:
             case _:
                 return Action(self._pipe("command", "}}"))
 
-    def _branch(self, word: Token) -> Branch:
+    def _branch(self, word: GoToken) -> Branch:
         self._enter(word)
         outside = len(self._variables)
         pipe = self._pipe(word.text, "}}")
@@ -104,7 +104,7 @@ class _Parser:
         self._depth -= 1
         return Branch(word.text, pipe, body, otherwise)
 
-    def _end(self, stop: Token) -> None:
+    def _end(self, stop: GoToken) -> None:
         if stop.kind == "eof":
             raise error_at(stop.line, "unexpected EOF")
         if stop.text != "end":
@@ -183,7 +183,7 @@ class _Parser:
             case _:
                 raise error_at(token.line, f'unexpected "{token.text}" in {context}')
 
-    def _named(self, token: Token) -> Operand:
+    def _named(self, token: GoToken) -> Operand:
         match token.text:
             case "true" | "false":
                 return Literal(token.text == "true")
@@ -204,7 +204,7 @@ class _Parser:
         if variable not in self._variables:
             raise error_at(self._peek().line, f'undefined variable "{variable}"')
 
-    def _enter(self, token: Token) -> None:
+    def _enter(self, token: GoToken) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise error_at(token.line, f"nested deeper than {MAX_DEPTH}")
@@ -219,16 +219,16 @@ class _Parser:
         while self._peek().kind == "space":
             self._at += 1
 
-    def _peek(self) -> Token:
+    def _peek(self) -> GoToken:
         return self._tokens[self._at]
 
-    def _next(self) -> Token:
+    def _next(self) -> GoToken:
         token = self._peek()
         self._at += token.kind != "eof"
         return token
 
 
-def _number(token: Token) -> int | float:
+def _number(token: GoToken) -> int | float:
     text = token.text.replace("_", "")
     if len(text) > _MAX_NUMBER_CHARS:
         raise error_at(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')

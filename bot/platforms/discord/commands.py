@@ -7,7 +7,7 @@ import discord
 import structlog
 from discord.app_commands import Choice
 
-from bot.chat.command import CommandSpec, Option
+from bot.chat.command import CommandOption, CommandSpec
 from bot.platforms.discord.requests import FAILURES
 
 Complete = Callable[[str], Sequence[str]]
@@ -69,7 +69,7 @@ def _described(spec: CommandSpec) -> dict[str, Any]:
     }
 
 
-def _option(option: Option) -> dict[str, Any]:
+def _option(option: CommandOption) -> dict[str, Any]:
     choices = [{"name": choice, "value": choice} for choice in option.choices]
     return {
         "type": _STRING,

@@ -76,7 +76,7 @@ class Hearing:
         self._cursors.kept(due)
 
     async def _hear(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._patiently(lambda: self._intake.hear(incomings, cursors))
+        await self._patiently(lambda: self._intake.receive(incomings, cursors))
 
     async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask the store until it is there."""

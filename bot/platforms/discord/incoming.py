@@ -4,7 +4,7 @@ import re
 
 import discord
 
-from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.platforms.discord.commands import spoken
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
@@ -48,7 +48,7 @@ def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> 
         author=_person(interaction.user),
         text=spoken(interaction),
         at=interaction.created_at,
-        wake=Wake.COMMAND,
+        wake=WakeReason.COMMAND,
         scopes=_scopes(interaction.channel_id, interaction.channel, interaction.guild),
         author_is_admin=_commands_as_admin(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
@@ -97,13 +97,13 @@ def _quote(original: discord.Message | None) -> str | None:
 
 def _wake(
     message: discord.Message, original: discord.Message | None, bot: discord.ClientUser
-) -> Wake | None:
+) -> WakeReason | None:
     if _is_private(message):
-        return Wake.DM
+        return WakeReason.DM
     if _called_in(message, bot):
-        return Wake.MENTION
+        return WakeReason.MENTION
     if original is not None and original.author.id == bot.id:
-        return Wake.REPLY
+        return WakeReason.REPLY
     return None
 
 

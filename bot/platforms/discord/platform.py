@@ -59,7 +59,7 @@ class DiscordPlatform(Platform):
 
     @property
     @override
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
         if self._gateway is None or self._hearing is None:
             return "not connected to Discord"
         return self._gateway.trouble or self._hearing.trouble

@@ -9,13 +9,13 @@ import aiohttp
 import discord
 
 from bot.errors import (
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
     RateLimited,
     Refused,
     Unreachable,
-    Vanished,
 )
 
 REQUEST_SECONDS = 10.0
@@ -68,7 +68,7 @@ def translate(error: Exception) -> PlatformError:
 def _by_status(error: discord.HTTPException) -> PlatformError:
     said = f"Discord said {error.status} ({error.code}): {error.text}"
     if error.code == _UNKNOWN_MESSAGE:
-        return Vanished(said)
+        return MessageNotFound(said)
     if error.code == _INVALID_WEBHOOK_TOKEN:
         return Refused(said)
     match error.status:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits
-from bot.errors import OutcomeUnknown, Refused, Vanished
+from bot.errors import MessageNotFound, OutcomeUnknown, Refused
 from bot.platforms.discord.client import Rest
 from bot.platforms.discord.requests import asking
 from bot.ports import Surface
@@ -60,7 +60,7 @@ class DiscordSurface(Surface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        with contextlib.suppress(Vanished):
+        with contextlib.suppress(MessageNotFound):
             await self._ask(_message("DELETE", address, message_id))
 
     @override

@@ -20,6 +20,7 @@ from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientConnectorError, ConnectionTimeoutError, InvalidURL
 
 from bot.errors import (
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
@@ -27,7 +28,6 @@ from bot.errors import (
     Refused,
     SettingsError,
     Unreachable,
-    Vanished,
 )
 from bot.platforms.telegram.session import JsonSession
 from bot.settings import TelegramSettings
@@ -144,7 +144,7 @@ def _translate_refusal(description: str) -> PlatformError:
     if "message is not modified" in said:
         return NotModified(description)
     if "message to edit not found" in said or "message to delete not found" in said:
-        return Vanished(description)
+        return MessageNotFound(description)
     if any(reason in said for reason in _NOT_THIS_ONE):
         return NotEditable(description)
     if said.startswith("too many requests"):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from aiogram.enums import ChatType, MessageEntityType
 from aiogram.types import Message, MessageEntity, User
 
-from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
 
 
 def to_incoming(message: Message, bot: User) -> Incoming | None:
@@ -67,7 +67,7 @@ def _quote(message: Message) -> str | None:
     return None if answered is None else answered.text or answered.caption
 
 
-def _meant(message: Message, said: str, bot: User) -> tuple[Wake | None, str]:
+def _meant(message: Message, said: str, bot: User) -> tuple[WakeReason | None, str]:
     """Why it is meant for the bot, and the words without the bot's name."""
     entities = (message.entities if message.text else message.caption_entities) or []
     first = next((entity for entity in entities if entity.offset == 0), None)
@@ -79,24 +79,26 @@ def _meant(message: Message, said: str, bot: User) -> tuple[Wake | None, str]:
     return _wake(message, said, entities, bot), text
 
 
-def _command(said: str, entity: MessageEntity, bot: User) -> tuple[Wake | None, str]:
+def _command(said: str, entity: MessageEntity, bot: User) -> tuple[WakeReason | None, str]:
     word = entity.extract_from(said)
     command, _, addressee = word.partition("@")
     if addressee and not _is_name(addressee, bot):
         return None, said
-    return Wake.COMMAND, command + said.removeprefix(word)
+    return WakeReason.COMMAND, command + said.removeprefix(word)
 
 
-def _wake(message: Message, said: str, entities: Sequence[MessageEntity], bot: User) -> Wake | None:
+def _wake(
+    message: Message, said: str, entities: Sequence[MessageEntity], bot: User
+) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
-        return Wake.DM
+        return WakeReason.DM
     if any(_is_mention(entity, said, bot) for entity in entities):
-        return Wake.MENTION
+        return WakeReason.MENTION
     answered = message.reply_to_message
     # Everything said in a topic that the bot opened "replies" to the message that opened it.
     if answered is None or answered.forum_topic_created is not None or answered.from_user is None:
         return None
-    return Wake.REPLY if answered.from_user.id == bot.id else None
+    return WakeReason.REPLY if answered.from_user.id == bot.id else None
 
 
 def _is_mention(entity: MessageEntity, said: str, bot: User) -> bool:

@@ -76,7 +76,7 @@ class TelegramPlatform(Platform):
 
     @property
     @override
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
         return self._trouble
 
     @override
@@ -137,7 +137,7 @@ class TelegramPlatform(Platform):
     async def _store(self, intake: Intake, heard: Sequence[Incoming], offset: int) -> None:
         for tries in count():
             try:
-                await intake.hear(heard, {OFFSET: str(offset)})
+                await intake.receive(heard, {OFFSET: str(offset)})
             except StoreError as error:
                 self._report(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))

@@ -19,7 +19,7 @@ from aiogram.types import BufferedInputFile, LinkPreviewOptions, MessageEntity, 
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits
-from bot.errors import Vanished
+from bot.errors import MessageNotFound
 from bot.platforms.telegram.api import Api, NotEditable, NotModified
 
 # Telegram lets edits and messages share one budget: about 1 a second in a private chat, 20 a
@@ -95,7 +95,7 @@ class TelegramSurface:
             await self._api.call(
                 DeleteMessage(chat_id=int(address.chat), message_id=int(message_id))
             )
-        except Vanished:
+        except MessageNotFound:
             return
 
     async def typing(self, address: Address) -> None:
@@ -153,7 +153,7 @@ class TelegramSurface:
             return _Found.OURS
         except NotEditable:
             return _Found.FOREIGN
-        except Vanished:
+        except MessageNotFound:
             return _Found.NOTHING
         return _Found.OURS
 

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
@@ -56,7 +56,7 @@ class TerminalPlatform(Platform):
 
     @property
     @override
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
         return None
 
     @override
@@ -93,7 +93,7 @@ class TerminalPlatform(Platform):
         word, _, rest = line.strip().partition(" ")
         if word != "/as":
             if word:
-                await intake.hear([self._to_incoming(line)], {})
+                await intake.receive([self._to_incoming(line)], {})
             return
         if rest.strip():
             self._person = _person(rest.strip())
@@ -109,7 +109,7 @@ class TerminalPlatform(Platform):
             author=self._person,
             text=line,
             at=datetime.now(UTC),
-            wake=Wake.COMMAND if line.startswith("/") else Wake.DM,
+            wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(ROOM.lane,),
             author_is_admin=True,
         )

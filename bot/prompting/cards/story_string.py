@@ -30,7 +30,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Conditional:
     """`then` where the field has a text, else `otherwise`."""
 
     name: str
@@ -38,7 +38,7 @@ class Choice:
     otherwise: tuple["Node", ...]
 
 
-Node = str | Field | Choice
+Node = str | Field | Conditional
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,18 @@ class _Parser:
             f" and the fields {', '.join(sorted(FIELDS))}"
         )
 
-    def _choice(self, kind: str, name: str, depth: int) -> Choice:
+    def _choice(self, kind: str, name: str, depth: int) -> Conditional:
         then, end = self.block(depth + 1)
         otherwise: tuple[Node, ...] = ()
         if end == "else":
             otherwise, end = self.block(depth + 1)
         if end != f"/{kind}":
             raise TemplateError(f"story_string: {{{{#{kind} {name}}}}} is never closed")
-        return Choice(name, then, otherwise) if kind == "if" else Choice(name, otherwise, then)
+        return (
+            Conditional(name, then, otherwise)
+            if kind == "if"
+            else Conditional(name, otherwise, then)
+        )
 
 
 def _text(nodes: tuple[Node, ...], values: Mapping[str, str]) -> str:
@@ -120,6 +124,6 @@ def _text(nodes: tuple[Node, ...], values: Mapping[str, str]) -> str:
                 pieces.append(node)
             case Field(name):
                 pieces.append(values.get(name, "").replace(_TRIM, ""))
-            case Choice(name, then, otherwise):
+            case Conditional(name, then, otherwise):
                 pieces.append(_text(then if values.get(name) else otherwise, values))
     return "".join(pieces)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
-from bot.chat.receipt import Dropped
+from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.errors import UserError
 from bot.prompting.compose.card import stage
@@ -195,9 +195,9 @@ def _quote(incoming: Incoming, session: Session) -> str:
     return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
 
 
-def _beyond_rounds(turns: int, preset: Preset) -> tuple[Dropped, ...]:
+def _beyond_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
     why = f"max_rounds is {preset.max_rounds}"
-    return (Dropped("history", "", why, turns),) if turns else ()
+    return (DroppedItem("history", "", why, turns),) if turns else ()
 
 
 def _read(turn: Turn) -> Turn:

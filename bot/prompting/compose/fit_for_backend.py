@@ -1,7 +1,7 @@
 """Fit a draft to its preset's budget and to its model's room, by whoever counts best."""
 
 from bot.chat.prompt import Prompt
-from bot.ports import Backend, Counts
+from bot.ports import Backend, TokenCountingBackend
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import Fitted, costs, fit
 from bot.prompting.presets.preset import Preset
@@ -16,16 +16,16 @@ async def fit_for(preset: Preset, draft: Draft, backend: Backend) -> Fitted:
         BackendError: the backend cannot count, as it then could not answer.
     """
     limit, name = preset.max_input_tokens, preset.token_counter
-    if not isinstance(backend, Counts):
+    if not isinstance(backend, TokenCountingBackend):
         return await fit(draft, limit, counter(name).count if name else estimated)
-    room = await backend.room(draft.frame)
+    room = await backend.max_prompt_tokens(draft.frame)
     if name is None:
         given = [one for one in (limit, room) if one is not None]
-        return await fit(draft, min(given, default=None), backend.count)
+        return await fit(draft, min(given, default=None), backend.count_tokens)
     fitted = await fit(draft, limit, counter(name).count)
-    if room is None or await backend.count(fitted.prompt) <= room:
+    if room is None or await backend.count_tokens(fitted.prompt) <= room:
         return fitted
-    return (await fit(fitted.draft, room, backend.count)).after(fitted)
+    return (await fit(fitted.draft, room, backend.count_tokens)).after(fitted)
 
 
 async def estimated(prompt: Prompt) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message
-from bot.chat.receipt import Dropped
+from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.scene import seeded, turn_seed
@@ -124,13 +124,15 @@ def homeless(lore: Lore, history: Sequence[Unit]) -> list[Part]:
     return [_part(lore, entry) for entry in deep if not _is_beside(entry)]
 
 
-def asleep(lore: Lore) -> list[Dropped]:
+def asleep(lore: Lore) -> list[DroppedItem]:
     """Why the other entries do not stand in the prompt; those that nobody mentioned are counted."""
     missed = [verdict for verdict in lore.verdicts if not verdict.fired]
     unmentioned = [verdict for verdict in missed if verdict.why == UNMENTIONED]
-    told = [Dropped("lore", one.entry.label, one.why) for one in missed if one.why != UNMENTIONED]
+    told = [
+        DroppedItem("lore", one.entry.label, one.why) for one in missed if one.why != UNMENTIONED
+    ]
     if unmentioned:
-        told.append(Dropped("lore", "", UNMENTIONED, len(unmentioned)))
+        told.append(DroppedItem("lore", "", UNMENTIONED, len(unmentioned)))
     return told[:_MAX_TOLD]
 
 

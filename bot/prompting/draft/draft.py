@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from bot.chat.prompt import Message, Prompt
-from bot.chat.receipt import Dropped, Span
+from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.prompting.personas.persona import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
@@ -67,7 +67,7 @@ class Draft:
     context: tuple[Part, ...]  # what changes with every message; stands with the newest one
     newest: Message
     stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
-    left_out: tuple[Dropped, ...] = ()  # before it came to the budget
+    left_out: tuple[DroppedItem, ...] = ()  # before it came to the budget
 
     @property
     def prompt(self) -> Prompt:
@@ -86,7 +86,7 @@ class Draft:
         return replace(self, system=tuple(parts), stories=stories)
 
     @property
-    def layout(self) -> tuple[Span, ...]:
+    def layout(self) -> tuple[PromptSpan, ...]:
         """Where each section stands in the prompt."""
         spans = [*_stretches(self.system, 0, self.stories)]
         at = 1 if spans else 0
@@ -95,13 +95,13 @@ class Draft:
             ("summary", 1 if self.summary else 0),
         ):
             if messages:
-                spans.append(Span(section, at, messages))
+                spans.append(PromptSpan(section, at, messages))
                 at += messages
         for name, some in groupby(self._read(), key=itemgetter(1)):
             messages = len(list(some))
-            spans.append(Span("lore" if name else "history", at, messages, name=name))
+            spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
-        return (*spans, *_stretches(self.context, at), Span("newest", at))
+        return (*spans, *_stretches(self.context, at), PromptSpan("newest", at))
 
     def _read(self) -> Iterator[tuple[Message, str]]:
         return (each for unit in self.history for each in unit.read)
@@ -132,7 +132,7 @@ def name_of(story: Story) -> str:
 
 def _stretches(
     parts: Iterable[Part], message: int, stories: Sequence[Story] = ()
-) -> Iterator[Span]:
+) -> Iterator[PromptSpan]:
     for part in parts:
         at = 0
         for story in stories if part.section in {"system", "persona"} else ():
@@ -140,11 +140,11 @@ def _stretches(
             if begin < 0:  # a prompter has made something else of it
                 continue
             if begin > at:
-                yield Span(part.section, message, 1, begin - at)
-            yield Span("stories", message, 1, len(story.text), name_of(story), story.score)
+                yield PromptSpan(part.section, message, 1, begin - at)
+            yield PromptSpan("stories", message, 1, len(story.text), name_of(story), story.score)
             at = begin + len(story.text)
         chars = len(part.text) + len(_BETWEEN) - at
-        yield Span(part.section, message, 1, chars, part.name, part.score)
+        yield PromptSpan(part.section, message, 1, chars, part.name, part.score)
 
 
 def _system_message(parts: Sequence[Part]) -> list[Message]:

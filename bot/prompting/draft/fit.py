@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from bot.chat.prompt import Message, Prompt
-from bot.chat.receipt import Dropped
+from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, Part, Unit, name_of
 from bot.prompting.text.image_tokens import image_tokens
@@ -35,7 +35,7 @@ class Fitted:
     prompt: Prompt
     tokens: int
     limit: int | None
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[DroppedItem, ...]
 
     def after(self, earlier: "Fitted") -> "Fitted":
         """The same, with what had been left out before."""
@@ -70,7 +70,7 @@ async def fit(
 def _with_a_story_less(draft: Draft, estimate: Estimate) -> Draft:
     worst = min(draft.stories, key=lambda story: story.score)
     tokens = sum(estimate([worst.text]))
-    gone = Dropped("stories", name_of(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
+    gone = DroppedItem("stories", name_of(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
     return replace(draft.without(worst), left_out=(*draft.left_out, gone))
 
 
@@ -133,13 +133,15 @@ class _Choices:
         dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
         dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
         if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
-            dropped.append(Dropped("history", "", _FULL, sum(len(one.messages) for one in gone)))
+            dropped.append(
+                DroppedItem("history", "", _FULL, sum(len(one.messages) for one in gone))
+            )
         return Fitted(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
 
 
-def _dropped(priced: tuple[Part, int], why: str) -> Dropped:
+def _dropped(priced: tuple[Part, int], why: str) -> DroppedItem:
     part, price = priced
-    return Dropped(part.section, part.name, why, tokens=price, score=part.score)
+    return DroppedItem(part.section, part.name, why, tokens=price, score=part.score)
 
 
 async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bot.chat.receipt import Receipt, Span
+from bot.chat.receipt import PromptSpan, Receipt
 from bot.prompting.draft.fit import costs
 from bot.prompting.text.token_counter import count_tokens
 
@@ -13,7 +13,7 @@ def prompt_tokens(receipt: Receipt) -> int:
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
-def tokens_by_span(receipt: Receipt) -> list[tuple[Span, int]]:
+def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Share the tokens of the prompt among its spans, by an estimate; together they are exact."""
     read: dict[int, int] = {}  # letters of a message that belong to spans before
     weights = [_weight(receipt, span, read) for span in receipt.layout]
@@ -29,7 +29,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return sections
 
 
-def _weight(receipt: Receipt, span: Span, read: dict[int, int]) -> int:
+def _weight(receipt: Receipt, span: PromptSpan, read: dict[int, int]) -> int:
     begin = read.get(span.message, 0)
     if span.chars is None and not begin:
         messages = receipt.prompt.messages[span.message : span.message + span.messages]

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.chat.session import Edition
+from bot.chat.session import PresetVersion
 from bot.errors import PresetError
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.names import preset_id
@@ -105,9 +105,9 @@ def export_preset(preset: Preset) -> str:
     return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def edition(preset: Preset) -> Edition:
+def edition(preset: Preset) -> PresetVersion:
     """Write it down for the list of its versions; its own `version` is the lowest number."""
-    return Edition(preset.name, export_preset(preset), preset.version)
+    return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:

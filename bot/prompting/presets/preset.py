@@ -34,7 +34,7 @@ Word = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[Word, ...], Field(max_length=MOST_WORDS)]
 
 
-class Wake(Strict):
+class WakeRules(Strict):
     """What makes the bot answer where several people talk; a private chat always does."""
 
     mention: StrictBool = True
@@ -115,7 +115,7 @@ class Preset(Strict):
     prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_alone)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
-    wake: Wake = Field(default_factory=Wake)
+    wake: WakeRules = Field(default_factory=WakeRules)
     aliases: Words = ()  # what people call it besides, where several characters are
     talkativeness: Annotated[float, Field(ge=0, le=1)] = (
         0.5  # of answering what it was not called to

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-from bot.errors import CoordinatorDown, SettingsError
+from bot.errors import CoordinatorUnavailable, SettingsError
 from bot.ports import Coordinator
 
 _ANSWER_SECONDS = 10.0  # longer than any wait of `claim`
@@ -137,11 +137,11 @@ class RedisCoordinator(Coordinator):
         await _answer(self._renew(keys=_names(queue), args=arguments))
 
     @override
-    async def done(self, queue: str, key: str, owner: str) -> None:
+    async def release(self, queue: str, key: str, owner: str) -> None:
         await _answer(self._done(keys=_names(queue), args=[owner, key]))
 
     @override
-    async def reap(self, queue: str) -> int:
+    async def release_expired(self, queue: str) -> int:
         return int(await _answer(self._reap(keys=_names(queue), args=[])))
 
 
@@ -174,4 +174,4 @@ async def _answer(asked: Awaitable[Any]) -> Any:
         async with asyncio.timeout(_ANSWER_SECONDS):
             return await asked
     except (TimeoutError, RedisError, OSError) as error:
-        raise CoordinatorDown(f"Redis is away: {type(error).__name__}") from error
+        raise CoordinatorUnavailable(f"Redis is away: {type(error).__name__}") from error

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
-from bot.chat.outgoing import Attachment, Op, Outgoing, Sending
+from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, Heard, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, Turn
 from bot.chat.storable import storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
@@ -87,7 +87,7 @@ _TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
 # What was sent has no text any more; what never could be sent would keep it for days.
 _FORGET_UNSENT = (
     update(outbox)
-    .where(outbox.c.state == Sending.DEAD, outbox.c.turn.in_(_TURN_NAMES))
+    .where(outbox.c.state == OutboxState.DEAD, outbox.c.turn.in_(_TURN_NAMES))
     .values(text="")
 )
 _QUEUE = insert(outbox)
@@ -100,7 +100,7 @@ _QUEUE_ONCE = upsert(
     ).returning(outbox.c.id),
 )
 _OPENED = select(outbox.c.part).where(
-    outbox.c.turn == bindparam("turn_name"), outbox.c.op == Op.SEND
+    outbox.c.turn == bindparam("turn_name"), outbox.c.op == OutboxOperation.SEND
 )
 
 
@@ -132,7 +132,7 @@ class SqlConversations(Conversations):
         await self._database.write(lambda c: _hold(c, claim, _LEASE, until=until))
 
     @override
-    async def let_go(self, owner: str) -> None:
+    async def release_all(self, owner: str) -> None:
         held = update(conversation).where(
             conversation.c.owner == owner, conversation.c.lease_until > 0
         )
@@ -147,18 +147,18 @@ class SqlConversations(Conversations):
         return await self._database.write(unit)
 
     @override
-    async def next(self, claim: Claim) -> Heard | None:
-        def unit(connection: Connection) -> Heard | None:
+    async def next_message(self, claim: Claim) -> InboxMessage | None:
+        def unit(connection: Connection) -> InboxMessage | None:
             row = connection.execute(_NEXT, {"held": claim.conversation}).one_or_none()
             if row is None:
                 return None
             _hold(connection, claim)
-            return Heard(row.id, inbox_rows.load(row.payload), row.crashes - 1)
+            return InboxMessage(row.id, inbox_rows.load(row.payload), row.crashes - 1)
 
         return await self._database.write(unit)
 
     @override
-    async def spare(self, claim: Claim, heard: Heard) -> None:
+    async def undo_attempt(self, claim: Claim, heard: InboxMessage) -> None:
         unblamed = {"heard": heard.id, "so_far": heard.crashes}
 
         def unit(connection: Connection) -> None:
@@ -168,7 +168,7 @@ class SqlConversations(Conversations):
         await self._database.write(unit)
 
     @override
-    async def recall(self, conversation_key: str, max_turns: int) -> Session:
+    async def load_session(self, conversation_key: str, max_turns: int) -> Session:
         asked = {"held": conversation_key, "most": max_turns}
 
         def unit(connection: Connection) -> Session:
@@ -196,8 +196,8 @@ class SqlConversations(Conversations):
         return turns
 
     @override
-    async def open(self, claim: Claim, heard: Heard, opening: Outgoing) -> int:
-        row = _row(heard, opening.part, Op.SEND, opening.text)
+    async def open(self, claim: Claim, heard: InboxMessage, opening: OutgoingPart) -> int:
+        row = _row(heard, opening.part, OutboxOperation.SEND, opening.text)
 
         def unit(connection: Connection) -> int:
             _hold(connection, claim)
@@ -210,10 +210,10 @@ class SqlConversations(Conversations):
     async def finish(
         self,
         claim: Claim,
-        heard: Heard,
+        heard: InboxMessage,
         *,
         turns: Sequence[Turn],
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingPart],
         receipts: Sequence[Receipt] = (),
         new_session: bool = False,
     ) -> None:
@@ -247,25 +247,25 @@ def _hold(
 
 
 def _changes(
-    connection: Connection, heard: Heard, outgoing: Sequence[Outgoing]
+    connection: Connection, heard: InboxMessage, outgoing: Sequence[OutgoingPart]
 ) -> list[dict[str, object]]:
     """What must happen on the platform so that the turn reads as `outgoing` says."""
     opened = set(connection.execute(_OPENED, {"turn_name": heard.turn}).scalars())
     rows = []
     for one in outgoing:
         if one.part in opened:
-            rows.append(_row(heard, one.part, Op.EDIT, one.text))
+            rows.append(_row(heard, one.part, OutboxOperation.EDIT, one.text))
         elif one.placeholder is not None:
-            rows.append(_row(heard, one.part, Op.SEND, one.placeholder))
-            rows.append(_row(heard, one.part, Op.EDIT, one.text))
+            rows.append(_row(heard, one.part, OutboxOperation.SEND, one.placeholder))
+            rows.append(_row(heard, one.part, OutboxOperation.EDIT, one.text))
         else:
-            rows.append(_row(heard, one.part, Op.SEND, one.text, one.file))
+            rows.append(_row(heard, one.part, OutboxOperation.SEND, one.text, one.file))
     surplus = opened - {one.part for one in outgoing}
-    return rows + [_row(heard, part, Op.DELETE, "") for part in sorted(surplus)]
+    return rows + [_row(heard, part, OutboxOperation.DELETE, "") for part in sorted(surplus)]
 
 
 def _row(
-    heard: Heard, part: int, op: Op, words: str, file: Attachment | None = None
+    heard: InboxMessage, part: int, op: OutboxOperation, words: str, file: Attachment | None = None
 ) -> dict[str, object]:
     said = heard.incoming
     return {
@@ -279,7 +279,7 @@ def _row(
         "text": storable(words),
         "reply_to": said.message_id,
         "interaction": said.interaction if part == 0 else None,  # it has one response
-        "state": Sending.PENDING,
+        "state": OutboxState.PENDING,
         "file_name": file.name if file else None,
         "file_text": storable(file.text) if file else None,
     }

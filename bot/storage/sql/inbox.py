@@ -47,7 +47,7 @@ class SqlInbox(Inbox):
         self._clock = clock
 
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now = self._clock.now()
         rows = [
             {
@@ -78,6 +78,6 @@ class SqlInbox(Inbox):
         return {row.name: row.value for row in rows}
 
     @override
-    async def waiting(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+    async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
         asked = {"now": self._clock.now(), "most": limit, "platforms": list(platforms)}
         return await self._database.read(lambda c: c.execute(_WAITING, asked).scalars().all())

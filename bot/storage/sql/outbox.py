@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Executable, Row, and_, bindparam, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Op, OutboxRow, Sending
+from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
@@ -19,7 +19,7 @@ _HEADS = select(func.min(outbox.c.id)).where(unsent).group_by(outbox.c.lane).sca
 _DUE = (
     select(outbox.c.lane)
     .where(outbox.c.id.in_(_HEADS), outbox.c.not_before <= bindparam("now"))
-    .where(outbox.c.state != Sending.SENDING)
+    .where(outbox.c.state != OutboxState.SENDING)
     .order_by(outbox.c.id)
     .limit(bindparam("most"))
 )
@@ -31,7 +31,7 @@ _HEAD = (
         and_(
             _opened.c.turn == outbox.c.turn,
             _opened.c.part == outbox.c.part,
-            _opened.c.op == Op.SEND,
+            _opened.c.op == OutboxOperation.SEND,
         ),
     )
     .where(unsent, outbox.c.lane == bindparam("of"))
@@ -39,14 +39,14 @@ _HEAD = (
     .limit(1)
 )
 _THIS = update(outbox).where(outbox.c.id == bindparam("row"))
-_BEGIN = _THIS.where(outbox.c.state == Sending.PENDING).values(
-    state=Sending.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
+_BEGIN = _THIS.where(outbox.c.state == OutboxState.PENDING).values(
+    state=OutboxState.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
 )
 _NO_FILE = {"file_name": None, "file_text": None}
 # What was said stands in the history; here only its id is still needed.
-_SENT = _THIS.values(state=Sending.SENT, external_id=bindparam("id_there"), text="", **_NO_FILE)
+_SENT = _THIS.values(state=OutboxState.SENT, external_id=bindparam("id_there"), text="", **_NO_FILE)
 _LATER = _THIS.values(state=bindparam("now_is"), not_before=bindparam("due"))
-_DEAD = _THIS.values(state=Sending.DEAD, error=bindparam("why"), **_NO_FILE)
+_DEAD = _THIS.values(state=OutboxState.DEAD, error=bindparam("why"), **_NO_FILE)
 _EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
     outbox.c.id == bindparam("row")
 )
@@ -58,9 +58,9 @@ _KNOWN_IDS = (
 )
 _GIVE_UP = (
     update(outbox)
-    .where(unsent, outbox.c.state == Sending.SENDING)
+    .where(unsent, outbox.c.state == OutboxState.SENDING)
     .where(outbox.c.started_at <= bindparam("long_ago"))
-    .values(state=Sending.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
+    .values(state=OutboxState.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
 )
 
 
@@ -70,7 +70,7 @@ class SqlOutbox(Outbox):
         self._clock = clock
 
     @override
-    async def lanes(self, limit: int) -> Sequence[str]:
+    async def due_lanes(self, limit: int) -> Sequence[str]:
         asked = {"now": self._clock.now(), "most": limit}
         return await self._database.read(lambda c: c.execute(_DUE, asked).scalars().all())
 
@@ -80,9 +80,9 @@ class SqlOutbox(Outbox):
 
         def unit(connection: Connection) -> OutboxRow | None:
             row = connection.execute(_HEAD, {"of": lane}).one_or_none()
-            if row is None or row.not_before > now or row.state == Sending.SENDING:
+            if row is None or row.not_before > now or row.state == OutboxState.SENDING:
                 return None
-            if row.state == Sending.PENDING:
+            if row.state == OutboxState.PENDING:
                 begun = connection.execute(_BEGIN, {"row": row.id, "now": now})
                 if begun.rowcount == 0:  # another sender was faster
                     return None
@@ -91,26 +91,26 @@ class SqlOutbox(Outbox):
         return await self._database.write(unit)
 
     @override
-    async def sent(self, row: OutboxRow, external_id: str | None) -> None:
+    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
         await self._set(row, _SENT, id_there=external_id)
 
     @override
-    async def unknown(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, _LATER, now_is=Sending.UNKNOWN, due=not_before)
+    async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
+        await self._set(row, _LATER, now_is=OutboxState.UNKNOWN, due=not_before)
 
     @override
-    async def again(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, _LATER, now_is=Sending.PENDING, due=not_before)
+    async def reschedule(self, row: OutboxRow, not_before: float) -> None:
+        await self._set(row, _LATER, now_is=OutboxState.PENDING, due=not_before)
 
     @override
-    async def dead(self, row: OutboxRow, why: str) -> None:
+    async def mark_dead(self, row: OutboxRow, why: str) -> None:
         await self._set(row, _DEAD, why=why[:500])
 
     @override
     async def external_id(self, row_id: int) -> str | None:
         asked = {"row": row_id}
         row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
-        if row.state == Sending.DEAD:
+        if row.state == OutboxState.DEAD:
             raise Refused(row.error)
         external_id: str | None = row.external_id
         return external_id
@@ -123,7 +123,7 @@ class SqlOutbox(Outbox):
         )
 
     @override
-    async def give_up(self, *, older_than_seconds: float, settle_seconds: float) -> int:
+    async def expire_sending(self, *, older_than_seconds: float, settle_seconds: float) -> int:
         told = {
             "long_ago": self._clock.now() - older_than_seconds,
             "settle_seconds": settle_seconds,
@@ -145,11 +145,11 @@ def _to_row(row: Row[*tuple[object, ...]]) -> OutboxRow:
         turn=row.turn,
         address=Address(row.platform, row.chat, row.thread),
         part=row.part,
-        op=Op(row.op),
+        op=OutboxOperation(row.op),
         text=row.text,
         reply_to=row.reply_to,
         interaction=row.interaction,
-        state=Sending(row.state),
+        state=OutboxState(row.state),
         attempts=row.attempts,
         external_id=row.target,
         not_before=row.not_before,

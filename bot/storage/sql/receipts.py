@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, select
 from typing_extensions import override
 
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, Heard
+from bot.chat.session import Claim, InboxMessage
 from bot.ports import Receipts
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import receipt
@@ -33,7 +33,7 @@ _NEWEST = _COLUMNS.where(
 _THIS = _COLUMNS.where(receipt.c.id == bindparam("wanted"))
 
 
-def to_row(claim: Claim, heard: Heard, one: Receipt, at: float) -> dict[str, object]:
+def to_row(claim: Claim, heard: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
     return {
         "conversation": claim.conversation,
         "turn": heard.turn,
@@ -53,7 +53,7 @@ class SqlReceipts(Receipts):
         return [_read(row) for row in rows]
 
     @override
-    async def find(self, number: int) -> Receipt | None:
+    async def get(self, number: int) -> Receipt | None:
         asked = {"wanted": number}
         row = await self._database.read(lambda c: c.execute(_THIS, asked).one_or_none())
         return _read(row)[1] if row else None

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Select, Table, delete, exists, select
 
-from bot.chat.outgoing import Sending
+from bot.chat.outgoing import OutboxState
 from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import inbox, outbox, receipt
@@ -11,7 +11,7 @@ _DAY = 86_400.0
 # As long as a platform may deliver a message again; a row is what a repetition is recognised by.
 _INBOX_SECONDS = 14 * _DAY
 _OUTBOX_SECONDS = 7 * _DAY
-_ENDED = (Sending.SENT, Sending.DEAD)
+_ENDED = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.storable import storable
-from bot.chat.story import Found, PackedVector, StoryVector
+from bot.chat.story import PackedVector, RetrievedStory, StoryVector
 from bot.ports import Stories
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
@@ -42,7 +42,9 @@ class SqlStories(Stories):
         self._index = index
 
     @override
-    async def lacking(self, character: str, texts: Sequence[str], model_id: str) -> Sequence[str]:
+    async def replace_stories(
+        self, character: str, texts: Sequence[str], model_id: str
+    ) -> Sequence[str]:
         wanted = {_key(text): text for text in texts}
 
         def unit(connection: Connection) -> dict[str, _Known]:
@@ -56,7 +58,9 @@ class SqlStories(Stories):
         return [text for key, text in wanted.items() if found[key].model != model_id]
 
     @override
-    async def keep(self, character: str, model_id: str, vectors: Sequence[StoryVector]) -> None:
+    async def save_vectors(
+        self, character: str, model_id: str, vectors: Sequence[StoryVector]
+    ) -> None:
         rows = [
             {"of": character, "key": _key(one.text), "by": model_id, "made": one.vector}
             for one in vectors
@@ -72,7 +76,7 @@ class SqlStories(Stories):
     @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[Found]:
+    ) -> Sequence[RetrievedStory]:
         return await self._index.nearest(character, query, model_id, limit)
 
 

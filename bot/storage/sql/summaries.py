@@ -7,7 +7,7 @@ turns under it, and by every letter of them whenever summaries are made.
 from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
 
-from bot.chat.session import Source, Sources, Summary
+from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import storable
 from bot.ports import Summaries
 from bot.storage.sql.database import Database
@@ -60,9 +60,9 @@ class SqlSummaries(Summaries):
         self._database = database
 
     @override
-    async def sources(self, conversation_key: str) -> Sources:
+    async def load_turns(self, conversation_key: str) -> SessionTurns:
         found = await self._database.read(lambda c: _sources(c, conversation_key))
-        return found if found.hold else Sources(found.session, found.turns, None)
+        return found if found.hold else SessionTurns(found.session, found.turns, None)
 
     @override
     async def current(self, conversation_key: str) -> Summary | None:
@@ -79,7 +79,7 @@ class SqlSummaries(Summaries):
         return await self._database.read(unit)
 
     @override
-    async def keep(self, conversation_key: str, made: Summary) -> bool:
+    async def save(self, conversation_key: str, made: Summary) -> bool:
         row = {
             "conversation": conversation_key,
             "session": made.session,
@@ -91,7 +91,7 @@ class SqlSummaries(Summaries):
 
         def unit(connection: Connection) -> bool:
             now = _sources(connection, conversation_key)
-            if not Sources(now.session, now.turns, made).hold:
+            if not SessionTurns(now.session, now.turns, made).hold:
                 return False
             turns, chars = connection.execute(_MEASURE, asked).one()
             measured = {**row, "turns": turns, "chars": chars}
@@ -101,10 +101,10 @@ class SqlSummaries(Summaries):
         return await self._database.write(unit)
 
 
-def _sources(connection: Connection, conversation_key: str) -> Sources:
+def _sources(connection: Connection, conversation_key: str) -> SessionTurns:
     held = {"held": conversation_key}
     session = connection.execute(_SESSION, held).scalar() or 1
     asked = {**held, "of": session}
-    turns = tuple(Source(row.id, to_turn(row)) for row in connection.execute(_TURNS, asked))
+    turns = tuple(StoredTurn(row.id, to_turn(row)) for row in connection.execute(_TURNS, asked))
     row = connection.execute(_SUMMARY, asked).one_or_none()
-    return Sources(session, turns, Summary(session, *row) if row else None)
+    return SessionTurns(session, turns, Summary(session, *row) if row else None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
-from bot.chat.session import Edition
+from bot.chat.session import PresetVersion
 from bot.ports import Clock, PresetVersions
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import preset_version
@@ -27,7 +27,7 @@ class SqlPresetVersions(PresetVersions):
         self._clock = clock
 
     @override
-    async def keep(self, editions: Sequence[Edition]) -> Mapping[str, int]:
+    async def save(self, editions: Sequence[PresetVersion]) -> Mapping[str, int]:
         now = self._clock.now()
 
         def unit(connection: Connection) -> dict[str, int]:
@@ -36,14 +36,14 @@ class SqlPresetVersions(PresetVersions):
         return await self._database.write(unit)
 
     @override
-    async def newest(self, name: str) -> Edition | None:
+    async def newest(self, name: str) -> PresetVersion | None:
         row = await self._database.read(
             lambda connection: connection.execute(_NEWEST, {"wanted": name}).one_or_none()
         )
-        return Edition(name, row.content, row.version) if row else None
+        return PresetVersion(name, row.content, row.version) if row else None
 
 
-def _number(connection: Connection, edition: Edition, now: float) -> int:
+def _number(connection: Connection, edition: PresetVersion, now: float) -> int:
     sha256 = hashlib.sha256(edition.content.encode()).hexdigest()
     while True:
         newest = connection.execute(_NEWEST, {"wanted": edition.name}).one_or_none()

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from bot.chat.story import Found, PackedVector
+from bot.chat.story import PackedVector, RetrievedStory
 
 
 class Index(Protocol):
@@ -17,4 +17,4 @@ class Index(Protocol):
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[Found]: ...
+    ) -> Sequence[RetrievedStory]: ...

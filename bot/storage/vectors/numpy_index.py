@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
-from bot.chat.story import Found, PackedVector
+from bot.chat.story import PackedVector, RetrievedStory
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
 from bot.storage.vectors.index import Index
@@ -52,14 +52,16 @@ class NumpyIndex(Index):
     @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[Found]:
+    ) -> Sequence[RetrievedStory]:
         loaded = await self._current(character, model_id, len(query))
         ranked = await asyncio.to_thread(_ranked, loaded, query, limit)
         wanted = {"of": character, "keys": [key for key, _ in ranked]}
         rows = await self._database.read(lambda c: c.execute(_TEXTS, wanted).all())
         texts = {row.sha256: row for row in rows}
         return [
-            Found(texts[key].text, score, texts[key].place) for key, score in ranked if key in texts
+            RetrievedStory(texts[key].text, score, texts[key].place)
+            for key, score in ranked
+            if key in texts
         ]
 
     async def _current(self, character: str, model_id: str, width: int) -> _Loaded:

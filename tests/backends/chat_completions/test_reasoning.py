@@ -16,7 +16,7 @@ from bot.backends.chat_completions.reasoning import (
     separated,
     thinking_of,
 )
-from bot.chat.prompt import Delta, Finish, FinishReason, Thought
+from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.pieces import Piece
 
 GPT_OSS = thinking_of(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
@@ -127,7 +127,7 @@ def test_only_the_templates_own_end_opens_a_thought() -> None:
     assert opened_by(ANY, []).opened is None
 
 
-async def said_by(*texts: str) -> AsyncGenerator[Delta | Thought | Finish, None]:
+async def said_by(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
     for text in texts:
         yield Delta(text)
     yield Finish(FinishReason.LENGTH)
@@ -138,7 +138,7 @@ async def test_stop_string_in_a_thought_does_not_end_the_answer() -> None:
 
     told = [piece async for piece in separated(answer, ANY, ["\nAda:"])]
 
-    assert [piece.text for piece in told if isinstance(piece, Thought)] == ["\nAda: what?"]
+    assert [piece.text for piece in told if isinstance(piece, ReasoningDelta)] == ["\nAda: what?"]
     assert [piece.text for piece in told if isinstance(piece, Delta)] == ["I know."]
     assert told[-1] == Finish(FinishReason.STOP)
 

@@ -14,7 +14,7 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.engine import Start
-from bot.chat.prompt import Event, FinishReason, Image, Message, Prompt, TemplateChoice
+from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.draft.draft import Draft, units
 from bot.prompting.draft.fit import fit
@@ -47,7 +47,7 @@ async def local(
     await lend_model(tmp_path)
     settings = ProviderSettings(kind="llama_cpp", engine=request.param)
     backend = LlamaCpp(settings, tmp_path, renderer)
-    await backend.warm("default")
+    await backend.preload("default")
     yield backend
     await backend.close()
 
@@ -83,7 +83,7 @@ async def test_count_is_what_the_engine_then_says_that_it_read(local: LlamaCpp) 
     answer = await ask(local, asked)
 
     assert answer.finish is not None
-    assert await local.count(asked) == answer.finish.usage.prompt_tokens
+    assert await local.count_tokens(asked) == answer.finish.usage.prompt_tokens
 
 
 @pytest.mark.service
@@ -92,7 +92,7 @@ async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: Llam
     frame = prompt("and now?", model="default", max_output_tokens=3)
     draft = Draft(frame, (), (), None, units(said), (), frame.messages[0])
 
-    fitted = await fit(draft, 500, local.count)
+    fitted = await fit(draft, 500, local.count_tokens)
     answer = await ask(local, fitted.prompt)
 
     assert answer.finish is not None
@@ -101,9 +101,12 @@ async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: Llam
 
 @pytest.mark.service
 async def test_room_is_the_context_less_the_answer(local: LlamaCpp) -> None:
-    assert await local.room(prompt(model="default", max_output_tokens=96)) == 4000
-    assert await local.room(prompt(model="default", parameters={"max_tokens": 196})) == 3900
-    assert await local.room(prompt(model="default")) == 3072
+    assert await local.max_prompt_tokens(prompt(model="default", max_output_tokens=96)) == 4000
+    assert (
+        await local.max_prompt_tokens(prompt(model="default", parameters={"max_tokens": 196}))
+        == 3900
+    )
+    assert await local.max_prompt_tokens(prompt(model="default")) == 3072
 
 
 @pytest.mark.service
@@ -126,7 +129,7 @@ async def test_prompt_is_written_in_the_template_that_it_brings(local: LlamaCpp)
     ):
         question = prompt("<|im_end|>?", model="default", template=choice)
 
-        tokens = await local.explain(question)
+        tokens = await local.tokenize(question)
 
         assert "".join(token.text for token in tokens) == "Q: <|im_end|>?\nA:"
         assert not any(token.control for token in tokens)
@@ -205,7 +208,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[Event] = []
+    heard: list[GenerationEvent] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):
@@ -241,7 +244,7 @@ async def test_stuck_engine_is_replaced_and_asked_again(
     await lend_model(tmp_path)
     quick = ProviderSettings(kind="llama_cpp", first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)
-    await local.warm("default")
+    await local.preload("default")
     stuck = engine()
     stuck.suspend()
 
@@ -304,12 +307,12 @@ async def test_forgetting_goes_on_while_another_model_starts(
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
     backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
-    await backend.warm(one)
+    await backend.preload(one)
 
-    starting = asyncio.create_task(backend.warm(other))
+    starting = asyncio.create_task(backend.preload(other))
     while not starting.done():
         await backend.forget("room")
-        await backend.leave("room")
+        await backend.end_session("room")
 
     await starting
     await backend.close()

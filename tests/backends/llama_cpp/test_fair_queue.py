@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.llama_cpp.fair_queue import FairQueue, Ticket
-from bot.chat.prompt import Waiting
+from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 
@@ -118,8 +118,8 @@ async def test_of_four_at_once_nobody_waits_more_than_twice_the_average() -> Non
     assert max(statistics.mean(each) for each in waits.values()) <= 2 * average
 
 
-async def told(said: AsyncIterator[Waiting], times: int) -> Sequence[Waiting]:
-    heard: list[Waiting] = []
+async def told(said: AsyncIterator[QueuePosition], times: int) -> Sequence[QueuePosition]:
+    heard: list[QueuePosition] = []
     async for each in said:
         heard.append(each)
         if len(heard) == times:
@@ -138,7 +138,7 @@ async def test_who_waits_long_is_told_the_position_and_an_estimate(
     line.stand("b", "b", "b")
     mine = line.stand("c", "c", "c")
 
-    assert await told(line.queue.until_called(mine), 1) == [Waiting(2, 16.0)]
+    assert await told(line.queue.until_called(mine), 1) == [QueuePosition(2, 16.0)]
 
 
 async def test_nothing_is_told_to_who_is_served_at_once() -> None:
@@ -156,7 +156,7 @@ async def test_nothing_is_known_of_the_time_before_the_first_answer(
     line.stand("a", "a", "a")
     mine = line.stand("b", "b", "b")
 
-    assert await told(line.queue.until_called(mine), 1) == [Waiting(1, None)]
+    assert await told(line.queue.until_called(mine), 1) == [QueuePosition(1, None)]
 
 
 def test_full_line_says_how_long_it_is_and_when_to_come_again() -> None:

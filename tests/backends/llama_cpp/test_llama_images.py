@@ -107,7 +107,7 @@ async def test_turn_without_an_image_goes_by_ids_and_finds_its_place(seeing: Lla
 
     first, second = await ask(seeing, words), await ask(seeing, words)
 
-    assert usage(first).prompt_tokens == await seeing.count(words)
+    assert usage(first).prompt_tokens == await seeing.count_tokens(words)
     assert usage(second).cached_tokens == usage(first).prompt_tokens - 1
 
 
@@ -135,9 +135,9 @@ async def mark_of(backend: LlamaCpp) -> str:
 
 @pytest.mark.service
 async def test_budget_counts_an_image(seeing: LlamaCpp) -> None:
-    with_image = await seeing.count(asked(SEEN))
+    with_image = await seeing.count_tokens(asked(SEEN))
 
-    assert with_image >= await seeing.count(asked(Message("user", QUESTION))) + 255
+    assert with_image >= await seeing.count_tokens(asked(Message("user", QUESTION))) + 255
 
 
 @pytest.mark.service
@@ -189,7 +189,7 @@ async def test_projector_of_another_model_is_said(make: Make, tmp_path: Path) ->
     backend = make(toy_projector.write(tmp_path / "toy.gguf", width=64))
 
     with pytest.raises(BackendUnavailable) as said:
-        await backend.warm("default")
+        await backend.preload("default")
 
     assert "you may be using wrong mmproj" in str(said.value)
     assert f"projector {tmp_path / 'toy.gguf'}" in str(said.value)

@@ -13,7 +13,7 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.server_engine import ServedEngine
-from bot.chat.prompt import Delta, Message, Prompt, Usage, Waiting
+from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
 from bot.templates.rendering import Renderer
@@ -197,7 +197,7 @@ async def test_who_waits_is_told_and_a_full_line_refuses(
             told = await anext(second)
             refused = await ask(house.backend, STORY)
 
-    assert told == Waiting(1, None)
+    assert told == QueuePosition(1, None)
     assert refused.error is not None
     assert refused.error.notice.startswith("Others are waiting for the model")
 
@@ -205,7 +205,7 @@ async def test_who_waits_is_told_and_a_full_line_refuses(
 async def test_answer_ends_at_its_time_limit(house: House) -> None:
     brief = house.settings.model_copy(update={"total_seconds": 1.0})
     house.backend = LlamaCpp(brief, house.folder, house.renderer)
-    await house.backend.warm("default")
+    await house.backend.preload("default")
 
     answer = await ask(house.backend, STORY)
 

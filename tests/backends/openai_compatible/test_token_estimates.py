@@ -67,7 +67,7 @@ async def test_a_backend_learns_from_the_usage_of_its_answers(
     usage = {"prompt_tokens": RAW * 3, "completion_tokens": 1}
     service.plays([said("hi") + STOP + event({"choices": [], "usage": usage}) + DONE])
     backend = connect()
-    before = await backend.count(LONG)
+    before = await backend.count_tokens(LONG)
     await ask(backend, LONG)
-    assert await backend.count(LONG) > 2 * before
-    assert await backend.room(prompt()) is None
+    assert await backend.count_tokens(LONG) > 2 * before
+    assert await backend.max_prompt_tokens(prompt()) is None

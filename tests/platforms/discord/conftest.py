@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec, Option
+from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
 from bot.platforms.discord import DiscordPlatform
@@ -24,7 +24,9 @@ COMMANDS = (
         "preset",
         "Choose who answers here",
         actions=(
-            CommandSpec("use", "Choose a preset", (Option("name", "The preset", completes=True),)),
+            CommandSpec(
+                "use", "Choose a preset", (CommandOption("name", "The preset", completes=True),)
+            ),
             CommandSpec("list", "Show all presets"),
         ),
     ),
@@ -45,7 +47,7 @@ class FakeIntake(Intake):
     away: int = 0
 
     @override
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         if self.away:
             self.away -= 1
             raise StoreError("the database is away")
@@ -100,7 +102,7 @@ async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[No
     """Run the platform until the block ends; it must not have ended before."""
     task = asyncio.create_task(platform.run(intake))
     try:
-        await until(lambda: platform.trouble is None or task.done())
+        await until(lambda: platform.connection_error is None or task.done())
         yield
         assert not task.done()
     finally:

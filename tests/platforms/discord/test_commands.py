@@ -4,7 +4,7 @@ from typing import Any
 
 from inline_snapshot import snapshot
 
-from bot.chat.command import CommandSpec, Option
+from bot.chat.command import CommandOption, CommandSpec
 from bot.platforms.discord.commands import differ, to_payload
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -50,7 +50,9 @@ def test_plain_command_has_no_options() -> None:
 
 
 def test_values_to_choose_from_are_offered() -> None:
-    spec = CommandSpec("context", "c", (Option("show", "s", required=False, choices=("prompt",)),))
+    spec = CommandSpec(
+        "context", "c", (CommandOption("show", "s", required=False, choices=("prompt",)),)
+    )
     assert to_payload(spec)["options"] == snapshot(
         [
             {

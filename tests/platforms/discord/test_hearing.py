@@ -8,7 +8,7 @@ from typing import Any
 import discord
 import pytest
 
-from bot.chat.incoming import Incoming, Wake
+from bot.chat.incoming import Incoming, WakeReason
 from bot.errors import PlatformFatal, Unreachable
 from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.gateway import Gateway
@@ -79,10 +79,10 @@ async def test_every_way_to_speak_is_heard(
     heard = by_text(intake)
     assert intake.texts == ["in private", "near the bot", "to the bot", "a reply", "in a thread"]
     assert [incoming.wake for incoming in intake.heard] == [
-        Wake.DM,
+        WakeReason.DM,
         None,
-        Wake.MENTION,
-        Wake.REPLY,
+        WakeReason.MENTION,
+        WakeReason.REPLY,
         None,
     ]
     assert heard["a reply"].quote == "an answer"
@@ -201,7 +201,7 @@ async def test_cut_connection_is_resumed_without_a_gap(
         await until(lambda: "meanwhile" in intake.texts)
         room.say("after")
         await until(lambda: "after" in intake.texts)
-        await until(lambda: platform.trouble is None)
+        await until(lambda: platform.connection_error is None)
     assert intake.texts == ["before", "meanwhile", "after"]
     assert identifies(room.wire) == 1
 
@@ -214,7 +214,7 @@ async def test_lost_session_is_caught_up_with(
         await until(lambda: intake.heard)
         await room.wire.forget()
         room.say("meanwhile")
-        await until(lambda: platform.trouble is not None)
+        await until(lambda: platform.connection_error is not None)
         await until(lambda: "meanwhile" in intake.texts, 25)
         room.say("after")
         await until(lambda: "after" in intake.texts)
@@ -229,9 +229,9 @@ async def test_nothing_is_dropped_while_the_store_is_away(
         intake.away = 3
         for number in range(20):
             room.say(f"{number}")
-        await until(lambda: platform.trouble == "what Discord says cannot be stored")
+        await until(lambda: platform.connection_error == "what Discord says cannot be stored")
         await until(lambda: len(intake.heard) == 20)
-        await until(lambda: platform.trouble is None)
+        await until(lambda: platform.connection_error is None)
     assert intake.texts == [f"{number}" for number in range(20)]
 
 
@@ -243,7 +243,7 @@ async def test_what_could_not_be_stored_is_heard_by_the_next_run(
         await until(lambda: intake.heard)
         intake.away = 1_000_000
         room.say("lost with the process")
-        await until(lambda: platform.trouble)
+        await until(lambda: platform.connection_error)
     intake.away = 0
     async with running(platform, intake):
         await until(lambda: len(intake.heard) == 2)
@@ -294,7 +294,7 @@ async def test_gateway_that_is_away_lets_us_be_run_again(
     room.wire.gw_faults["accept"] = False
     with pytest.raises(Unreachable):
         await platform.run(intake)
-    assert platform.trouble == "not connected to Discord"
+    assert platform.connection_error == "not connected to Discord"
     room.wire.gw_faults["accept"] = True
     async with running(platform, intake):
         room.say("hello")

@@ -5,7 +5,7 @@ from typing import Any
 import discord
 import pytest
 
-from bot.chat.incoming import Address, Incoming, Wake
+from bot.chat.incoming import Address, Incoming, WakeReason
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, to_incoming
 from bot.settings import DiscordSettings
@@ -143,7 +143,7 @@ async def place() -> Place:
 async def test_direct_message_wakes_and_its_author_may_change_everything(place: Place) -> None:
     incoming = place.hear("hello", where=None)
     assert incoming is not None
-    assert incoming.wake is Wake.DM
+    assert incoming.wake is WakeReason.DM
     assert incoming.author_is_admin is True
     assert incoming.address == Address("discord", "40")
     assert incoming.scopes == ("discord:40",)
@@ -230,13 +230,13 @@ async def test_thread_is_a_chat_of_its_own_below_its_channel(place: Place) -> No
 async def test_call_at_the_beginning_is_taken_off(place: Place, call: str) -> None:
     incoming = place.hear(call, naming=(BOT, ROLE))
     assert incoming is not None
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, "hi")
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
 
 
 async def test_role_made_for_the_bot_calls_it(place: Place) -> None:
     incoming = place.hear("<@&2> hi", naming=(ROLE,))
     assert incoming is not None
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, "hi")
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
 
 
 async def test_call_within_the_text_becomes_a_name(place: Place) -> None:
@@ -248,7 +248,7 @@ async def test_call_within_the_text_becomes_a_name(place: Place) -> None:
 async def test_mere_call_keeps_its_text(place: Place) -> None:
     incoming = place.hear("<@1>", naming=(BOT,))
     assert incoming is not None
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, "@Nova")
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@Nova")
 
 
 async def test_name_nobody_knows_stays_as_it_is(place: Place) -> None:
@@ -281,13 +281,13 @@ async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
 ) -> None:
     incoming = place.hear("really?", naming=pinged, **reply_to(BOT, "It is so."))
     assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (Wake.REPLY, "It is so.")
+    assert (incoming.wake, incoming.quote) == (WakeReason.REPLY, "It is so.")
 
 
 async def test_reply_that_also_calls_is_a_mention_with_a_quote(place: Place) -> None:
     incoming = place.hear("<@1> is it so?", naming=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (Wake.MENTION, "It is so.")
+    assert (incoming.wake, incoming.quote) == (WakeReason.MENTION, "It is so.")
 
 
 async def test_reply_to_a_deleted_message_quotes_nothing(place: Place) -> None:

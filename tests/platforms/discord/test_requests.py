@@ -9,13 +9,13 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from bot.errors import (
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
     RateLimited,
     Refused,
     Unreachable,
-    Vanished,
 )
 from bot.platforms.discord.requests import translate
 
@@ -34,7 +34,7 @@ def said(status: int, code: int = 0, *, retry_after: str | None = None) -> disco
         (said(400, 50035), Refused),
         (said(403, 50001), Refused),
         (said(404, 10003), Refused),
-        (said(404, 10008), Vanished),
+        (said(404, 10008), MessageNotFound),
         (said(401), PlatformFatal),
         (said(401, 50027), Refused),
         (said(429), RateLimited),

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from bot.chat.incoming import Address, Wake
+from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import Attachment
-from bot.errors import OutcomeUnknown, PlatformFatal, RateLimited, Refused, Unreachable, Vanished
+from bot.errors import (
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    Unreachable,
+)
 from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
 from tests.attacks import with_ours
@@ -185,7 +192,7 @@ async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
 async def test_edit_of_a_deleted_message_says_that_it_vanished(chat: Chat) -> None:
     sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
     await chat.surface.delete(chat.address, sent)
-    with pytest.raises(Vanished):
+    with pytest.raises(MessageNotFound):
         await chat.surface.edit(chat.address, sent, "ho")
 
 
@@ -280,7 +287,11 @@ async def test_command_is_acknowledged_heard_and_answered_privately(chat: Chat) 
     [heard] = await until(lambda: chat.intake.heard)
     assert result.acknowledged
     assert result.ephemeral
-    assert (heard.text, heard.wake, heard.message_id) == ("/preset use nova", Wake.COMMAND, None)
+    assert (heard.text, heard.wake, heard.message_id) == (
+        "/preset use nova",
+        WakeReason.COMMAND,
+        None,
+    )
     assert heard.external_key == f"i{result._interaction.id}"
     assert heard.author_is_admin is False
     assert heard.address == chat.address

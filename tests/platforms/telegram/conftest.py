@@ -33,7 +33,7 @@ class FakeIntake:
         self.down = False  # while it is, nothing is stored
         self.refused = 0
 
-    async def hear(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         if self.down:
             self.refused += 1
             raise StoreError("the disk is full")

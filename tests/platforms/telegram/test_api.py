@@ -30,6 +30,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from pydantic import SecretStr
 
 from bot.errors import (
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
@@ -37,7 +38,6 @@ from bot.errors import (
     Refused,
     SettingsError,
     Unreachable,
-    Vanished,
 )
 from bot.platforms.telegram.api import AnotherListener, Api, NotEditable, NotModified, translate
 from bot.settings import TelegramSettings
@@ -54,8 +54,8 @@ TOKEN = "123456789:AAH-canary"
         (TelegramNotFound(GetMe(), "Not Found"), Refused),
         (TelegramBadRequest(GetMe(), "Bad Request: chat not found"), Refused),
         (TelegramEntityTooLarge(GetMe(), "Request Entity Too Large"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: message to edit not found"), Vanished),
-        (TelegramBadRequest(GetMe(), "Bad Request: message to delete not found"), Vanished),
+        (TelegramBadRequest(GetMe(), "Bad Request: message to edit not found"), MessageNotFound),
+        (TelegramBadRequest(GetMe(), "Bad Request: message to delete not found"), MessageNotFound),
         (TelegramBadRequest(GetMe(), "Bad Request: message can't be edited"), NotEditable),
         (TelegramBadRequest(GetMe(), "Bad Request: message is not modified: s"), NotModified),
         (TelegramServerError(GetMe(), "Bad Gateway"), OutcomeUnknown),

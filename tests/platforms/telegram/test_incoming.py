@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.incoming import Address, Incoming, Person, Wake
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.platforms.telegram.incoming import to_incoming
 from tests.platforms.telegram.messages import (
     BOT,
@@ -36,7 +36,7 @@ def test_private_message_becomes_an_incoming_with_every_field() -> None:
         author=Person("telegram:5", "Alice Ng"),
         text="hi",
         at=datetime.fromtimestamp(NOON, UTC),
-        wake=Wake.DM,
+        wake=WakeReason.DM,
         scopes=("telegram:5",),
         author_is_admin=True,
     )
@@ -75,7 +75,7 @@ def test_caption_is_heard_like_a_text() -> None:
     caption = "@nova_bot what is this?"
     marks = [entity("mention", caption, "@nova_bot")]
     incoming = heard(None, caption=caption, caption_entities=marks)
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, "what is this?")
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "what is this?")
 
 
 # --- mentions --------------------------------------------------------------------------------
@@ -85,14 +85,14 @@ def test_caption_is_heard_like_a_text() -> None:
 def test_mention_is_recognised_behind_any_text(before: str, after: str) -> None:
     text = f"x{before} @Nova_Bot {after}"
     incoming = heard(text, entities=[entity("mention", text, "@Nova_Bot")])
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, text)
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
 
 
 @given(after=texts)
 def test_leading_mention_is_taken_off(after: str) -> None:
     text = f"@nova_bot {after}"
     incoming = heard(text, entities=[entity("mention", text, "@nova_bot")])
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, after.lstrip())
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, after.lstrip())
 
 
 def test_emoji_before_a_mention_of_somebody_else_does_not_shift_it_onto_the_bot() -> None:
@@ -105,7 +105,7 @@ def test_text_mention_names_the_bot_by_its_id() -> None:
     text = "Nova 🌟, hello"
     marks = [entity("text_mention", text, "Nova 🌟", user=BOT_JSON)]
     incoming = heard(text, entities=marks)
-    assert (incoming.wake, incoming.text) == (Wake.MENTION, ", hello")
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, ", hello")
 
 
 def test_text_mention_of_a_namesake_does_not_wake() -> None:
@@ -126,7 +126,7 @@ def test_name_without_an_entity_is_no_mention() -> None:
 def test_command_to_nobody_or_to_this_bot_is_heard(word: str, chat: dict[str, object]) -> None:
     text = f"{word} use x 🌟"
     incoming = heard(text, chat=chat, entities=[entity("bot_command", text, word)])
-    assert (incoming.wake, incoming.text) == (Wake.COMMAND, "/preset use x 🌟")
+    assert (incoming.wake, incoming.text) == (WakeReason.COMMAND, "/preset use x 🌟")
 
 
 def test_command_for_another_bot_stays_asleep_even_as_a_reply() -> None:
@@ -150,7 +150,7 @@ def said_by_the_bot(**more: object) -> dict[str, object]:
 
 def test_reply_to_the_bot_wakes_and_quotes_it() -> None:
     incoming = heard("why?", reply_to_message=said_by_the_bot(text="because"))
-    assert (incoming.wake, incoming.quote) == (Wake.REPLY, "because")
+    assert (incoming.wake, incoming.quote) == (WakeReason.REPLY, "because")
 
 
 def test_reply_to_somebody_else_is_quoted_but_does_not_wake() -> None:

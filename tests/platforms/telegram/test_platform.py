@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Wake
+from bot.chat.incoming import Address, WakeReason
 from bot.errors import PlatformFatal
 from bot.platforms.telegram.platform import OFFSET, to_menu
 from tests.platforms.telegram.conftest import Rig
@@ -22,8 +22,8 @@ async def test_private_message_is_heard(rig: Rig) -> None:
         rig.telegram.say(ALICE, "hello")
         await rig.hears("hello")
 
-    assert rig.intake.heard[0].wake is Wake.DM
-    assert bot.trouble is None
+    assert rig.intake.heard[0].wake is WakeReason.DM
+    assert bot.connection_error is None
 
 
 async def test_group_in_privacy_mode_brings_only_what_is_meant_for_the_bot(rig: Rig) -> None:
@@ -37,7 +37,10 @@ async def test_group_in_privacy_mode_brings_only_what_is_meant_for_the_bot(rig: 
         rig.telegram.say(ALICE, "and you?", chat=GROUP, reply_to=int(answer))
         await rig.hears("and you?")
 
-    assert [incoming.wake for incoming in rig.intake.heard] == [Wake.MENTION, Wake.REPLY]
+    assert [incoming.wake for incoming in rig.intake.heard] == [
+        WakeReason.MENTION,
+        WakeReason.REPLY,
+    ]
     assert rig.intake.heard[1].quote == "hi"
 
 
@@ -87,9 +90,9 @@ async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None
     rig.telegram.say(ALICE, "during the outage")
 
     async with rig.hearing() as bot:
-        await rig.telegram.wait(lambda: bot.trouble not in {None, "not connected yet"})
+        await rig.telegram.wait(lambda: bot.connection_error not in {None, "not connected yet"})
         await rig.hears("during the outage")
-        assert bot.trouble is None
+        assert bot.connection_error is None
 
     growing = [0.25, 0.5, 1, 2, 4, 5, 5, 5]
     assert rig.clock.slept == ([3] * 8 if "retry_after" in outage else growing)
@@ -110,7 +113,7 @@ async def test_after_an_outage_a_short_poll_tells_at_once_that_it_is_over(rig: R
 
     async with rig.hearing(poll_seconds=30) as bot:
         await rig.telegram.wait(lambda: len(rig.calls("getUpdates")) == 3)
-        assert bot.trouble is None
+        assert bot.connection_error is None
 
     assert [call["timeout"] for call in rig.calls("getUpdates")][:3] == [30, 0, 30]
 
@@ -121,12 +124,12 @@ async def test_what_was_not_stored_is_kept_and_never_acknowledged(rig: Rig) -> N
 
     async with rig.hearing() as bot:
         await rig.telegram.wait(lambda: rig.intake.refused >= 3)
-        assert bot.trouble == "messages cannot be stored: the disk is full"
+        assert bot.connection_error == "messages cannot be stored: the disk is full"
         assert len(rig.calls("getUpdates")) == 1
         rig.intake.down = False
         await rig.hears("hello")
         await rig.polled()
-        assert bot.trouble is None
+        assert bot.connection_error is None
 
     assert rig.intake.texts == ["hello"]
 
@@ -193,10 +196,10 @@ async def test_rival_poller_is_named_and_given_more_and_more_time(rig: Rig) -> N
     )
 
     async with rig.hearing() as bot:
-        await rig.telegram.wait(lambda: "another process" in (bot.trouble or ""))
+        await rig.telegram.wait(lambda: "another process" in (bot.connection_error or ""))
         rig.telegram.say(ALICE, "hello")
         await rig.hears("hello")
-        assert bot.trouble is None
+        assert bot.connection_error is None
 
     assert rig.clock.slept == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
 

@@ -14,13 +14,13 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment
 from bot.errors import (
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
     RateLimited,
     Refused,
     Unreachable,
-    Vanished,
 )
 from bot.platforms.telegram.surface import without_pings
 from bot.ports import Surface
@@ -179,7 +179,7 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
 
 @pytest.mark.service
 async def test_edit_of_a_message_that_is_gone_says_so(surface: Surface) -> None:
-    with pytest.raises(Vanished):
+    with pytest.raises(MessageNotFound):
         await surface.edit(PRIVATE_CHAT, "99", "text")
 
 

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.chat.prompt import Message, Prompt
 from bot.errors import PresetError
-from bot.ports import Counts
+from bot.ports import TokenCountingBackend
 from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.draft import Draft, units
 from bot.prompting.presets.files import preset_from
@@ -19,7 +19,7 @@ SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("us
 DRAFT = Draft(Prompt((), "m", "room"), (), (), None, units(SAID), (), Message("user", "now?"))
 
 
-class Letters(FakeBackend, Counts):
+class Letters(FakeBackend, TokenCountingBackend):
     """A model that reads letters, so many at most."""
 
     def __init__(self, room: int | None) -> None:
@@ -27,11 +27,11 @@ class Letters(FakeBackend, Counts):
         self._room = room
 
     @override
-    async def count(self, prompt: Prompt) -> int:
+    async def count_tokens(self, prompt: Prompt) -> int:
         return letters(prompt)
 
     @override
-    async def room(self, prompt: Prompt) -> int | None:
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         return self._room
 
 

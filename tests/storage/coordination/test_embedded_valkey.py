@@ -18,4 +18,4 @@ async def test_paths_too_long_for_a_socket_are_gone_around(
     monkeypatch.setattr(tempfile, "tempdir", str(far_away))
 
     async with embedded_valkey(far_away) as url, connected(url) as coordinator:
-        assert await coordinator.reap("lanes") == 0
+        assert await coordinator.release_expired("lanes") == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from bot.chat.outgoing import Outgoing
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Claim
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
@@ -29,24 +29,24 @@ class Room:
         self.conversations = SqlConversations(database, clock)
 
     async def open(self) -> Claim:
-        await self.inbox.hear([incoming(key="5:1"), incoming(key="5:2")], {})
+        await self.inbox.receive([incoming(key="5:1"), incoming(key="5:2")], {})
         claim = await self.conversations.claim(LANE, "me", 60.0)
         assert claim is not None
-        heard = await self.conversations.next(claim)
+        heard = await self.conversations.next_message(claim)
         assert heard is not None
-        await self.conversations.finish(claim, heard, turns=(), outgoing=[Outgoing(0, "Hi.")])
+        await self.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "Hi.")])
         return claim
 
 
 QUESTIONS: dict[str, tuple[str, Callable[[Room, Claim], Awaitable[object]]]] = {
-    "who waits": (OPEN, lambda room, _: room.inbox.waiting(9, ["telegram"])),
-    "what is next": (OPEN, lambda room, claim: room.conversations.next(claim)),
+    "who waits": (OPEN, lambda room, _: room.inbox.pending_conversations(9, ["telegram"])),
+    "what is next": (OPEN, lambda room, claim: room.conversations.next_message(claim)),
     "is there more": (OPEN, lambda room, claim: room.conversations.release(claim)),
-    "which lanes are due": (UNSENT, lambda room, _: room.outbox.lanes(9)),
+    "which lanes are due": (UNSENT, lambda room, _: room.outbox.due_lanes(9)),
     "what is to be sent": (UNSENT, lambda room, _: room.outbox.take(LANE)),
     "what is under way": (
         UNSENT,
-        lambda room, _: room.outbox.give_up(older_than_seconds=0, settle_seconds=0),
+        lambda room, _: room.outbox.expire_sending(older_than_seconds=0, settle_seconds=0),
     ),
 }
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from bot.chat.prompt import Delta, Finish, Thought
+from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
         """How much one place holds: what was asked for, or the model's own limit."""
         ...
 
-    def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    def generate(self, question: Question) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Answer as `Backend.generate` does; closing the generator stops the model."""
         ...
 

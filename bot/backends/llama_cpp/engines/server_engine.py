@@ -27,7 +27,7 @@ from bot.backends.llama_cpp.engines.engine import (
 )
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.backends.llama_cpp.engines.server_requests import to_wire
-from bot.chat.prompt import Delta, Finish, Thought
+from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.runtime.subprocesses import Child, ChildFailed
 from bot.runtime.unix_server import private_server
 from bot.settings import ProviderSettings
@@ -86,7 +86,9 @@ class ServedEngine(Engine):
         return self._context_tokens
 
     @override
-    async def generate(self, question: Question) -> AsyncGenerator[Delta | Thought | Finish, None]:
+    async def generate(
+        self, question: Question
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         mark = await self._media_mark() if question.images else ""
         # With a projector the server takes nothing but text at OpenAI's path.
         path = "/completions" if self._sees else "/v1/completions"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, bindparam, delete, select
 from typing_extensions import override
 
-from bot.chat.session import Choice
-from bot.ports import Choices, Clock
+from bot.chat.session import ChatSetting
+from bot.ports import ChatSettings, Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice
 from bot.storage.sql.upserts import upsert
@@ -23,13 +23,13 @@ _CHOSEN = select(choice.c.scope, choice.c.value).where(
 )
 
 
-class SqlChoices(Choices):
+class SqlChatSettings(ChatSettings):
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     @override
-    async def choose(self, scope: str, key: str, value: str | None, by: str) -> None:
+    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
         now = self._clock.now()
 
         def unit(connection: Connection) -> None:
@@ -44,15 +44,15 @@ class SqlChoices(Choices):
         await self._database.write(unit)
 
     @override
-    async def chosen(self, scopes: Sequence[str], key: str) -> Choice | None:
-        values = await self.made(scopes, key)
+    async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
+        values = await self.get_all(scopes, key)
         for scope in scopes:
             if scope in values:
-                return Choice(scope, values[scope])
+                return ChatSetting(scope, values[scope])
         return None
 
     @override
-    async def made(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+    async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         asked = {"wanted": key, "scopes": scopes}
         rows = await self._database.read(lambda c: c.execute(_CHOSEN, asked).all())
         return {row.scope: row.value for row in rows}
