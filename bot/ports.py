@@ -20,7 +20,7 @@ from bot.chat.session import (
     Summary,
     Turn,
 )
-from bot.chat.story import PackedVector, RetrievedStory, StoryVector
+from bot.chat.story import PackedVector, Story, StoryVector
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Stories(Protocol):
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[RetrievedStory]:
+    ) -> Sequence[Story]:
         """The stories nearest to a vector of the same model, best first; of equals the earlier.
 
         Stories that have no vector of that model yet are not found.

@@ -4,21 +4,23 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 PackedVector: TypeAlias = bytes
-"""Float32 numbers, little-endian, together of length one: as they are stored and searched."""
+"""A unit-length float32 vector, little-endian: the form that is stored and searched."""
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievedStory:
-    """A story that was looked for, and how near it lies to what was asked."""
+class Story:
+    """A story that a search found."""
 
+    id: int
+    """Its position in the character's list, from 0: the same under every query."""
     text: str
-    score: float  # the cosine: 1 is the same direction
-    place: int  # in the character's own order, from 0
+    score: float
+    """Cosine similarity to the query: 1 is the same direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoryVector:
-    """A story with the vector that one model gave it."""
+    """The text of a story with its vector from one embedding model."""
 
     text: str
     vector: PackedVector

@@ -7,11 +7,10 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.story import PackedVector
+from bot.chat.story import PackedVector, Story
 from bot.errors import EmbeddingError
 from bot.ports import Embedder, Stories
 from bot.prompting.compose.instructions import searches_of
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 
 FoundStories: TypeAlias = Mapping[str, Sequence[Story]]
@@ -56,10 +55,9 @@ class StoryFinder:
             _log.warning("stories_not_found", preset=preset.name, reason=str(error) or "too slow")
         return found
 
-    async def _nearest(self, character: str, query: str, limit: int) -> list[Story]:
+    async def _nearest(self, character: str, query: str, limit: int) -> Sequence[Story]:
         vector = await self._vector(query)
-        found = await self._stories.nearest(character, vector, self._embedder.model_id, limit)
-        return [Story(one.place, one.text, one.score) for one in found]
+        return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
 
     async def _vector(self, query: str) -> PackedVector:
         vector = self._vectors.pop(query, None) or await self._embedder.embed_query(query)

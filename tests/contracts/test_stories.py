@@ -52,7 +52,7 @@ async def test_the_nearest_come_first_with_their_scores(stories: Stories) -> Non
 
     found = await stories.nearest("nora", vector(1, 0), "m", 2)
 
-    assert [(one.text, one.place) for one in found] == [(A, 0), (C, 2)]
+    assert [(one.text, one.id) for one in found] == [(A, 0), (C, 2)]
     assert [one.score for one in found] == pytest.approx([1, 0.6])
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session
+from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
 from bot.prompting.personas.haruhi_rows import Row, read_rows
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from bot.routing.decide import Answer, decide
 from bot.settings import read_settings, secrets_of

@@ -5,8 +5,8 @@ import asyncio
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import WakeReason
+from bot.chat.story import Story
 from bot.errors import BackendUnavailable
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts

@@ -14,13 +14,13 @@ from bot.chat.outgoing import Attachment, Limits, OutgoingPart
 from bot.chat.prompt import QueuePosition, ReasoningDelta
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.story import Story
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
 from bot.commands.personas import People
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import ConversationMemory
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.routing.active_presets import Casting

@@ -18,6 +18,7 @@ from typing import Self
 
 from typing_extensions import TypedDict, Unpack
 
+from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.prompting.character.embedding import NANO_E5, Embedding, Vector
 from bot.prompting.character.story_index import Shelf
@@ -31,7 +32,7 @@ from bot.prompting.personas.haruhi_rows import (
     write_jsonl,
 )
 from bot.prompting.personas.haruhi_text import without_brackets
-from bot.prompting.personas.persona import Count, Story, parse_persona, roleplay_system
+from bot.prompting.personas.persona import Count, parse_persona, roleplay_system
 from bot.prompting.speakers.clean_name import clean
 from bot.prompting.text.token_counter import count_tokens
 

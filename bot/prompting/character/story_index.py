@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.prompting.character.embedding import Embedding, Vector
-from bot.prompting.personas.persona import Story
 
 _DIGITS = 5  # what differs by less is rounding: of equals the earlier story comes first
 

@@ -13,13 +13,14 @@ from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
+from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import stage
 from bot.prompting.compose.instructions import instructions, persona_of_card
 from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, Part, units
 from bot.prompting.draft.rounds import rounds
-from bot.prompting.personas.persona import Filled, Story
+from bot.prompting.personas.persona import Filled
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots

@@ -3,15 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from bot.chat.story import Story
 from bot.prompting.personas.haruhi_text import without_brackets
-from bot.prompting.personas.persona import (
-    Filled,
-    Story,
-    fill,
-    parse_persona,
-    roleplay_system,
-    with_names,
-)
+from bot.prompting.personas.persona import Filled, fill, parse_persona, roleplay_system, with_names
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
-from bot.prompting.personas.persona import Story
+from bot.chat.story import Story
 
 _BETWEEN = "\n\n"  # the parts of one message
 

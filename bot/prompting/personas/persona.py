@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from bot.chat.story import Story
 from bot.errors import CharacterError
 
 Count: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
@@ -73,15 +74,6 @@ class Persona:
                 so_far += place.stories
                 needed[place.query_after(newest)] = so_far
         return needed
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """One that a search found."""
-
-    id: int | str  # the same story under two queries has the same
-    text: str
-    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,7 @@ def fill(
     lines = persona.source.split("\n")
     if found is None:
         return Filled("\n".join(line for line in lines if not _ANY.search(line)), ())
-    told: dict[int | str, Story] = {}
+    told: dict[int, Story] = {}
     for place in persona.placeholders:
         fresh = [s for s in found.get(place.query_after(newest), ()) if s.id not in told]
         chosen, cost = _choose(place, fresh, tokens, count)

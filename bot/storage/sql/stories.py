@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.storable import storable
-from bot.chat.story import PackedVector, RetrievedStory, StoryVector
+from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
@@ -76,7 +76,7 @@ class SqlStories(Stories):
     @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[RetrievedStory]:
+    ) -> Sequence[Story]:
         return await self._index.nearest(character, query, model_id, limit)
 
 

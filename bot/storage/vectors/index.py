@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from bot.chat.story import PackedVector, RetrievedStory
+from bot.chat.story import PackedVector, Story
 
 
 class Index(Protocol):
@@ -17,4 +17,4 @@ class Index(Protocol):
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[RetrievedStory]: ...
+    ) -> Sequence[Story]: ...

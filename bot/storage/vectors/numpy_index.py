@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
-from bot.chat.story import PackedVector, RetrievedStory
+from bot.chat.story import PackedVector, Story
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
 from bot.storage.vectors.index import Index
@@ -52,16 +52,14 @@ class NumpyIndex(Index):
     @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[RetrievedStory]:
+    ) -> Sequence[Story]:
         loaded = await self._current(character, model_id, len(query))
         ranked = await asyncio.to_thread(_ranked, loaded, query, limit)
         wanted = {"of": character, "keys": [key for key, _ in ranked]}
         rows = await self._database.read(lambda c: c.execute(_TEXTS, wanted).all())
         texts = {row.sha256: row for row in rows}
         return [
-            RetrievedStory(texts[key].text, score, texts[key].place)
-            for key, score in ranked
-            if key in texts
+            Story(texts[key].place, texts[key].text, score) for key, score in ranked if key in texts
         ]
 
     async def _current(self, character: str, model_id: str, width: int) -> _Loaded:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, text
 from typing_extensions import override
 
-from bot.chat.story import PackedVector, RetrievedStory
+from bot.chat.story import PackedVector, Story
 from bot.errors import StoreError
 from bot.storage.sql.database import Database
 from bot.storage.vectors.index import Index
@@ -80,7 +80,7 @@ class PgvectorIndex(Index):
     @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[RetrievedStory]:
+    ) -> Sequence[Story]:
         wanted = {
             "of": character,
             "by": model_id,
@@ -89,7 +89,7 @@ class PgvectorIndex(Index):
             "most": max(0, limit),
         }
         rows = await self._database.read(lambda c: c.execute(_NEAREST, wanted).all())
-        return [RetrievedStory(row.text, float(row.score), row.place) for row in rows]
+        return [Story(row.place, row.text, float(row.score)) for row in rows]
 
 
 def _take_over(connection: Connection, character: str | None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bot.chat.story import Story
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import Embedding, Vector
 from bot.prompting.character.story_index import Shelf
@@ -16,7 +17,7 @@ from bot.prompting.character.transcript import Line, Transcript
 from bot.prompting.personas.builtin_roles import name_of
 from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
 from bot.prompting.personas.haruhi_text import without_brackets
-from bot.prompting.personas.persona import Story, fill, parse_persona, system_prompt, with_names
+from bot.prompting.personas.persona import fill, parse_persona, system_prompt, with_names
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.adaptation import EVERYTHING, adapt

@@ -12,10 +12,10 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import Person
 from bot.chat.prompt import Image, Prompt, TemplateChoice
 from bot.chat.session import Session, Turn
+from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.fit import Fitted, costs, fit
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 

@@ -7,6 +7,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
+from bot.chat.story import Story
 from bot.errors import PresetError
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import Embedding
@@ -14,7 +15,6 @@ from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.draft.draft import Draft, Part
-from bot.prompting.personas.persona import Story
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, incoming

@@ -7,11 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import (
     Placeholder,
-    Story,
     fill,
     parse_persona,
     roleplay_system,
