@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters, to_wire
 from bot.backends.llama_cpp.images import marked
-from bot.backends.llama_cpp.sampling import stops
 from bot.backends.model_files import store as models
 from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Prompt, TemplateChoice
@@ -75,7 +75,7 @@ class ExactPrompts:
         file = models.find(prompt.model, provider, self._settings.data_dir)
         own = await asyncio.to_thread(template_in, file)
         rendered = await self._renderer.render(marked(prompt.messages), prompt.template, own)
-        stop = list(dict.fromkeys([*stops(prompt), *rendered.stop]))
+        stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
         limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
         head = {
             "template": f"{named(prompt.template, own)}; {_READ_PLAINLY}{_dated(prompt, own)}",

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bot.backends.chat_completions.stop_strings import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.pieces import Piece
 
@@ -202,7 +202,7 @@ async def separated(
 
     Closes `answer`; behaves as `Backend.generate` does.
     """
-    thoughts, stops = Thoughts(thinking), StopStrings(stop)
+    thoughts, stops = Thoughts(thinking), StopStringFilter(stop)
     async with aclosing(answer) as pieces:
         async for piece in pieces:
             if isinstance(piece, ReasoningDelta):
@@ -213,7 +213,7 @@ async def separated(
                 yield ReasoningDelta(cut.thought)
             said = stops.feed(cut.said)
             if isinstance(piece, Finish):
-                said += stops.rest()
+                said += stops.flush()
             if said:
                 yield Delta(said)
             if isinstance(piece, Finish):

@@ -1,41 +1,61 @@
-"""End an answer where a stop string begins, also when it comes in pieces.
+"""Collect a prompt's stop strings and end an answer where one of them begins.
 
-Services take four stop strings at most and some ignore them; a group has one per speaker.
+Services accept four stop strings at most and some ignore them, while a group chat has one for each
+speaker, so every answer is searched here as well.
 """
 
 from collections.abc import Sequence
 
+from bot.chat.prompt import Prompt
 
-class StopStrings:
-    """Feed it text, get what may be shown; what could become a stop string is held back."""
+STRING_TEMPLATE_PARAMETERS = frozenset(
+    {"system_template", "user_template", "assistant_template", "end_template"}
+)
+"""RodelAgent keeps its string templates among the sampling parameters; no model knows them."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+
+def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
+    """Return the prompt's own stop strings and those of its `stop` parameter."""
+    match prompt.parameters.get("stop"):
+        case str() as word:
+            return (*prompt.stop, word)
+        case list() | tuple() as words:
+            return (*prompt.stop, *map(str, words))
+        case _:
+            return prompt.stop
+
+
+class StopStringFilter:
+    """Pass text through up to the first stop string; what could become one is held back."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
-        self._stops = [stop for stop in stops if stop]
+        """A stop string was found; nothing more is passed through."""
+        self._stop = [each for each in stop if each]
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take more of the answer; after `hit` nothing more is shown."""
-        if self.hit or not self._stops:
+        """Take more of the answer and return what may be shown of it."""
+        if self.hit or not self._stop:
             return "" if self.hit else text
         text = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
+        matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        if matches:
             self.hit = True
             self._held = ""
-            _, begin = min(found)  # the one that is complete first
+            _, begin = min(matches)  # the one that is complete first
             return text[:begin]
-        held = max(_overlap(text, stop) for stop in self._stops)
+        held = max(_overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
-    def rest(self) -> str:
-        """Give back what was held, at the end of the answer."""
+    def flush(self) -> str:
+        """Return what was held back; call it at the end of the answer."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """Return how many characters at the end of `text` are the beginning of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

@@ -11,8 +11,11 @@ from bot.backends.chat_completions import errors as faults
 from bot.backends.chat_completions.errors import Endpoint, Fault
 from bot.backends.chat_completions.reasoning import ANY, Cut, Thinking, Thoughts
 from bot.backends.chat_completions.sse import EventStream, EventTooLong
-from bot.backends.chat_completions.stop_strings import StopStrings
-from bot.backends.llama_cpp.sampling import TEMPLATES, stops
+from bot.backends.chat_completions.stop_strings import (
+    STRING_TEMPLATE_PARAMETERS,
+    StopStringFilter,
+    stop_strings_of,
+)
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
@@ -39,7 +42,7 @@ def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
         given = body.get(name)
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
-    if stop := stops(prompt):
+    if stop := stop_strings_of(prompt):
         body["stop"] = stop[:_MAX_STOPS]  # the others are found in the answer
     messages = [
         {"role": each.role, "content": _content(each), **(_named(each.name) if names else {})}
@@ -73,7 +76,11 @@ def parameters(prompt: Prompt) -> dict[str, object]:
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer: take it out",
             "This preset asks for several answers at once; an operator has to mend it.",
         )
-    return {name: each for name, each in prompt.parameters.items() if name not in TEMPLATES}
+    return {
+        name: each
+        for name, each in prompt.parameters.items()
+        if name not in STRING_TEMPLATE_PARAMETERS
+    }
 
 
 def _named(label: str | None) -> dict[str, str]:
@@ -116,7 +123,7 @@ class Reading:
         self._model = model
         self._now = now
         self._thoughts = Thoughts(thinking)
-        self._stops = StopStrings(stop)
+        self._stops = StopStringFilter(stop)
         self._events = EventStream()
         self._whole: list[bytes] | None = None if streamed else []
         self._bytes = 0
@@ -166,7 +173,7 @@ class Reading:
                 break
         if fault or self.reason is not None:
             self._say(self._thoughts.rest(), text, thought)
-            text.append(self._stops.rest())
+            text.append(self._stops.flush())
         return ParsedChunk("".join(text), "".join(thought), progress, fault)
 
     def _take_chunk(self, data: bytes, text: list[str], thought: list[str]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.backends.chat_completions.reasoning import Thinking, opened_by, separated, thinking_of
+from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
     EngineFailed,
@@ -18,7 +19,7 @@ from bot.backends.llama_cpp.engines.engine import (
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_all_stand
 from bot.backends.llama_cpp.kv_slots import Places
-from bot.backends.llama_cpp.sampling import output_limit, stops, to_sampling
+from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_tokens
@@ -94,7 +95,7 @@ class LoadedModel:
 
     def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
         """Every word that ends an answer."""
-        found = (*stops(prompt), *rendered.stop, *self.ends)
+        found = (*stop_strings_of(prompt), *rendered.stop, *self.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _ends(self, rendered: Rendered) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
 
-# RodelAgent keeps its string templates among the sampling parameters; no engine knows them.
-TEMPLATES = frozenset({"system_template", "user_template", "assistant_template", "end_template"})
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "num_predict")
 _FORMS = ("grammar", "json_schema", "response_format")  # how an answer must be written
 _NOT_TAKEN = "This preset has parameters that its model does not know; an operator has to mend it."
@@ -179,22 +178,11 @@ def output_limit(prompt: Prompt) -> int | None:
     return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
-def stops(prompt: Prompt) -> tuple[str, ...]:
-    """The preset's own stop strings, those among its parameters as well."""
-    match prompt.parameters.get("stop"):
-        case str() as word:
-            return (*prompt.stop, word)
-        case list() | tuple() as words:
-            return (*prompt.stop, *map(str, words))
-        case _:
-            return prompt.stop
-
-
 def _given(parameters: Mapping[str, object]) -> dict[str, object]:
     return {
         name: value
         for name, value in parameters.items()
-        if name not in TEMPLATES and value is not None
+        if name not in STRING_TEMPLATE_PARAMETERS and value is not None
     }
 
 

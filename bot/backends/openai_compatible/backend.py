@@ -17,8 +17,8 @@ from bot.backends.chat_completions import errors as faults
 from bot.backends.chat_completions import retries as retrying
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import Answering, HttpRefusal, Request, Unreached, reason
+from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import to_wire
-from bot.backends.llama_cpp.sampling import stops
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.token_estimates import PromptCounter
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
@@ -62,7 +62,7 @@ class OpenAICompatible(Backend, TokenCountingBackend):
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         model = self._model(prompt.model)
         body = to_wire(prompt, model, names=bool(self._settings.message_names))
-        request = Request("/chat/completions", body, model, stops(prompt))
+        request = Request("/chat/completions", body, model, stop_strings_of(prompt))
         async with aclosing(self._answering.answer(request)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Finish):

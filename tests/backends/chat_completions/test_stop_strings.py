@@ -3,41 +3,47 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.chat_completions.stop_strings import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStringFilter, stop_strings_of
+from tests.backends.asking import prompt
 
-SOME = st.text("ab\n", max_size=12)
-STOPS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)
-
-
-def shown(pieces: list[str], stops: list[str]) -> str:
-    stopping = StopStrings(stops)
-    return "".join(stopping.feed(piece) for piece in pieces) + stopping.rest()
+TEXTS = st.text("ab\n", max_size=12)
+STOP_STRINGS = st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=4)
 
 
-@given(st.lists(SOME), STOPS)
-def test_it_does_not_matter_how_the_text_comes(pieces: list[str], stops: list[str]) -> None:
+def filtered(pieces: list[str], stop: list[str]) -> str:
+    stop_filter = StopStringFilter(stop)
+    return "".join(stop_filter.feed(piece) for piece in pieces) + stop_filter.flush()
+
+
+@given(st.lists(TEXTS), STOP_STRINGS)
+def test_filter_output_does_not_depend_on_chunking(pieces: list[str], stop: list[str]) -> None:
     whole = "".join(pieces)
 
-    assert shown(list(whole), stops) == shown(pieces, stops)
+    assert filtered(list(whole), stop) == filtered(pieces, stop)
 
 
-@given(st.lists(SOME), STOPS)
-def test_no_stop_string_is_ever_shown(pieces: list[str], stops: list[str]) -> None:
-    text = shown(pieces, stops)
+@given(st.lists(TEXTS), STOP_STRINGS)
+def test_filter_never_passes_a_stop_string(pieces: list[str], stop: list[str]) -> None:
+    text = filtered(pieces, stop)
 
     assert "".join(pieces).startswith(text)
-    assert not any(stop in text for stop in stops)
+    assert not any(each in text for each in stop)
 
 
-@given(st.lists(SOME))
-def test_without_stop_strings_nothing_is_held(pieces: list[str]) -> None:
-    stopping = StopStrings([])
+@given(st.lists(TEXTS))
+def test_filter_without_stop_strings_holds_nothing_back(pieces: list[str]) -> None:
+    stop_filter = StopStringFilter([])
 
-    assert [stopping.feed(piece) for piece in pieces] == pieces
+    assert [stop_filter.feed(piece) for piece in pieces] == pieces
 
 
-def test_only_what_could_become_a_stop_is_held() -> None:
-    stopping = StopStrings(["\nBob:"])
+def test_filter_holds_back_only_a_possible_stop_string() -> None:
+    stop_filter = StopStringFilter(["\nBob:"])
 
-    assert stopping.feed("hello\nBo") == "hello"
-    assert stopping.feed("ris") == "\nBoris"
+    assert stop_filter.feed("hello\nBo") == "hello"
+    assert stop_filter.feed("ris") == "\nBoris"
+
+
+def test_stop_parameter_is_added_to_the_prompts_own_stop_strings() -> None:
+    assert stop_strings_of(prompt(stop=("a",), parameters={"stop": ["b"]})) == ("a", "b")
+    assert stop_strings_of(prompt(parameters={"stop": "c"})) == ("c",)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import output_limit, problems, stops, to_sampling
+from bot.backends.llama_cpp.sampling import output_limit, problems, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
@@ -85,13 +85,11 @@ def test_seed_of_sixty_four_bits_is_still_a_certain_one() -> None:
     assert sampled(seed=-1) == {"seed": -1}
 
 
-def test_stops_and_limits_among_the_parameters_count() -> None:
+def test_limits_among_the_parameters_count() -> None:
     asked = prompt(
         stop=("a",), parameters={"stop": ["b"], "max_new_tokens": 9}, max_output_tokens=20
     )
 
-    assert stops(asked) == ("a", "b")
-    assert stops(prompt(parameters={"stop": "c"})) == ("c",)
     assert output_limit(asked) == 9
     assert to_sampling(asked) == {}
 

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Callable, Container, Sequence
 
-from bot.backends.chat_completions.stop_strings import StopStrings
+from bot.backends.chat_completions.stop_strings import StopStringFilter
 
 
 class Wording:
@@ -15,7 +15,7 @@ class Wording:
         self.ended = False
         self._spelled = spelled
         self._ends = ends
-        self._stops = StopStrings(stop)
+        self._stops = StopStringFilter(stop)
         # A token may be a part of a character: three of them make an emoji.
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -30,4 +30,4 @@ class Wording:
 
     def rest(self) -> str:
         """Give what was held back, when no more tokens come."""
-        return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.rest()
+        return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.flush()
