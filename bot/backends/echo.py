@@ -12,7 +12,7 @@ from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.prompting.text.token_counter import counter
 from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 
 class Echo(Backend, TokenCountingBackend):

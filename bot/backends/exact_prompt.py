@@ -23,8 +23,8 @@ from bot.errors import SettingsError, TemplateError
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.settings import ProviderSettings, Settings, secrets_of
 from bot.telemetry.logs import Masking
-from bot.templates.known import family_of
-from bot.templates.rendering import FALLBACK, OwnTemplate, Renderer
+from bot.templates.families.detection import detect_family
+from bot.templates.renderer import FALLBACK_TEMPLATE, ModelTemplate, Renderer
 
 _READ_PLAINLY = "what people wrote is read as plain text"
 _MOST_URL_CHARS = 80  # of an image: a `data:` URI has millions
@@ -85,13 +85,13 @@ class ExactPrompts:
         return _Written(file.stem, head, rendered.text)
 
 
-def template_in(model: Path) -> OwnTemplate:
+def template_in(model: Path) -> ModelTemplate:
     """What a model's file brings along; raises SettingsError when it is no model."""
     tokens = read_tokens(model)
-    return OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+    return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 
 
-def named(choice: TemplateChoice, own: OwnTemplate) -> str:
+def named(choice: TemplateChoice, own: ModelTemplate) -> str:
     """Say which template writes the text."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"
@@ -100,12 +100,12 @@ def named(choice: TemplateChoice, own: OwnTemplate) -> str:
     if choice.source is not None:
         return "the preset's own Jinja"
     if own.source is None:
-        return f"{FALLBACK}, for the model brings none"
-    family = family_of(own.source)
+        return f"{FALLBACK_TEMPLATE}, for the model brings none"
+    family = detect_family(own.source)
     return f"the model's own ({family})" if family else "the model's own"
 
 
-def _dated(prompt: Prompt, own: OwnTemplate) -> str:
+def _dated(prompt: Prompt, own: ModelTemplate) -> str:
     source = prompt.template.source or own.source or ""
     return "; the date that it writes is today's" if "strftime_now" in source else ""
 

@@ -13,7 +13,7 @@ from bot.backends.llama_cpp import sampling
 from bot.backends.llama_cpp.engines import engine as engines
 from bot.ports import Backend
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 Make: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
 

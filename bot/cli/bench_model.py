@@ -11,7 +11,7 @@ from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
 from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 _CONVERSATION = "check:measurement"
 _READ = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens

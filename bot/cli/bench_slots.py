@@ -23,7 +23,7 @@ from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.runtime.subprocesses import supervised
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 _CONVERSATIONS, _PLACES, _TURNS = 8, 4, 10
 _CONTEXT_TOKENS = 2560

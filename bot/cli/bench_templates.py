@@ -16,7 +16,7 @@ from jinja2 import Template
 from jinja2.ext import LoopControlExtension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from bot.templates.jinja.jinja import JinjaTemplate, Message
+from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.jinja.sandbox import raise_exception, to_json
 from bot.templates.registry import get
 

@@ -17,7 +17,7 @@ from bot.settings import Settings, unknown_variables
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import made
 from bot.storage.sql.database import opened
-from bot.templates.rendering import OwnTemplate, Renderer
+from bot.templates.renderer import ModelTemplate, Renderer
 
 Tell = Callable[[str], None]
 
@@ -83,7 +83,7 @@ async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> N
         choice = template_of(preset)
         if choice.source or choice.named or choice.strings:
             try:
-                await renderer.render([Message("user", "Hello")], choice, OwnTemplate())
+                await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
             except TemplateError as error:
                 raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
 

@@ -25,7 +25,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
 from bot.settings import ProviderSettings, Settings
 from bot.templates import get, names
-from bot.templates.rendering import OwnTemplate, Rendered, Renderer
+from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
 _SOMEBODY = Person("render:1", "You")
 _NO_TIME = datetime.fromtimestamp(0, UTC)
@@ -82,7 +82,7 @@ async def template_prompt(word: str, messages: Sequence[Message], view: View) ->
     if view is View.MESSAGES:
         return as_messages(messages)
     async with Renderer() as renderer:
-        return _shown(await renderer.render(messages, _choice(word), OwnTemplate()), view)
+        return _shown(await renderer.render(messages, _choice(word), ModelTemplate()), view)
 
 
 def as_messages(messages: Sequence[Message]) -> str:
@@ -107,12 +107,12 @@ def as_tokens(tokens: Sequence[PromptToken]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(made: Rendered, view: View) -> str:
+def _shown(made: RenderedPrompt, view: View) -> str:
     if view is View.TEXT:
         return made.text
-    counts = count_tokens([piece.text for piece in made.pieces])
+    counts = count_tokens([piece.text for piece in made.spans])
     lines = []
-    for piece, count in zip(made.pieces, counts, strict=True):
+    for piece, count in zip(made.spans, counts, strict=True):
         line = f"{count:>7}  {'' if piece.trusted else 'message':<7}  {piece.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if piece.trusted else line)
     lines.append(
@@ -150,9 +150,9 @@ def _speaker(message: Message) -> Person:
 
 def _own_template(
     preset: Preset, choice: TemplateChoice, provider: ProviderSettings, data_dir: Path
-) -> OwnTemplate:
+) -> ModelTemplate:
     if choice.named is not None or choice.strings is not None:
-        return OwnTemplate()
+        return ModelTemplate()
     if provider.kind == "llama_cpp":
         return template_in(models.find(preset.model, provider, data_dir))
     if choice.source is None:
@@ -160,7 +160,7 @@ def _own_template(
             f"the provider {preset.provider!r} is sent messages, not text; "
             "use --as messages, or --template with the name of its model's template"
         )
-    return OwnTemplate()
+    return ModelTemplate()
 
 
 def _choice(word: str) -> TemplateChoice:

@@ -15,7 +15,7 @@ from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.sql.database import exists, opened
 from bot.storage.sql.receipts import SqlReceipts
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 

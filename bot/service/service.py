@@ -54,7 +54,7 @@ from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.versions import SqlPresetVersions
 from bot.stories.retrieve import FindStories
 from bot.summaries.summarizer import Summarizer
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from bot.turn.answer import Speaking
 from bot.turn.worker import Walk
 

@@ -24,7 +24,7 @@ from bot.settings import Settings
 from bot.storage.sql.database import Database
 from bot.stories.index import learn
 from bot.stories.retrieve import FindStories, StoryFinder, no_stories
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 _log = structlog.get_logger(__name__)
 SHIPPED_PRESETS = Path(__file__).parents[2] / "presets"

@@ -1,30 +1,32 @@
-"""Chat templates: the text that a model was trained on, made from messages.
+"""Chat templates: they turn messages into the prompt text that a model was trained on.
 
-jinja, sandbox      a model's own template, as transformers renders it
-lmdeploy, …_forms, …_models      the words around each role, as LMDeploy writes them
-strings             a line per role, as RodelAgent writes it
-shipped, families/  the families that we ship, by name
-registry            all names
-adaptation          conversations in the form that a template accepts
-pieces, markers     which part of a prompt people wrote
-worker              templates that people wrote, rendered in a process that may be killed
+registry            all template names
+renderer            choose the template of a prompt and render it
+capabilities        fit a conversation to what a template accepts
+text_spans          which part of a prompt is the template's and which is people's
+control_tokens      find and break control tokens
+string_template     one text per role, RodelAgent's form
+jinja/              Jinja templates in transformers' sandbox
+render_process/     templates from people, rendered in child processes with limits
+families/           the templates that we ship, and detection of known models
+lmdeploy/           LMDeploy's templates
 """
 
-from bot.templates import shipped
-from bot.templates.jinja.jinja import JinjaTemplate
-from bot.templates.lmdeploy import models as lmdeploy_models
-from bot.templates.lmdeploy.lmdeploy import BaseTemplate, RoleTemplate
+from bot.templates.families import family_templates
+from bot.templates.jinja.jinja_template import JinjaTemplate
+from bot.templates.lmdeploy import catalog as lmdeploy_catalog
+from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
 from bot.templates.registry import get, names, register
-from bot.templates.strings import StringTemplate
+from bot.templates.string_template import StringTemplate
 
 __all__ = [
     "BaseTemplate",
     "JinjaTemplate",
     "RoleTemplate",
     "StringTemplate",
+    "family_templates",
     "get",
-    "lmdeploy_models",
+    "lmdeploy_catalog",
     "names",
     "register",
-    "shipped",
 ]

@@ -14,7 +14,7 @@ from bot.backends.model_files import store as models
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.settings import Settings
-from bot.templates.rendering import OwnTemplate, Renderer
+from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_context import RECEIPT
 
@@ -175,12 +175,12 @@ async def test_no_secret_is_left_in_it(renderer: Renderer, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("choice", "own", "name"),
     [
-        (TemplateChoice("llama-3"), OwnTemplate(), "llama-3, as the preset says"),
-        (TemplateChoice(source="{{ x }}"), OwnTemplate(), "the preset's own Jinja"),
-        (TemplateChoice(strings={}), OwnTemplate(), "the preset's own texts around each message"),
-        (TemplateChoice(), OwnTemplate(), "chatml, for the model brings none"),
-        (TemplateChoice(), OwnTemplate("{{ x }}"), "the model's own"),
+        (TemplateChoice("llama-3"), ModelTemplate(), "llama-3, as the preset says"),
+        (TemplateChoice(source="{{ x }}"), ModelTemplate(), "the preset's own Jinja"),
+        (TemplateChoice(strings={}), ModelTemplate(), "the preset's own texts around each message"),
+        (TemplateChoice(), ModelTemplate(), "chatml, for the model brings none"),
+        (TemplateChoice(), ModelTemplate("{{ x }}"), "the model's own"),
     ],
 )
-def test_the_template_is_named(choice: TemplateChoice, own: OwnTemplate, name: str) -> None:
+def test_the_template_is_named(choice: TemplateChoice, own: ModelTemplate, name: str) -> None:
     assert named(choice, own) == name

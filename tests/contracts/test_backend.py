@@ -12,7 +12,7 @@ from bot.chat.prompt import Delta, FinishReason, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
 from tests.backends.local_model import WITH_BINDINGS, lend_model
 from tests.rigs.fake_openai import FakeOpenAI

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
-from bot.templates.pieces import Piece
+from bot.templates.text_spans import TextSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def thinking_of(template: str | None, vocabulary: Iterable[str]) -> Thinking:
     )
 
 
-def opened_by(thinking: Thinking, pieces: Sequence[Piece]) -> Thinking:
+def opened_by(thinking: Thinking, pieces: Sequence[TextSpan]) -> Thinking:
     """The same for an answer to this prompt, whose template may have opened a thought."""
     if not pieces or not pieces[-1].trusted:
         return thinking

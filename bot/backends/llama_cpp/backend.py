@@ -27,7 +27,7 @@ from bot.ports import (
 )
 from bot.runtime.subprocesses import ChildFailed
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Rendered, Renderer
+from bot.templates.renderer import RenderedPrompt, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
 _TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
@@ -54,7 +54,7 @@ class LlamaCpp(
         self._name = name
         self._models: dict[Path, LoadedModel] = {}
         # What was counted last is most likely what is asked next: it is not written twice.
-        self._counted: dict[str, tuple[Prompt, Rendered]] = {}
+        self._counted: dict[str, tuple[Prompt, RenderedPrompt]] = {}
         self._open = AsyncExitStack()
         self._one_start_at_a_time = asyncio.Lock()
 
@@ -71,7 +71,7 @@ class LlamaCpp(
                     yield piece
 
     async def _answer(
-        self, model: LoadedModel, prompt: Prompt, rendered: Rendered, images: Sequence[str]
+        self, model: LoadedModel, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask, and once more if the engine dies before the first word."""
         for tries_left in (1, 0):
@@ -108,7 +108,7 @@ class LlamaCpp(
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
         try:
-            return await model.tokenizer.explain(rendered.pieces)
+            return await model.tokenizer.explain(rendered.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
 
@@ -147,7 +147,7 @@ class LlamaCpp(
         """Those that are up now: another one may start while these are gone through."""
         return list(self._models.values())
 
-    async def _rendered(self, prompt: Prompt, model: LoadedModel) -> Rendered:
+    async def _rendered(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
         counted, rendered = self._counted.pop(prompt.conversation, (None, None))
         if counted is prompt and rendered is not None:
             return rendered

@@ -26,7 +26,7 @@ from bot.backends.model_files.gguf import read_tokens
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
-from bot.templates.rendering import OwnTemplate, Rendered
+from bot.templates.renderer import ModelTemplate, RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LoadedModel:
     path: Path
     engine_name: str  # by the setting's word
     engine: Engine
-    template: OwnTemplate
+    template: ModelTemplate
     ends: tuple[str, ...]
     thinking: Thinking
     tokenizer: Tokenizer
@@ -48,40 +48,40 @@ class LoadedModel:
     def sees(self) -> bool:
         return self.projector is not None
 
-    async def ids(self, rendered: Rendered) -> list[int]:
+    async def ids(self, rendered: RenderedPrompt) -> list[int]:
         """The ids of a rendered prompt; raises `BackendUnavailable` when the engine does not."""
         deaths = self.engine.deaths
         try:
             try:
-                return await self.tokenizer.ids(rendered.pieces)
+                return await self.tokenizer.ids(rendered.spans)
             except EngineFailed:
                 if not await self.engine.died(deaths):
                     raise
                 await self.engine.wait_serving()
-                return await self.tokenizer.ids(rendered.pieces)
+                return await self.tokenizer.ids(rendered.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error
 
     async def answer(
-        self, prompt: Prompt, rendered: Rendered, images: Sequence[str]
+        self, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
         stop = self._stops(prompt, rendered)
         ends = self._ends(rendered) if self.thinking.words else stop
         answer = self._answer(prompt, rendered, ends, images)
-        thinking = opened_by(self.thinking, rendered.pieces)
+        thinking = opened_by(self.thinking, rendered.spans)
         async with aclosing(separated(answer, thinking, stop)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def _answer(
-        self, prompt: Prompt, rendered: Rendered, ends: Sequence[str], images: Sequence[str]
+        self, prompt: Prompt, rendered: RenderedPrompt, ends: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
         whose = Whose(prompt.conversation, prompt.character)
         ids = await self.ids(rendered)  # with images: near enough to tell prompts apart
         try:
-            text = await self.tokenizer.text(rendered.pieces) if images else ""
+            text = await self.tokenizer.text(rendered.spans) if images else ""
             check_all_stand(text, images, self.path.stem)
             async with self.places.seat(whose, ids) as seat:
                 own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
@@ -93,12 +93,12 @@ class LoadedModel:
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
-    def _stops(self, prompt: Prompt, rendered: Rendered) -> tuple[str, ...]:
+    def _stops(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
         """Every word that ends an answer."""
         found = (*stop_strings_of(prompt), *rendered.stop, *self.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
-    def _ends(self, rendered: Rendered) -> tuple[str, ...]:
+    def _ends(self, rendered: RenderedPrompt) -> tuple[str, ...]:
         """What alone ends the engine's work for a model that thinks.
 
         It would find a speaker's tag in a thought as well, and what closes one.
@@ -133,7 +133,7 @@ async def loaded(start: Start) -> AsyncIterator[LoadedModel]:
             start.model,
             chosen(settings) or settings.engine,
             engine,
-            OwnTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
+            ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
             tokens.ends,
             thinking_of(tokens.chat_template, special),
             Tokenizer(engine, tokens),

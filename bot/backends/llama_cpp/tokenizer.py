@@ -13,8 +13,8 @@ from typing import NamedTuple
 from bot.backends.llama_cpp.engines.engine import Engine
 from bot.backends.model_files.gguf import Tokens
 from bot.chat.prompt import PromptToken
-from bot.templates.markers import break_markers
-from bot.templates.pieces import Piece
+from bot.templates.control_tokens import break_control_tokens
+from bot.templates.text_spans import TextSpan
 
 _MOST_KEPT_IDS = 1_000_000  # 4 MB
 _KEPT_IN_TEXTS_UP_TO = 20_000  # characters
@@ -41,7 +41,7 @@ class Tokenizer:
         self._kept: dict[_Reading, array[int]] = {}
         self._kept_ids = 0
 
-    async def ids(self, pieces: Sequence[Piece]) -> list[int]:
+    async def ids(self, pieces: Sequence[TextSpan]) -> list[int]:
         """The ids of a whole prompt, with the beginning that the model expects."""
         habits = await self._learn()
         ids = [token for part in await self._parts(pieces, habits) for token in part]
@@ -49,7 +49,7 @@ class Tokenizer:
             return [*habits.beginning, *ids]
         return ids
 
-    async def text(self, pieces: Sequence[Piece]) -> str:
+    async def text(self, pieces: Sequence[TextSpan]) -> str:
         """The same prompt for an engine that reads it in one go, control tokens everywhere.
 
         Every word that could become one is broken in people's text.
@@ -59,13 +59,14 @@ class Tokenizer:
         used = (word for word in self._tokens.added.values() if word.strip() and word in ours)
         words = [*self._tokens.control.values(), *used]
         text = "".join(
-            piece.text if piece.trusted else break_markers(piece.text, words) for piece in pieces
+            piece.text if piece.trusted else break_control_tokens(piece.text, words)
+            for piece in pieces
         )
         for token in habits.beginning:  # the engine puts it in front by itself
             text = text.removeprefix(self._tokens.control.get(token, ""))
         return text
 
-    async def explain(self, pieces: Sequence[Piece]) -> list[PromptToken]:
+    async def explain(self, pieces: Sequence[TextSpan]) -> list[PromptToken]:
         """The same ids with what they stand for, and which of them are control tokens."""
         habits = await self._learn()
         parts = await self._parts(pieces, habits)
@@ -83,7 +84,7 @@ class Tokenizer:
             for token, trusted in flat
         ]
 
-    async def _parts(self, pieces: Sequence[Piece], habits: "_Habits") -> list[Sequence[int]]:
+    async def _parts(self, pieces: Sequence[TextSpan], habits: "_Habits") -> list[Sequence[int]]:
         joined = [index > 0 and bool(habits.lead) for index in range(len(pieces))]
         ours = await self._read(
             [
@@ -122,7 +123,7 @@ class Tokenizer:
             if not found:
                 safe.append(ids)
                 continue
-            broken = break_markers(each.text, [names[token] for token in found])
+            broken = break_control_tokens(each.text, [names[token] for token in found])
             (anew,) = await self._read([each._replace(text=broken)], habits)
             safe.append([token for token in anew if token not in forbidden])
         return safe

@@ -7,7 +7,7 @@ from typing import Any
 
 from bot.backends.model_files.gguf import read_header
 from bot.settings import ProviderSettings
-from bot.templates.known import family_of
+from bot.templates.families.detection import detect_family
 
 PROJECTOR = "no model but a projector: PROJECTOR_PATH names it, for the model that it belongs to"
 
@@ -76,7 +76,7 @@ def _quantization(file_type: object) -> str:
 def _template(source: object) -> str:
     if not isinstance(source, str):
         return "none; prompts are written in ChatML"
-    family = family_of(source)
+    family = detect_family(source)
     return f"its own, which is our {family}" if family else "its own"
 
 

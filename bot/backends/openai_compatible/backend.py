@@ -25,7 +25,7 @@ from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 
 _CHECK_SECONDS = 10.0
 _LISTS_NO_MODELS = frozenset({404, 405, 501})

@@ -15,7 +15,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import do_join, make_attrgetter
 from jinja2.nodes import EvalContext
 
-from bot.templates.jinja.sandbox import Sandbox, raise_exception
+from bot.templates.jinja.sandbox import ChatTemplateSandbox, raise_exception
 
 # Filters that choose, count and compute. All others write what they are given as text.
 _WRITES_NOTHING = frozenset(
@@ -29,12 +29,12 @@ _WRITES_NOTHING = frozenset(
 _INSIDES = re.compile(r"<(?:class|module|function|bound|built-in|[\w.]+ object)\b[^<>]*>")
 
 
-def harden(environment: Sandbox) -> None:
+def harden(environment: ChatTemplateSandbox) -> None:
     """Leave out what attacks begin with, and let nothing but data become text."""
     for name in ("cycler", "joiner", "lipsum"):
         del environment.globals[name]
     environment.globals["raise_exception"] = _refuse
-    environment.finalize = only_data
+    environment.finalize = require_data
     environment.intercepted_binops = frozenset("%")
     environment.binop_table["%"] = _modulo
     environment.filters.update(
@@ -47,7 +47,7 @@ def harden(environment: Sandbox) -> None:
     environment.filters["join"] = _join
 
 
-def only_data(value: object) -> object:
+def require_data(value: object) -> object:
     """Return the value; SecurityError when there is anything but data in it."""
     if is_data(value):
         return value
@@ -66,17 +66,17 @@ def is_data(value: object) -> bool:
             return False
 
 
-def without_insides(text: str) -> str:
+def redact_internals(text: str) -> str:
     """Take out of an error's text how Python shows an object."""
     return _INSIDES.sub("an object", text)
 
 
 def _refuse(message: object) -> NoReturn:
-    raise_exception(str(only_data(message)))
+    raise_exception(str(require_data(message)))
 
 
 def _modulo(left: Any, right: Any) -> Any:
-    return operator.mod(only_data(left), only_data(right))
+    return operator.mod(require_data(left), require_data(right))
 
 
 def _of_data(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +85,7 @@ def _of_data(make: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(make)
     def guarded(*given: Any, **named: Any) -> Any:
         for value in (*given[takes_more:], *named.values()):
-            only_data(value)
+            require_data(value)
         return make(*given, **named)
 
     return guarded
@@ -97,7 +97,7 @@ def _join(
 ) -> str:
     """Join as jinja does, what was looked at first: a generator gives its items only once."""
     chosen = value if attribute is None else map(_getter(context, attribute), value)
-    text: str = do_join(context, [only_data(item) for item in chosen], str(only_data(d)))
+    text: str = do_join(context, [require_data(item) for item in chosen], str(require_data(d)))
     return text
 
 

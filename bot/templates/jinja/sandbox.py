@@ -32,13 +32,13 @@ DICT_ATTRIBUTES = frozenset(dir(dict))
 LOOP_ATTRIBUTES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 # What a template may take from the two kinds of object it is made of, without further questions.
 # `str.format` is not among it: it walks into the attributes of its arguments.
-HARMLESS: dict[type, frozenset[str]] = {
+SAFE_METHODS: dict[type, frozenset[str]] = {
     str: frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"},
     dict: frozenset(("get", "items", "keys", "values")),
 }
 
 
-class Quick(CodeGenerator):
+class DictAccessCodeGenerator(CodeGenerator):
     """Writes `x.key` as: `x["key"]` if x is a plain dict that has it, else the sandbox's answer.
 
     The tests `is none` and `is defined` are written out, too: no call, no object made to be asked.
@@ -97,14 +97,16 @@ def _when_dict(name: str, key: str) -> str:
     return f"{name}[{key!r}] if {name}.__class__ is dict and {key!r} in {name}"
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
     """transformers' environment: no code, no files, no changes to what is passed in."""
 
-    code_generator_class = Quick
+    code_generator_class = DictAccessCodeGenerator
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[GenerationTagExtension, LoopControlExtension],
         )
         self.filters["tojson"] = to_json
         self.filters["trim"] = trim
@@ -116,7 +118,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         kind = obj.__class__
         if kind is dict and attribute not in DICT_ATTRIBUTES:
             return self.getitem(obj, attribute)
-        if attribute in HARMLESS.get(kind, ()):
+        if attribute in SAFE_METHODS.get(kind, ()):
             return getattr(obj, attribute)
         if kind is PublicNamespace and attribute in obj.__dict__:
             return obj.__dict__[attribute]
@@ -149,7 +151,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     @override
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Methods of texts are what templates call most, and there is nothing to check about them.
-        if obj.__class__ is BuiltinMethodType and obj.__self__.__class__ in HARMLESS:
+        if obj.__class__ is BuiltinMethodType and obj.__self__.__class__ in SAFE_METHODS:
             kwargs.pop("_loop_vars", None)  # compiled code passes its scope with every call
             kwargs.pop("_block_vars", None)
             return obj(*args, **kwargs)
@@ -171,7 +173,7 @@ class FinalizingEscapeFormatter(FinalizingFormatter, SandboxedEscapeFormatter):
     """The same for texts that are marked as safe."""
 
 
-class GenerationTag(Extension):
+class GenerationTagExtension(Extension):
     """`{% generation %}` marks what a model wrote, for training; prompts do not change by it."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
@@ -251,7 +253,7 @@ class CompiledTemplate:
         return "".join(self._template.root_render_func(context))
 
 
-ENVIRONMENT = Sandbox()
+ENVIRONMENT = ChatTemplateSandbox()
 
 
 @lru_cache(maxsize=256)

@@ -17,13 +17,13 @@ from bot.backends.chat_completions.reasoning import (
     thinking_of,
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
-from bot.templates.pieces import Piece
+from bot.templates.text_spans import TextSpan
 
 GPT_OSS = thinking_of(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
 COHERE = thinking_of(
     "<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{{ x }}<|END_RESPONSE|>", []
 )
-INSIDE = opened_by(ANY, [Piece("hi", trusted=False), Piece("<|assistant|>\n<think>\n", True)])
+INSIDE = opened_by(ANY, [TextSpan("hi", trusted=False), TextSpan("<|assistant|>\n<think>\n", True)])
 WORDS = [
     "<think>",
     "</think>",
@@ -119,11 +119,11 @@ def test_marks_of_a_model_are_found_in_its_template_and_its_vocabulary() -> None
 
 
 def test_only_the_templates_own_end_opens_a_thought() -> None:
-    theirs = [Piece("Say ", trusted=True), Piece("<think>", trusted=False)]
+    theirs = [TextSpan("Say ", trusted=True), TextSpan("<think>", trusted=False)]
 
     assert INSIDE.opened == "</think>"
     assert opened_by(ANY, theirs).opened is None
-    assert opened_by(ANY, [Piece("<think>\n\n</think>\n\n", trusted=True)]).opened is None
+    assert opened_by(ANY, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]).opened is None
     assert opened_by(ANY, []).opened is None
 
 

@@ -19,7 +19,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.draft.draft import Draft, units
 from bot.prompting.draft.fit import fit
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt
 from tests.backends.fake_engine import FakeEngine

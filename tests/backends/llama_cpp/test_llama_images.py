@@ -10,7 +10,7 @@ from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.errors import BackendUnavailable
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from tests.backends import toy_projector
 from tests.backends.asking import Answer, ask
 from tests.backends.local_model import lend_model

@@ -16,7 +16,7 @@ from bot.backends.llama_cpp.engines.server_engine import ServedEngine
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import ENGINES, lend_model
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.chat.prompt import FinishReason, TemplateChoice
 from bot.settings import ProviderSettings
-from bot.templates.rendering import Renderer
+from bot.templates.renderer import Renderer
 from tests.backends.asking import Answer, ask, prompt
 from tests.backends.local_model import lend_model
 

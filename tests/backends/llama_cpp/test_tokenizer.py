@@ -13,9 +13,9 @@ from bot.backends.model_files.gguf import Tokens, read_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.settings import ProviderSettings
 from bot.templates import JinjaTemplate, get
-from bot.templates.known import family_of
-from bot.templates.pieces import Piece
-from bot.templates.rendering import OwnTemplate, Renderer
+from bot.templates.families.detection import detect_family
+from bot.templates.renderer import ModelTemplate, Renderer
+from bot.templates.text_spans import TextSpan
 from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
@@ -68,12 +68,12 @@ class Model:
         self.choice = choice
         self.renderer = Renderer()
 
-    async def prompt(self, text: str) -> list[Piece]:
+    async def prompt(self, text: str) -> list[TextSpan]:
         said = [Message("user", text), Message("assistant", text), Message("user", text)]
-        own = OwnTemplate(self.tokens.chat_template, self.tokens.bos_token, self.tokens.eos_token)
-        return list((await self.renderer.render(said, self.choice, own)).pieces)
+        own = ModelTemplate(self.tokens.chat_template, self.tokens.bos_token, self.tokens.eos_token)
+        return list((await self.renderer.render(said, self.choice, own)).spans)
 
-    async def markers(self, pieces: list[Piece]) -> list[int]:
+    async def markers(self, pieces: list[TextSpan]) -> list[int]:
         """The control tokens and other markers of a prompt, in order."""
         special = {**self.tokens.control, **self.tokens.added}
         return [token for token in await self.tokenizer.ids(pieces) if token in special]
@@ -139,12 +139,12 @@ async def test_read_in_one_go_the_same_texts_would_bring_markers(model: Model) -
 
     for text in [*model.tokens.control.values(), *model.tokens.added.values()]:
         pieces = await model.prompt(text)
-        whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+        whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
         assert len(await model.markers(whole)) > len(harmless), text
 
 
 async def test_what_people_write_stays_readable_for_the_model(model: Model) -> None:
-    explained = await model.tokenizer.explain([Piece("hi <b> {x}", trusted=False)])
+    explained = await model.tokenizer.explain([TextSpan("hi <b> {x}", trusted=False)])
 
     text = "".join(token.text for token in explained if not token.trusted)
     assert text.replace("▁", " ").strip() == "hi <b> {x}"
@@ -153,14 +153,14 @@ async def test_what_people_write_stays_readable_for_the_model(model: Model) -> N
 async def test_the_model_s_beginning_stands_once(model: Model) -> None:
     begins = FAMILIES[model.choice.named or ""].begins
     whole = await model.tokenizer.ids(await model.prompt("hi"))
-    bare = await model.tokenizer.ids([Piece("hi", trusted=False)])
+    bare = await model.tokenizer.ids([TextSpan("hi", trusted=False)])
 
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
 
 async def test_a_harmless_prompt_reads_as_the_engine_itself_would_read_it(model: Model) -> None:
     pieces = await model.prompt("hi")
-    whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+    whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
     assert await model.tokenizer.ids(pieces) == await model.tokenizer.ids(whole)
 
@@ -177,7 +177,7 @@ async def test_the_default_model_s_own_template_writes_what_our_family_writes(
 ) -> None:
     own = {"bos_token": smollm2.tokens.bos_token, "eos_token": smollm2.tokens.eos_token}
     theirs = JinjaTemplate(smollm2.tokens.chat_template or "", **own)
-    ours = get(family_of(theirs.source) or "")(**own)
+    ours = get(detect_family(theirs.source) or "")(**own)
 
     for roles in itertools.product(("system", "user", "assistant"), repeat=3):
         said = [{"role": role, "content": f" {role}\n"} for role in roles]
@@ -189,6 +189,6 @@ async def test_the_default_model_s_own_template_writes_what_our_family_writes(
 
 async def test_a_question_reads_as_the_engine_itself_would_read_it(smollm2: Model) -> None:
     pieces = await smollm2.prompt("What is the capital of France?")
-    whole = [Piece("".join(piece.text for piece in pieces), trusted=True)]
+    whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
     assert await smollm2.tokenizer.ids(pieces) == await smollm2.tokenizer.ids(whole)

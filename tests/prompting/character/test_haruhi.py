@@ -20,7 +20,7 @@ from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import fill, parse_persona, system_prompt, with_names
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
-from bot.templates.adaptation import EVERYTHING, adapt
+from bot.templates.capabilities import ALL_CAPABILITIES, adapt_messages
 from tests.shared_data import golden
 
 Case = dict[str, Any]
@@ -247,8 +247,8 @@ def known(given: Case) -> object:
 
 def merged(given: Case) -> object:
     system = not given["if_replace_system"]
-    able = replace(EVERYTHING, repeats=False, system=system, late_system=system)
-    return adapt(given["messages"], able)
+    able = replace(ALL_CAPABILITIES, repeats=False, system=system, late_system=system)
+    return adapt_messages(given["messages"], able)
 
 
 def as_chatglm_reads(given: Case) -> object:

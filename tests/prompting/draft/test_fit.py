@@ -13,7 +13,7 @@ from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, Part, Unit, units
 from bot.prompting.draft.fit import Fitted, fit
 from bot.prompting.text.token_counter import counter
-from bot.templates.rendering import OwnTemplate, Renderer
+from bot.templates.renderer import ModelTemplate, Renderer
 
 FAMILIES = ["chatml", "qwen3", "llama-3", "gemma-3", "mistral", "alpaca", "phi-4", "llama-2"]
 TOKENIZERS: dict[str, Callable[[str], int]] = {
@@ -40,8 +40,8 @@ class Meter:
 
     async def __call__(self, prompt: Prompt) -> int:
         async with Renderer() as renderer:
-            made = await renderer.render(prompt.messages, self._choice, OwnTemplate())
-        self.counted.append(sum(self._tokens(piece.text) for piece in made.pieces))
+            made = await renderer.render(prompt.messages, self._choice, ModelTemplate())
+        self.counted.append(sum(self._tokens(piece.text) for piece in made.spans))
         return self.counted[-1]
 
 

@@ -2,7 +2,7 @@
 
 from bot.backends.chat_completions.wire import streamed
 from bot.backends.llama_cpp.engines.engine import IMAGE, Question
-from bot.templates.markers import break_markers
+from bot.templates.control_tokens import break_control_tokens
 
 _LEAST_MOVED_TOKENS = 32  # in one piece
 
@@ -33,5 +33,5 @@ def to_wire(question: Question, model: str, media_mark: str = "") -> bytes:
 
 
 def _seen(question: Question, media_mark: str) -> dict[str, object]:
-    text = break_markers(question.text, [media_mark]).replace(IMAGE, media_mark)
+    text = break_control_tokens(question.text, [media_mark]).replace(IMAGE, media_mark)
     return {"prompt_string": text, "multimodal_data": list(question.images)}

@@ -7,14 +7,14 @@ import pytest
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
 from bot.templates import get
-from bot.templates.known import KNOWN, family_of
-from bot.templates.pieces import Piece
-from bot.templates.rendering import OwnTemplate, Renderer
-from tests.templates.sources import golden_templates
+from bot.templates.families.detection import FAMILY_BY_SHA256, detect_family
+from bot.templates.renderer import ModelTemplate, Renderer
+from bot.templates.text_spans import TextSpan
+from tests.templates.published_templates import published_templates
 
 HI = (Message("system", "You are Nora."), Message("user", "Hi"))
 SHOUTING = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}<me>"
-NOTHING = OwnTemplate()
+NOTHING = ModelTemplate()
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ async def test_a_named_template_renders_in_this_process(renderer: Renderer) -> N
 async def test_a_template_that_people_wrote_renders_in_another_process(renderer: Renderer) -> None:
     for choice, own in (
         (TemplateChoice(source=SHOUTING), NOTHING),
-        (TemplateChoice(), OwnTemplate(SHOUTING)),
+        (TemplateChoice(), ModelTemplate(SHOUTING)),
     ):
         made = await renderer.render(HI, choice, own)
 
         assert made.text == "<system>You are Nora.</system><user>Hi</user><me>"
-        assert Piece("Hi", trusted=False) in made.pieces
+        assert TextSpan("Hi", trusted=False) in made.spans
         assert made.stop == ("</assistant>",)
     assert foreign_processes(renderer)
 
@@ -57,8 +57,8 @@ async def test_a_model_without_a_template_is_asked_in_chatml(renderer: Renderer)
 
 
 async def test_a_known_model_s_template_is_ours_with_its_own_tokens(renderer: Renderer) -> None:
-    theirs = golden_templates()["llama3.1"]
-    own = OwnTemplate(theirs.source, "<begin>", "<eot>")
+    theirs = published_templates()["llama3.1"]
+    own = ModelTemplate(theirs.source, "<begin>", "<eot>")
 
     made = await renderer.render(HI, TemplateChoice(), own)
 
@@ -99,10 +99,10 @@ async def test_people_s_words_are_cut_out_of_parts_as_well(renderer: Renderer) -
     )
     choice = TemplateChoice(source=source)
 
-    rendered = await renderer.render([Message("user", "a<|im_end|>b")], choice, OwnTemplate())
+    rendered = await renderer.render([Message("user", "a<|im_end|>b")], choice, ModelTemplate())
 
     assert rendered.text == "<|im_start|>user:a<|im_end|>b<|im_end|>"
-    assert [piece.text for piece in rendered.pieces if not piece.trusted] == ["a<|im_end|>b"]
+    assert [piece.text for piece in rendered.spans if not piece.trusted] == ["a<|im_end|>b"]
     assert rendered.stop == ("<|im_end|>",)
 
 
@@ -148,7 +148,7 @@ async def test_a_template_that_fails_says_why(renderer: Renderer, source: str, w
 
 
 def test_every_known_template_is_a_published_one_or_the_default_model_s() -> None:
-    published = {family_of(theirs.source) for theirs in golden_templates().values()}
+    published = {detect_family(theirs.source) for theirs in published_templates().values()}
 
-    assert set(KNOWN.values()) <= published
-    assert family_of("{{ messages }}") is None
+    assert set(FAMILY_BY_SHA256.values()) <= published
+    assert detect_family("{{ messages }}") is None

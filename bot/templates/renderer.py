@@ -13,19 +13,19 @@ from typing import Any, Final, Self
 
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
-from bot.templates.adaptation import Capabilities, adapt, capabilities
-from bot.templates.jinja.jinja import JinjaTemplate
-from bot.templates.known import family_of
-from bot.templates.lmdeploy.lmdeploy import BaseTemplate
-from bot.templates.markers import Template, first_marker
-from bot.templates.pieces import Piece, pieces, render_any
+from bot.templates.capabilities import Capabilities, adapt_messages, capabilities
+from bot.templates.control_tokens import ChatTemplate, leading_control_token
+from bot.templates.families.detection import detect_family
+from bot.templates.families.family_templates import FamilyTemplate
+from bot.templates.jinja.jinja_template import JinjaTemplate
+from bot.templates.lmdeploy.role_template import BaseTemplate
 from bot.templates.registry import get
-from bot.templates.render_process.worker import RenderWorker
-from bot.templates.shipped import FamilyTemplate
-from bot.templates.strings import StringTemplate
+from bot.templates.render_process.pool import RenderProcessPool
+from bot.templates.string_template import StringTemplate
+from bot.templates.text_spans import TextSpan, pieces, render_messages
 
-FALLBACK: Final = "chatml"
-MAX_PREPARED: Final = 256  # templates whose ways are remembered
+FALLBACK_TEMPLATE: Final = "chatml"
+MAX_CACHED_TEMPLATES: Final = 256  # templates whose ways are remembered
 _ANSWER, _NEXT = "probe answer 1", "probe question 2"
 _EXCHANGE = (
     {"role": "user", "content": "probe question 1"},
@@ -35,7 +35,7 @@ _EXCHANGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTemplate:
+class ModelTemplate:
     """What a model brings along; without a source its prompts are written in ChatML."""
 
     source: str | None = None
@@ -44,24 +44,24 @@ class OwnTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedPrompt:
     """A prompt, and the words at which an answer to it ends."""
 
-    pieces: tuple[Piece, ...]
+    spans: tuple[TextSpan, ...]
     stop: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
+        return "".join(piece.text for piece in self.spans)
 
 
 class Renderer:
     """Used with `async with`. The render processes start when the first foreign template comes."""
 
     def __init__(self) -> None:
-        self._prepared: dict[object, _Prepared] = {}
+        self._prepared: dict[object, _PreparedTemplate] = {}
         self._open = AsyncExitStack()
-        self._worker: RenderWorker | None = None
+        self._worker: RenderProcessPool | None = None
         self._one_start_at_a_time = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -76,8 +76,8 @@ class Renderer:
         await self._open.aclose()
 
     async def render(
-        self, messages: Sequence[Message], choice: TemplateChoice, own: OwnTemplate
-    ) -> Rendered:
+        self, messages: Sequence[Message], choice: TemplateChoice, own: ModelTemplate
+    ) -> RenderedPrompt:
         """Write a conversation as one text that ends where the assistant is to go on.
 
         What the template refuses is said in a form that it accepts (adaptation.py). Raises
@@ -85,60 +85,60 @@ class Renderer:
         """
         ready = await self._prepare(choice, own)
         said = [{"role": message.role, "content": message.content} for message in messages]
-        fitted = adapt(said, ready.able, trim_inputs=choice.trim_inputs)
-        return Rendered(tuple(await self._cut(ready.template, fitted)), ready.stop)
+        fitted = adapt_messages(said, ready.able, trim_inputs=choice.trim_inputs)
+        return RenderedPrompt(tuple(await self._cut(ready.template, fitted)), ready.stop)
 
-    async def _prepare(self, choice: TemplateChoice, own: OwnTemplate) -> "_Prepared":
+    async def _prepare(self, choice: TemplateChoice, own: ModelTemplate) -> "_PreparedTemplate":
         key = (choice.named, choice.source, tuple((choice.strings or {}).items()), own)
         if key not in self._prepared:
             template = _template(choice, own)
             able = await self._capabilities(template)
-            stop = await self._stop(template, adapt(_EXCHANGE, able))
-            if len(self._prepared) >= MAX_PREPARED:
+            stop = await self._stop(template, adapt_messages(_EXCHANGE, able))
+            if len(self._prepared) >= MAX_CACHED_TEMPLATES:
                 self._prepared.clear()
-            self._prepared[key] = _Prepared(template, able, stop)
+            self._prepared[key] = _PreparedTemplate(template, able, stop)
         return self._prepared[key]
 
     async def _cut(
-        self, template: "Template | _Foreign", messages: Sequence[Mapping[str, Any]]
-    ) -> list[Piece]:
-        if isinstance(template, _Foreign):
+        self, template: "ChatTemplate | _UntrustedTemplate", messages: Sequence[Mapping[str, Any]]
+    ) -> list[TextSpan]:
+        if isinstance(template, _UntrustedTemplate):
             worker = await self._running_worker()
             return await worker.pieces(template.source, messages, **template.options)
         return pieces(template, messages, **_options(template))
 
-    async def _capabilities(self, template: "Template | _Foreign") -> Capabilities:
-        if isinstance(template, _Foreign):
+    async def _capabilities(self, template: "ChatTemplate | _UntrustedTemplate") -> Capabilities:
+        if isinstance(template, _UntrustedTemplate):
             worker = await self._running_worker()
             return await worker.capabilities(template.source, **template.options)
         return capabilities(template, **_options(template))
 
     async def _stop(
-        self, template: "Template | _Foreign", exchange: Sequence[Mapping[str, Any]]
+        self, template: "ChatTemplate | _UntrustedTemplate", exchange: Sequence[Mapping[str, Any]]
     ) -> tuple[str, ...]:
         """The words that the template itself ends an answer with, and those that it declares."""
         declared: Sequence[str] = ()
         try:
-            if isinstance(template, _Foreign):
+            if isinstance(template, _UntrustedTemplate):
                 worker = await self._running_worker()
                 text = await worker.render(template.source, exchange, **template.options)
             else:
-                text = render_any(template, exchange, **_options(template))
+                text = render_messages(template, exchange, **_options(template))
                 if isinstance(template, FamilyTemplate | BaseTemplate):
                     declared = template.stop_words or ()
         except TemplateError:  # whatever is wrong shows when the conversation is rendered
             return tuple(declared)
         return tuple(dict.fromkeys([*declared, *_turn_end(text)]))
 
-    async def _running_worker(self) -> RenderWorker:
+    async def _running_worker(self) -> RenderProcessPool:
         async with self._one_start_at_a_time:
             if self._worker is None:
-                self._worker = await self._open.enter_async_context(RenderWorker())
+                self._worker = await self._open.enter_async_context(RenderProcessPool())
         return self._worker
 
 
 @dataclass(frozen=True, slots=True)
-class _Foreign:
+class _UntrustedTemplate:
     """A template that people wrote; only the render processes read it."""
 
     source: str
@@ -152,13 +152,13 @@ class _Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    template: Template | _Foreign
+class _PreparedTemplate:
+    template: ChatTemplate | _UntrustedTemplate
     able: Capabilities
     stop: tuple[str, ...]
 
 
-def _template(choice: TemplateChoice, own: OwnTemplate) -> Template | _Foreign:
+def _template(choice: TemplateChoice, own: ModelTemplate) -> ChatTemplate | _UntrustedTemplate:
     tokens = {"bos_token": own.bos_token, "eos_token": own.eos_token}
     source = choice.source
     if choice.named is not None:
@@ -167,19 +167,19 @@ def _template(choice: TemplateChoice, own: OwnTemplate) -> Template | _Foreign:
         return StringTemplate(**choice.strings)
     if source is None:
         if own.source is None:
-            return _made(FALLBACK)
-        if family := family_of(own.source):
+            return _made(FALLBACK_TEMPLATE)
+        if family := detect_family(own.source):
             return _made(family, **tokens)
         source = own.source
-    return _Foreign(source, **tokens)
+    return _UntrustedTemplate(source, **tokens)
 
 
-def _made(name: str, **tokens: str) -> Template:
-    template: Template = get(name)(**tokens)
+def _made(name: str, **tokens: str) -> ChatTemplate:
+    template: ChatTemplate = get(name)(**tokens)
     return template
 
 
-def _options(template: Template) -> dict[str, Any]:
+def _options(template: ChatTemplate) -> dict[str, Any]:
     return {"add_generation_prompt": True} if isinstance(template, JinjaTemplate) else {}
 
 
@@ -188,6 +188,6 @@ def _turn_end(prompt: str) -> tuple[str, ...]:
     between = prompt.partition(_ANSWER)[2].partition(_NEXT)[0].strip()
     if not between:
         return ()
-    marker = first_marker(between)
+    marker = leading_control_token(between)
     # A template without control words tells its roles apart by headings at the start of a line.
     return (marker,) if marker else ("\n" + between.splitlines()[0],)

@@ -10,10 +10,10 @@ from inline_snapshot import snapshot
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, get, names
-from bot.templates.adaptation import adapt, capabilities
-from bot.templates.shipped import FAMILIES, Family, make
+from bot.templates.capabilities import adapt_messages, capabilities
+from bot.templates.families.family_templates import FAMILIES, Family, make
 from tests.shared_data import golden
-from tests.templates.sources import golden_templates
+from tests.templates.published_templates import published_templates
 
 CONVERSATION = [
     {"role": "system", "content": "You are Nora."},
@@ -340,14 +340,14 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fa
 def test_a_family_renders_a_conversation(family: Family) -> None:
     template = make(family)
 
-    fitting = adapt(CONVERSATION, capabilities(template))
+    fitting = adapt_messages(CONVERSATION, capabilities(template))
 
     assert template.render(fitting, add_generation_prompt=True) == PROMPTS[family.file]
 
 
 @every_family
 def test_a_family_renders_as_its_models_own_template_does(family: Family) -> None:
-    theirs = golden_templates()[COUNTERPARTS.get(family.file, family.file)]
+    theirs = published_templates()[COUNTERPARTS.get(family.file, family.file)]
     ours = make(family, bos_token=theirs.bos_token, eos_token=theirs.eos_token)
     conversations = [case["input"] for case in golden("chat_templates")[::7]]
 

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 from jinja2 import nodes
 
-from bot.templates.jinja.jinja import JinjaTemplate
+from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT
-from bot.templates.lmdeploy.lmdeploy import WORDS, BaseTemplate
-from bot.templates.strings import StringTemplate
+from bot.templates.lmdeploy.role_template import ROLE_TEXT_KEYS, BaseTemplate
+from bot.templates.string_template import StringTemplate
 
-Template = JinjaTemplate | BaseTemplate | StringTemplate
+ChatTemplate = JinjaTemplate | BaseTemplate | StringTemplate
 
 WORD_JOINER = "\u2060"  # takes no room and, unlike the zero-width space, breaks no line
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"<<[^<>\s]{1,30}>>|<[^<>\s]{1,60}>|\[/?[A-Z][A-Z0-9_]{1,40}
 _HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", re.MULTILINE)
 
 
-def markers(template: Template) -> tuple[str, ...]:
+def markers(template: ChatTemplate) -> tuple[str, ...]:
     """Return the words by which a template tells its roles apart, longest first."""
     match template:
         case JinjaTemplate():
@@ -31,14 +31,16 @@ def markers(template: Template) -> tuple[str, ...]:
         case StringTemplate():
             found = {*template.keywords, template.end_template.strip()}
         case _:
-            values = (value for name, value in vars(template).items() if name.strip("_") in WORDS)
+            values = (
+                value for name, value in vars(template).items() if name.strip("_") in ROLE_TEXT_KEYS
+            )
             texts = [value for value in values if isinstance(value, str)]
             found = {word for text in texts for word in _words_of_text(text)}
             found.update(template.stop_words or ())
     return tuple(sorted((word for word in found if len(word) > 1), key=_longest_first))
 
 
-def cuts(template: Template) -> tuple[str, ...]:
+def cuts(template: ChatTemplate) -> tuple[str, ...]:
     """Return the words at which a template takes people's text apart, `</think>` for example."""
     if not isinstance(template, JinjaTemplate):
         return ()
@@ -81,13 +83,13 @@ def _words_of_text(text: str) -> Iterable[str]:
     yield from _HEADING.findall(text)
 
 
-def first_marker(text: str) -> str | None:
+def leading_control_token(text: str) -> str | None:
     """Return the control word that a text begins with, if it does."""
     found = _TOKEN.match(text)
     return found[0] if found else None
 
 
-def break_markers(text: str, words: Iterable[str]) -> str:
+def break_control_tokens(text: str, words: Iterable[str]) -> str:
     """Put an invisible character into each of `words` in `text`, in whatever case they stand.
 
     What people see stays the same; what a tokenizer sees is not a control word any more.

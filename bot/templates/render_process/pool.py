@@ -18,10 +18,10 @@ from typing import Any, Final, Self
 import structlog
 
 from bot.errors import TemplateError
-from bot.templates.adaptation import PROBES, Capabilities, conclude
-from bot.templates.jinja.jinja import Message
-from bot.templates.pieces import Piece
-from bot.templates.render_process.render_child import LENGTH
+from bot.templates.capabilities import PROBES, Capabilities, conclude
+from bot.templates.jinja.jinja_template import Message
+from bot.templates.render_process.child import LENGTH_PREFIX
+from bot.templates.text_spans import TextSpan
 
 _log = structlog.get_logger(__name__)
 
@@ -35,15 +35,15 @@ TOKENS: Final = ("bos_token", "eos_token")
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[3]
 
 
-class RenderWorker:
+class RenderProcessPool:
     """A few render processes, used one request at a time and replaced when they had to be killed.
 
     Used with `async with`; safe to cancel at any point.
     """
 
     def __init__(self, processes: int = 2) -> None:
-        self._idle: asyncio.LifoQueue[_Process] = asyncio.LifoQueue()
-        self._all = [_Process() for _ in range(processes)]
+        self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
+        self._all = [_RenderProcess() for _ in range(processes)]
         self._replacing: set[asyncio.Task[None]] = set()
         self._strikes: Counter[str] = Counter()
         self._closing = False
@@ -79,10 +79,12 @@ class RenderWorker:
         """
         return await self._answer(source, messages, options, cut=False)
 
-    async def pieces(self, source: str, messages: Sequence[Message], **options: Any) -> list[Piece]:
+    async def pieces(
+        self, source: str, messages: Sequence[Message], **options: Any
+    ) -> list[TextSpan]:
         """Render and cut into the template's text and people's text, as `pieces.pieces` does."""
         answer = await self._answer(source, messages, options, cut=True)
-        return [Piece(text, trusted) for text, trusted in json.loads(answer)]
+        return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
     async def _answer(
         self, source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
@@ -118,7 +120,7 @@ class RenderWorker:
                 prompts[name] = None
         return conclude(prompts)
 
-    async def _next_idle(self) -> "_Process":
+    async def _next_idle(self) -> "_RenderProcess":
         try:
             async with asyncio.timeout(SECONDS_TO_START):
                 return await self._idle.get()
@@ -130,12 +132,12 @@ class RenderWorker:
             self._strikes.clear()
         self._strikes[source] += 1
 
-    def _replace(self, process: "_Process") -> None:
+    def _replace(self, process: "_RenderProcess") -> None:
         task = asyncio.create_task(self._start_again(process), name="replace a render process")
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _start_again(self, process: "_Process") -> None:
+    async def _start_again(self, process: "_RenderProcess") -> None:
         while not self._closing:
             await process.stop()
             try:
@@ -156,7 +158,7 @@ class RenderWorker:
             await process.stop()
 
 
-class _Process:
+class _RenderProcess:
     """One render process and its pipes."""
 
     def __init__(self) -> None:
@@ -168,7 +170,7 @@ class _Process:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_process.render_child"),
+            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_process.child"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -193,15 +195,15 @@ class _Process:
     async def _exchange(self, request: bytes) -> bytes:
         if self._process is None or self._process.stdin is None:
             raise BrokenPipeError("the render process was stopped")
-        self._process.stdin.write(LENGTH.pack(len(request)) + request)
+        self._process.stdin.write(LENGTH_PREFIX.pack(len(request)) + request)
         await self._process.stdin.drain()
         return await self._read()
 
     async def _read(self) -> bytes:
         if self._process is None or self._process.stdout is None:
             raise BrokenPipeError("the render process was stopped")
-        header = await self._process.stdout.readexactly(LENGTH.size)
-        return await self._process.stdout.readexactly(*LENGTH.unpack(header))
+        header = await self._process.stdout.readexactly(LENGTH_PREFIX.size)
+        return await self._process.stdout.readexactly(*LENGTH_PREFIX.unpack(header))
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

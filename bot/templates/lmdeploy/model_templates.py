@@ -5,11 +5,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from bot.templates.lmdeploy.lmdeploy import (
+from bot.templates.lmdeploy.role_template import (
     BaseTemplate,
     Message,
-    NoSuchCapability,
     RoleTemplate,
+    UnsupportedCapability,
     text_of,
 )
 
@@ -20,7 +20,9 @@ class InternLMChat7B(RoleTemplate):
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         if self.capability != "chat":
-            raise NoSuchCapability(f"{type(self).__name__} has no capability of {self.capability}")
+            raise UnsupportedCapability(
+                f"{type(self).__name__} has no capability of {self.capability}"
+            )
         opening = self._default_system() if sequence_start else "\n"
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
@@ -33,7 +35,7 @@ class InternLM20B(BaseTemplate):
     pass
 
 
-class Shortened(RoleTemplate):
+class DropLastCharacterTemplate(RoleTemplate):
     """Loses the last character of each prompt: the space that its models write themselves.
 
     It is lost twice where one function calls the other, as in LMDeploy.
@@ -142,7 +144,7 @@ class CodeLlama(RoleTemplate):
     def __init__(self, suffix_first: bool = False, **words: Any) -> None:
         super().__init__(**words)
         if self.capability not in self.CAPABILITIES:
-            raise NoSuchCapability(
+            raise UnsupportedCapability(
                 f"{self.capability} is not supported. "
                 f"The supported capabilities are: {list(self.CAPABILITIES)}"
             )

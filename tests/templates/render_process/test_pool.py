@@ -16,9 +16,9 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
-from bot.templates.adaptation import EVERYTHING
-from bot.templates.pieces import pieces
-from bot.templates.render_process.worker import RenderWorker
+from bot.templates.capabilities import ALL_CAPABILITIES
+from bot.templates.render_process.pool import RenderProcessPool
+from bot.templates.text_spans import pieces
 from tests.attacks import attacks, expanded
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -30,12 +30,12 @@ FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{%
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[RenderWorker]:
-    async with RenderWorker(processes=1) as running:
+async def worker() -> AsyncIterator[RenderProcessPool]:
+    async with RenderProcessPool(processes=1) as running:
         yield running
 
 
-async def test_it_renders_what_the_template_itself_would(worker: RenderWorker) -> None:
+async def test_it_renders_what_the_template_itself_would(worker: RenderProcessPool) -> None:
     source = CHATML + "{{ bos_token }}{{ strftime_now('%Y') }}{{ mood }}{{ tools[0].name }}"
     source += "{{ 'a b' | wordwrap(1) | striptags }}{% set ä = [1, 2] | join %}{{ ä }}"
     options: dict[str, Any] = {
@@ -50,14 +50,16 @@ async def test_it_renders_what_the_template_itself_would(worker: RenderWorker) -
     assert prompt == JinjaTemplate(source, bos_token="<s>").render(HI, **options)
 
 
-async def test_a_refusal_keeps_the_template_s_words(worker: RenderWorker) -> None:
+async def test_a_refusal_keeps_the_template_s_words(worker: RenderProcessPool) -> None:
     with pytest.raises(TemplateError) as caught:
         await worker.render("{{ raise_exception('System role not supported') }}", HI)
 
     assert str(caught.value) == "System role not supported"
 
 
-async def test_after_a_template_was_stopped_the_next_one_is_rendered(worker: RenderWorker) -> None:
+async def test_after_a_template_was_stopped_the_next_one_is_rendered(
+    worker: RenderProcessPool,
+) -> None:
     with pytest.raises(TemplateError, match="stopped: it took more than 250 ms"):
         await worker.render(FOR_EVER, HI)
 
@@ -65,7 +67,7 @@ async def test_after_a_template_was_stopped_the_next_one_is_rendered(worker: Ren
 
 
 async def test_a_template_that_was_stopped_three_times_is_not_tried_again(
-    worker: RenderWorker,
+    worker: RenderProcessPool,
 ) -> None:
     for _ in range(3):
         with pytest.raises(TemplateError, match="took more than"):
@@ -75,7 +77,7 @@ async def test_a_template_that_was_stopped_three_times_is_not_tried_again(
         await worker.render(FOR_EVER, HI)
 
 
-async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderWorker) -> None:
+async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderProcessPool) -> None:
     abandoned = asyncio.create_task(worker.render(FOR_EVER, HI))
     await asyncio.sleep(0.02)
     abandoned.cancel()
@@ -85,27 +87,27 @@ async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderWorker
     assert await worker.render("next", HI) == "next"
 
 
-async def test_it_cuts_out_what_people_wrote(worker: RenderWorker) -> None:
+async def test_it_cuts_out_what_people_wrote(worker: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "<|im_end|>"}]
 
     assert await worker.pieces(CHATML, messages) == pieces(JinjaTemplate(CHATML), messages)
 
 
-async def test_it_finds_out_what_a_template_accepts(worker: RenderWorker) -> None:
+async def test_it_finds_out_what_a_template_accepts(worker: RenderProcessPool) -> None:
     without_system = CHATML.replace("%}<|im", "if m.role != 'system' %}<|im", 1)
 
-    assert await worker.capabilities(CHATML) == EVERYTHING
+    assert await worker.capabilities(CHATML) == ALL_CAPABILITIES
     assert not (await worker.capabilities(without_system)).system
 
 
-async def test_many_at_once_get_their_own_answers(worker: RenderWorker) -> None:
+async def test_many_at_once_get_their_own_answers(worker: RenderProcessPool) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(worker.render(f"{{{{ {n} }}}}", HI)) for n in range(50)]
 
     assert [task.result() for task in tasks] == [str(n) for n in range(50)]
 
 
-async def test_too_much_source_and_too_much_output_are_refused(worker: RenderWorker) -> None:
+async def test_too_much_source_and_too_much_output_are_refused(worker: RenderProcessPool) -> None:
     with pytest.raises(TemplateError, match="longer than 64 KiB"):
         await worker.render("x" * 65_537, HI)
     with pytest.raises(TemplateError, match="it may make 1,048,576"):
@@ -113,7 +115,7 @@ async def test_too_much_source_and_too_much_output_are_refused(worker: RenderWor
 
 
 async def test_the_process_has_no_files_little_memory_and_none_of_our_secrets(
-    worker: RenderWorker,
+    worker: RenderProcessPool,
 ) -> None:
     assert await worker.render("{{ 1 | pprint }}", HI) == "1"
 
@@ -145,12 +147,10 @@ def test_the_process_dies_with_its_parent() -> None:
 
 PARENT = """
 import asyncio
-from bot.templates.adaptation import EVERYTHING
-from bot.templates.pieces import pieces
-from bot.templates.render_process.worker import RenderWorker
+from bot.templates.render_process.pool import RenderProcessPool
 
 async def main():
-    async with RenderWorker(processes=1) as worker:
+    async with RenderProcessPool(processes=1) as worker:
         print(worker.process_ids[0], flush=True)
         await asyncio.sleep(60)
 
@@ -185,18 +185,18 @@ def is_running(pid: int) -> bool:
     ],
 )
 async def test_a_template_prints_data_and_nothing_of_the_engine(
-    worker: RenderWorker, expression: str
+    worker: RenderProcessPool, expression: str
 ) -> None:
     with pytest.raises(TemplateError, match="prints texts and data"):
         await worker.render("{{ " + expression + " }}", HI)
 
 
-async def test_an_error_tells_nothing_of_the_engine(worker: RenderWorker) -> None:
+async def test_an_error_tells_nothing_of_the_engine(worker: RenderProcessPool) -> None:
     with pytest.raises(TemplateError, match=r"^ValueError: an object is not in list$"):
         await worker.render("{{ messages.index(range) }}", HI)
 
 
-async def test_every_hostile_template_is_contained(worker: RenderWorker) -> None:
+async def test_every_hostile_template_is_contained(worker: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "my secret BOT_TOKE"}] * 20
     for attack in attacks("ssti", "template_dos"):
         text = await outcome(worker, expanded(attack["input"]), messages)
@@ -207,7 +207,7 @@ async def test_every_hostile_template_is_contained(worker: RenderWorker) -> None
     assert await worker.render("alive", HI) == "alive"
 
 
-async def outcome(worker: RenderWorker, source: str, messages: list[dict[str, str]]) -> str:
+async def outcome(worker: RenderProcessPool, source: str, messages: list[dict[str, str]]) -> str:
     async with asyncio.timeout(1):  # the promise is 0.3 s for a render; a new process is on top
         try:
             return await worker.render(source, messages)
@@ -217,7 +217,7 @@ async def outcome(worker: RenderWorker, source: str, messages: list[dict[str, st
 
 @pytest.mark.soak  # a figure, not a behaviour: it wants a quiet machine
 async def test_one_message_costs_less_than_a_millisecond_and_two_hundred_less_than_fifteen(
-    worker: RenderWorker,
+    worker: RenderProcessPool,
 ) -> None:
     many = [{"role": "user", "content": "x" * 480}] * 200
     for messages, limit_seconds in ((HI, 0.001), (many, 0.015)):

@@ -13,9 +13,9 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
-from bot.templates.render_process.worker import RenderWorker
+from bot.templates.render_process.pool import RenderProcessPool
 from tests.shared_data import golden
-from tests.templates.sources import golden_templates
+from tests.templates.published_templates import published_templates
 
 Case = dict[str, Any]
 
@@ -67,7 +67,7 @@ def differing(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
 
 
 def chat_cases(prefix: str) -> list[Case]:
-    templates = golden_templates()
+    templates = published_templates()
     cases = [case for case in golden("chat_templates") if case["id"].startswith(prefix)]
     return [
         {**case, "source": given.get("template") or templates[given["template_id"]].source}
@@ -106,7 +106,7 @@ def test_jinja_templates_render_as_transformers_renders_them(prefix: str) -> Non
 
 async def test_the_worker_renders_the_same() -> None:
     cases = [case for case in chat_cases("") if "expected" in case][::5]
-    async with RenderWorker(processes=1) as worker:
+    async with RenderProcessPool(processes=1) as worker:
         differ = [
             case["id"]
             for case in cases

@@ -21,7 +21,7 @@ class _NotGiven(str):
 NOT_GIVEN: Final = _NotGiven()
 
 # What a template can provoke by itself: it computes, indexes and calls what it likes.
-FAULTS: Final = (
+RENDER_ERRORS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
@@ -38,7 +38,7 @@ class JinjaTemplate:
     """A chat template in Jinja, from a model's `tokenizer_config.json`, a GGUF or a preset.
 
     The sandbox keeps code and files out of reach but cannot bound time or memory: a source that
-    people wrote is rendered by `RenderWorker`, not here.
+    people wrote is rendered by `RenderProcessPool`, not here.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class JinjaTemplate:
         self._has_thoughts = "reasoning_content" in source or "thinking" in source
         try:
             self._compiled = compile_template(source)
-        except FAULTS as error:
+        except RENDER_ERRORS as error:
             raise translate(error) from error
 
     def render(
@@ -99,7 +99,7 @@ class JinjaTemplate:
             if continue_final_message:
                 return self._render_open(given)
             return self._compiled.render(given)
-        except FAULTS as error:
+        except RENDER_ERRORS as error:
             raise translate(error) from error
 
     def _render_open(self, given: dict[str, Any]) -> str:

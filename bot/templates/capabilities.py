@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.errors import TemplateError
-from bot.templates.jinja.jinja import JinjaTemplate, Message
-from bot.templates.markers import Template
-from bot.templates.pieces import render_any
+from bot.templates.control_tokens import ChatTemplate
+from bot.templates.jinja.jinja_template import JinjaTemplate, Message
+from bot.templates.text_spans import render_messages
 
-OPENING: Final = "..."  # what the user "said" before a greeting, where something has to be said
+PLACEHOLDER_USER_TEXT: Final = (
+    "..."  # what the user "said" before a greeting, where something has to be said
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Capabilities:
     texts: bool = True  # a content that is a text, and not only a list of parts
 
 
-EVERYTHING: Final = Capabilities(True, True, True, True)
+ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
 
 _TURNS: Final[Mapping[str, Sequence[Message]]] = {
     name: tuple({"role": role, "content": f"probe {role} {number}"} for number, role in turns)
@@ -62,7 +64,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 }
 
 
-def capabilities(template: Template, **options: Any) -> Capabilities:
+def capabilities(template: ChatTemplate, **options: Any) -> Capabilities:
     """Render small conversations and see what is refused and what is dropped.
 
     `options` are what the template needs with any conversation, as for its `render`.
@@ -84,10 +86,10 @@ def conclude(prompts: Mapping[str, str | None]) -> Capabilities:
 
 
 def _rendered(
-    template: Template, messages: Sequence[Message], options: Mapping[str, Any]
+    template: ChatTemplate, messages: Sequence[Message], options: Mapping[str, Any]
 ) -> str | None:
     try:
-        return render_any(template, messages, **options)
+        return render_messages(template, messages, **options)
     except TemplateError:
         return None
 
@@ -99,7 +101,7 @@ def _kept(prompt: str | None, messages: Sequence[Message]) -> bool:
     return all(message["content"] in seen for message in messages)
 
 
-def adapt(
+def adapt_messages(
     messages: Sequence[Message], able: Capabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
     """Return the conversation as the template can say it; messages that fit stay the same objects.
@@ -152,7 +154,7 @@ def _open(messages: list[Message]) -> list[Message]:
         if message["role"] == "assistant":
             return [
                 *messages[:index],
-                {"role": "user", "content": OPENING},
+                {"role": "user", "content": PLACEHOLDER_USER_TEXT},
                 *messages[index:],
             ]
         if message["role"] == "user":

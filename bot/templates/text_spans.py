@@ -16,23 +16,23 @@ from itertools import groupby, islice
 from typing import Any
 
 from bot.errors import TemplateError
-from bot.templates.jinja.jinja import JinjaTemplate, Message
-from bot.templates.markers import Template, break_markers, cuts, markers
-from bot.templates.strings import StringTemplate
+from bot.templates.control_tokens import ChatTemplate, break_control_tokens, cuts, markers
+from bot.templates.jinja.jinja_template import JinjaTemplate, Message
+from bot.templates.string_template import StringTemplate
 
-PEOPLES_FIELDS = ("content", "name", "reasoning_content", "thinking")
-PRIVATE_USE = range(0xF0000, 0x10FFFE)
-Render = Callable[[Sequence[Message]], str]
-Wrap = Callable[[str, str, str], str]
+UNTRUSTED_FIELDS = ("content", "name", "reasoning_content", "thinking")
+PRIVATE_USE_CODE_POINTS = range(0xF0000, 0x10FFFE)
+RenderMessages = Callable[[Sequence[Message]], str]
+MarkText = Callable[[str, str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextSpan:
     text: str
     trusted: bool  # False: from people; it must not become a control token
 
 
-def pieces(template: Template, messages: Sequence[Message], **options: Any) -> list[Piece]:
+def pieces(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> list[TextSpan]:
     """Render and cut; `options` are those of the template's `render`.
 
     The pieces joined are the rendered prompt. Only where a template changes people's text so that
@@ -40,7 +40,7 @@ def pieces(template: Template, messages: Sequence[Message], **options: Any) -> l
     """
 
     def render(given: Sequence[Message]) -> str:
-        return render_any(template, given, **options)
+        return render_messages(template, given, **options)
 
     words = markers(template)
     prompt = render(messages)
@@ -48,12 +48,14 @@ def pieces(template: Template, messages: Sequence[Message], **options: Any) -> l
         found = _cut(render, messages, prompt, wrap, words)
         if found is not None:
             return found
-    safe = [_changed(message, lambda text: break_markers(text, words)) for message in messages]
+    safe = [
+        _changed(message, lambda text: break_control_tokens(text, words)) for message in messages
+    ]
     prompt = render(safe)
-    return _cut(render, safe, prompt, _without_margins, words) or [Piece(prompt, trusted=True)]
+    return _cut(render, safe, prompt, _without_margins, words) or [TextSpan(prompt, trusted=True)]
 
 
-def render_any(template: Template, messages: Sequence[Message], **options: Any) -> str:
+def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
     """Render with any kind of template."""
     match template:
         case JinjaTemplate():
@@ -68,8 +70,12 @@ def render_any(template: Template, messages: Sequence[Message], **options: Any) 
 
 
 def _cut(
-    render: Render, messages: Sequence[Message], prompt: str, wrap: Wrap, words: Sequence[str]
-) -> list[Piece] | None:
+    render: RenderMessages,
+    messages: Sequence[Message],
+    prompt: str,
+    wrap: MarkText,
+    words: Sequence[str],
+) -> list[TextSpan] | None:
     """Return the pieces, or None if marks that are set so change the prompt or get lost."""
     marks = _free_marks(messages, prompt)
     if marks is None:
@@ -88,15 +94,15 @@ def _cut(
 
 def _read_marks(
     parts: Sequence[str], ends: Mapping[str, str], words: Sequence[str]
-) -> list[Piece] | None:
+) -> list[TextSpan] | None:
     """Read `text, mark, text, mark, …, text`; None when the marks do not come in pairs."""
-    found = [Piece(parts[0], trusted=True)]
+    found = [TextSpan(parts[0], trusted=True)]
     before, awaited = "", ""
     for mark, text in zip(parts[1::2], parts[2::2], strict=True):
         if awaited:
             if mark != awaited:
                 return None
-            found.append(Piece(text, trusted=True))
+            found.append(TextSpan(text, trusted=True))
             awaited = ""
         else:
             if mark not in ends:
@@ -104,18 +110,18 @@ def _read_marks(
             awaited = ends[mark]
             if before == awaited and any(word in found[-1].text for word in words):
                 # Between two parts of the same message stands a control word that people wrote.
-                found[-1] = Piece(found[-1].text, trusted=False)
-            found.append(Piece(text, trusted=False))
+                found[-1] = TextSpan(found[-1].text, trusted=False)
+            found.append(TextSpan(text, trusted=False))
         before = mark
     if awaited:
         return None
     return _joined(found)
 
 
-def _joined(found: Iterable[Piece]) -> list[Piece]:
+def _joined(found: Iterable[TextSpan]) -> list[TextSpan]:
     with_text = (piece for piece in found if piece.text)
     return [
-        Piece("".join(piece.text for piece in group), trusted)
+        TextSpan("".join(piece.text for piece in group), trusted)
         for trusted, group in groupby(with_text, key=lambda piece: piece.trusted)
     ]
 
@@ -123,7 +129,7 @@ def _joined(found: Iterable[Piece]) -> list[Piece]:
 def _changed(message: Message, change: Callable[[str], str]) -> Message:
     """Return the message with all of people's texts in it changed, the parts of a content too."""
     changed: dict[str, Any] = dict(message)
-    for field in PEOPLES_FIELDS:
+    for field in UNTRUSTED_FIELDS:
         value = message.get(field)
         if isinstance(value, str):
             changed[field] = change(value)
@@ -137,7 +143,7 @@ def _changed(message: Message, change: Callable[[str], str]) -> Message:
     return changed
 
 
-def _marking(wrap: Wrap, begin: str, end: str) -> Callable[[str], str]:
+def _marking(wrap: MarkText, begin: str, end: str) -> Callable[[str], str]:
     return lambda text: wrap(text, begin, end)
 
 
@@ -152,7 +158,7 @@ def _without_margins(text: str, begin: str, end: str) -> str:
     return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
 
 
-def _between(words: Sequence[str]) -> Wrap:
+def _between(words: Sequence[str]) -> MarkText:
     """Mark what stands between the words at which a template splits: `</think>`."""
     pattern = re.compile("(" + "|".join(map(re.escape, words)) + ")") if words else None
 
@@ -179,7 +185,7 @@ def _one_of(signs: Sequence[int]) -> str:
 def _free_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
     """Return a pair of characters for each message that occur nowhere in what is rendered."""
     taken = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
-    free = (mark for mark in map(chr, PRIVATE_USE) if mark not in taken)
+    free = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in taken)
     found = list(islice(free, 2 * len(messages)))
     if len(found) < 2 * len(messages):
         return None

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bot.templates.lmdeploy.forms import (
+from bot.templates.lmdeploy.model_templates import (
     GLM,
     ChatGLM2,
     CodeLlama,
+    DropLastCharacterTemplate,
     InternLM20B,
     InternLMChat7B,
     InternLMChat7B8K,
     Llama3,
-    Shortened,
 )
-from bot.templates.lmdeploy.lmdeploy import BaseTemplate, RoleTemplate
-from bot.templates.lmdeploy.tools import InternLM2, Llama31, Qwen25
+from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
+from bot.templates.lmdeploy.tool_templates import InternLM2, Llama31, Qwen25
 from bot.templates.registry import register
 
 Words = dict[str, Any]
@@ -171,7 +171,14 @@ _enter(
     separator="\n",
     stop_words=["[UNUSED_TOKEN_145]"],
 )
-_enter("internvl-zh", form=Shortened, user="<human>: ", eoh=" ", assistant="<bot>: ", eoa="</s>")
+_enter(
+    "internvl-zh",
+    form=DropLastCharacterTemplate,
+    user="<human>: ",
+    eoh=" ",
+    assistant="<bot>: ",
+    eoa="</s>",
+)
 _enter("puyu")
 
 # ChatML
@@ -228,10 +235,10 @@ _enter(
 _enter("vicuna", "wizardlm", **VICUNA)
 _enter(
     "llava-v1",
-    form=Shortened,
+    form=DropLastCharacterTemplate,
     **{**VICUNA, "meta_instruction": VICUNA["meta_instruction"].replace("user", "human")},
 )
-_enter("mini-gemini-vicuna", form=Shortened, **VICUNA, session_len=4096)
+_enter("mini-gemini-vicuna", form=DropLastCharacterTemplate, **VICUNA, session_len=4096)
 _enter(
     "llama2",
     **LLAMA2,
@@ -315,10 +322,10 @@ _enter(
     assistant="<start_of_turn>model\n",
     eoa="<end_of_turn>\n",
 )
-_enter("deepseek", form=Shortened, **DEEPSEEK)
+_enter("deepseek", form=DropLastCharacterTemplate, **DEEPSEEK)
 _enter(
     "deepseek-vl",
-    form=Shortened,
+    form=DropLastCharacterTemplate,
     **DEEPSEEK,
     meta_instruction=(
         "You are a helpful language and vision assistant. You are able to understand the visual "

@@ -15,9 +15,18 @@ from bot.templates.registry import get, names, register
 
 Message = Mapping[str, Any]
 
-WORDS = {"system", "meta_instruction", "eosys", "user", "eoh", "assistant", "eoa", "separator"}
-SAMPLING = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
-JSON_KEYS = WORDS | SAMPLING | {"capability", "stop_words"}
+ROLE_TEXT_KEYS = {
+    "system",
+    "meta_instruction",
+    "eosys",
+    "user",
+    "eoh",
+    "assistant",
+    "eoa",
+    "separator",
+}
+SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
+JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"}
 
 
 class UnknownRole(TemplateError, ValueError):
@@ -25,7 +34,7 @@ class UnknownRole(TemplateError, ValueError):
         super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
 
 
-class NoSuchCapability(TemplateError, AssertionError):
+class UnsupportedCapability(TemplateError, AssertionError):
     """An assertion in LMDeploy's document, so that callers may catch it as one."""
 
 

@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
-from bot.templates.jinja.jinja import Message
+from bot.templates.jinja.jinja_template import Message
 
 HI = [{"role": "user", "content": "Hi"}]
 

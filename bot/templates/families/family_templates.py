@@ -9,7 +9,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from bot.templates.jinja.jinja import JinjaTemplate
+from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.registry import register
 
 

@@ -1,7 +1,7 @@
 """The process that renders templates which people wrote: the engine, its limits, and two pipes.
 
 It reads requests from its input and answers on its output until the input ends, which it does when
-the parent dies. `RenderWorker` starts it and kills it when an answer takes too long.
+the parent dies. `RenderProcessPool` starts it and kills it when an answer takes too long.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
-from bot.templates.jinja.hardening import harden, without_insides
-from bot.templates.jinja.jinja import JinjaTemplate
+from bot.templates.jinja.hardening import harden, redact_internals
+from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
-from bot.templates.pieces import pieces
+from bot.templates.text_spans import pieces
 
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
 SECONDS_TO_LIVE = 2.0  # without a parent that kills it earlier, for example one that was killed
-LENGTH = struct.Struct(">I")
-REHEARSALS = (
+LENGTH_PREFIX = struct.Struct(">I")
+WARM_UP_TEMPLATES = (
     "{{ 'text' | pprint | wordwrap | striptags }}",
     "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # names are normalized, and characters have names
     "{% a tag that is not one %}",
@@ -32,8 +32,8 @@ REHEARSALS = (
 
 def main() -> None:
     harden(ENVIRONMENT)
-    rehearse()
-    confine()
+    warm_up()
+    set_resource_limits()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     send(answers, b"ready")
     while (request := receive(requests)) is not None:
@@ -41,7 +41,7 @@ def main() -> None:
         try:
             answer = b"+" + render(json.loads(request))
         except TemplateError as error:
-            text = without_insides(str(error))
+            text = redact_internals(str(error))
             answer = b"-" + text.encode(errors="replace")[:MAX_OUTPUT_BYTES]
         except (MemoryError, OSError, ImportError) as error:
             compile_template.cache_clear()
@@ -51,14 +51,14 @@ def main() -> None:
         send(answers, answer)
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Make jinja load what it loads only at need: afterwards no file can be opened."""
-    for source in REHEARSALS:
+    for source in WARM_UP_TEMPLATES:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
 
 
-def confine() -> None:
+def set_resource_limits() -> None:
     """Give up memory, files and processes for good; what is loaded by now is all there is."""
     for limit, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
@@ -89,14 +89,14 @@ def render(request: dict[str, Any]) -> bytes:
 
 
 def receive(pipe: BinaryIO) -> bytes | None:
-    header = pipe.read(LENGTH.size)
-    if len(header) < LENGTH.size:
+    header = pipe.read(LENGTH_PREFIX.size)
+    if len(header) < LENGTH_PREFIX.size:
         return None
-    return pipe.read(*LENGTH.unpack(header))
+    return pipe.read(*LENGTH_PREFIX.unpack(header))
 
 
 def send(pipe: BinaryIO, answer: bytes) -> None:
-    pipe.write(LENGTH.pack(len(answer)) + answer)
+    pipe.write(LENGTH_PREFIX.pack(len(answer)) + answer)
     pipe.flush()
 
 

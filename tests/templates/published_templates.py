@@ -8,7 +8,7 @@ from tests.shared_data import shared_folder
 
 
 @cache
-def golden_templates() -> dict[str, JinjaTemplate]:
+def published_templates() -> dict[str, JinjaTemplate]:
     path = shared_folder() / "golden" / "chat_templates.templates.json"
     entries = json.loads(path.read_text(encoding="utf-8"))
     return {

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.templates import BaseTemplate, JinjaTemplate, StringTemplate, get, names
-from bot.templates.markers import WORD_JOINER, Template, break_markers, markers
-from bot.templates.pieces import Piece, pieces, render_any
+from bot.templates.control_tokens import WORD_JOINER, ChatTemplate, break_control_tokens, markers
+from bot.templates.text_spans import TextSpan, pieces, render_messages
 from tests.attacks import attacks
 
 CHATML = JinjaTemplate(
@@ -22,7 +22,7 @@ WITHOUT_THOUGHTS = JinjaTemplate(
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
 )
 SHOUTED = JinjaTemplate("{% for m in messages %}<USER>{{ m.content | upper }}{% endfor %}")
-ALL: dict[str, Template] = {
+ALL: dict[str, ChatTemplate] = {
     "chatml": CHATML,
     "trimmed": TRIMMED,
     "without thoughts": WITHOUT_THOUGHTS,
@@ -32,7 +32,7 @@ ALL: dict[str, Template] = {
     "llama2": get("llama2")(),
     "chatglm": get("chatglm")(),
 }
-WORDS = [
+TRICKY_TEXTS = [
     "<|im_end|>",
     "<end_of_turn>\n",
     "</think>",
@@ -41,7 +41,9 @@ WORDS = [
     "\U000f0000",
     "{{ user }}",
 ]
-TEXTS = st.lists(st.one_of(st.sampled_from([*WORDS, " ", "\n", "hi", "ü"]), st.text())).map("".join)
+TEXTS = st.lists(st.one_of(st.sampled_from([*TRICKY_TEXTS, " ", "\n", "hi", "ü"]), st.text())).map(
+    "".join
+)
 
 
 def said(*texts: str) -> list[dict[str, Any]]:
@@ -53,12 +55,12 @@ def said(*texts: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("template", ALL.values(), ids=list(ALL))
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
-def test_the_pieces_joined_are_the_prompt(template: Template, texts: list[str]) -> None:
+def test_the_pieces_joined_are_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
     messages = said(*texts)
 
     cut = pieces(template, messages)
 
-    assert "".join(piece.text for piece in cut) == render_any(template, messages)
+    assert "".join(piece.text for piece in cut) == render_messages(template, messages)
 
 
 @given(texts=st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4))
@@ -70,7 +72,7 @@ def test_what_people_write_changes_nothing_in_the_template_s_pieces(texts: list[
         assert mine.split() == harmless.split()
 
 
-def trusted_text(cut: list[Piece]) -> str:
+def trusted_text(cut: list[TextSpan]) -> str:
     return "".join(piece.text for piece in cut if piece.trusted)
 
 
@@ -87,7 +89,7 @@ def test_people_s_text_is_found_exactly_even_where_it_repeats_the_template() -> 
 def test_a_control_word_at_which_the_template_splits_stays_people_s_text() -> None:
     cut = pieces(WITHOUT_THOUGHTS, said("before</think>after"))
 
-    assert cut == [Piece("<|user|>", trusted=True), Piece("after", trusted=False)]
+    assert cut == [TextSpan("<|user|>", trusted=True), TextSpan("after", trusted=False)]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +122,12 @@ def test_where_a_template_changes_the_text_its_words_are_broken() -> None:
 
     cut = pieces(template, said("<|end|>!!!"))
 
-    assert cut == [Piece(f"<|end|>11<{WORD_JOINER}|end|>!", trusted=True)]
+    assert cut == [TextSpan(f"<|end|>11<{WORD_JOINER}|end|>!", trusted=True)]
 
 
 @given(TEXTS, st.lists(st.sampled_from(["<|im_end|>", "User:", "aa", "<<", "|>"])))
 def test_broken_markers_are_gone_and_nothing_visible_is(text: str, words: list[str]) -> None:
-    broken = break_markers(text, words)
+    broken = break_control_tokens(text, words)
 
     assert not any(word.lower() in broken.lower() for word in words)
     assert broken.replace(WORD_JOINER, "") == text.replace(WORD_JOINER, "")
@@ -147,5 +149,5 @@ def test_control_words_in_people_s_text_stay_people_s_text(attack: dict[str, Any
             words = markers(template)
 
             assert trusted_text(cut).split() == trusted_text(harmless).split()
-            assert not any(word in break_markers(text, words) for word in words)
-            assert break_markers(text, words).replace(WORD_JOINER, "") == text
+            assert not any(word in break_control_tokens(text, words) for word in words)
+            assert break_control_tokens(text, words).replace(WORD_JOINER, "") == text

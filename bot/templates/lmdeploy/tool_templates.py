@@ -6,8 +6,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from bot.templates.lmdeploy.forms import Llama3, begin_of_text
-from bot.templates.lmdeploy.lmdeploy import Message, RoleTemplate, UnknownRole, text_of
+from bot.templates.lmdeploy.model_templates import Llama3, begin_of_text
+from bot.templates.lmdeploy.role_template import Message, RoleTemplate, UnknownRole, text_of
 
 Tools = Sequence[Mapping[str, Any]]
 

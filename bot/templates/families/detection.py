@@ -7,7 +7,7 @@ to the same prompts byte for byte.
 import hashlib
 from typing import Final
 
-KNOWN: Final = {
+FAMILY_BY_SHA256: Final = {
     # ... as it stands in the GGUF that comes with Troupe
     "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": "smollm2",
     "5ad8ab5b90448d5d2d6225cd49d25acc78c8113ab8e97969be6edffaa96c5120": "alpaca",
@@ -51,6 +51,6 @@ KNOWN: Final = {
 }
 
 
-def family_of(source: str) -> str | None:
+def detect_family(source: str) -> str | None:
     """Name our family that renders as this template does; None when it is not a known one."""
-    return KNOWN.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
+    return FAMILY_BY_SHA256.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
