@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,8 @@ from bot.importers.cards.cards import Container
 from bot.importers.character_files import load_playable
 from bot.importers.modelfile.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
+from bot.platforms.registry import terminal_platforms
+from bot.platforms.spec import PlatformSpec
 from bot.prompting.presets.files import (
     export_preset,
     find_preset,
@@ -63,15 +66,14 @@ app.add_typer(bench_app, name="bench")
 @app.command()
 def run() -> None:
     """Start the service: Discord and Telegram where tokens are set, else this terminal."""
-    _serve(read_settings())
+    settings = read_settings()
+    _serve(settings, settings.configured_platforms or terminal_platforms())
 
 
 @app.command()
 def chat() -> None:
     """Talk to your presets in this terminal, whatever tokens are set."""
-    settings = read_settings()
-    settings.discord.token = settings.telegram.token = None
-    _serve(settings)
+    _serve(read_settings(), terminal_platforms())
 
 
 @app.command()
@@ -271,8 +273,8 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-def _serve(settings: Settings) -> None:
-    terminal = not (settings.discord.token or settings.telegram.token)
+def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
+    terminal = any(spec.uses_terminal for spec in platforms)
     configure_logs(
         form=settings.log_format,
         level=settings.log_level,
@@ -281,7 +283,7 @@ def _serve(settings: Settings) -> None:
     )
 
     async def serve() -> None:
-        async with running(settings, _progress) as service:
+        async with running(settings, _progress, platforms) as service:
             # What is here now stays: to look through it for garbage, again and again, was an
             # eighth of a message's cost, and nothing went on for a quarter of a second. What comes
             # is mostly messages under way: looked at less often, most are gone by themselves.

@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -13,6 +14,7 @@ from pydantic import (
     NonNegativeInt,
     SecretStr,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -29,8 +31,8 @@ from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
 
 from bot.errors import SettingsError
-
-_PERSON = re.compile(r"(?:discord|telegram):[1-9][0-9]*|terminal:.+")  # no chat and no channel
+from bot.platforms.registry import platform_specs
+from bot.platforms.spec import PlatformSettings, PlatformSpec
 
 # Where the providers whose names everybody knows answer; a key is all that they need.
 WELL_KNOWN = {
@@ -57,22 +59,6 @@ class Part(BaseModel):
     """A group of settings; an unknown name in it is an error, not a silent typo."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class TelegramSettings(Part):
-    """How we are on Telegram; without a token we are not."""
-
-    token: SecretStr | None = None
-    api_base: str = "https://api.telegram.org"
-    poll_seconds: int = Field(30, ge=0, le=50)
-
-
-class DiscordSettings(Part):
-    """How we are on Discord; without a token we are not."""
-
-    token: SecretStr | None = None
-    api_base: str = "https://discord.com/api/v10"
-    gateway_url: str | None = None  # unset: discord.py's own
 
 
 class ProviderSettings(Part):
@@ -149,8 +135,6 @@ class Settings(BaseSettings):
     default_preset: str = "assistant"
     database_url: SecretStr | None = None  # unset: SQLite in the data directory
     redis_url: SecretStr | None = None  # unset: an embedded Valkey in the data directory
-    telegram: TelegramSettings = TelegramSettings()
-    discord: DiscordSettings = DiscordSettings()
     providers: dict[str, ProviderSettings] = {}
     embedding: EmbeddingSettings = EmbeddingSettings()
     delivery: DeliverySettings = DeliverySettings()
@@ -170,9 +154,12 @@ class Settings(BaseSettings):
     @field_validator("admins")
     @classmethod
     def _ids(cls, admins: frozenset[str]) -> frozenset[str]:
+        specs = {spec.kind: spec for spec in platform_specs()}
+        kinds = [f"{spec.kind}:<id>" for spec in specs.values() if not spec.uses_terminal]
         for one in sorted(admins):
-            if not _PERSON.fullmatch(one):
-                raise ValueError(f"{one!r} is not of the form discord:<id> or telegram:<id>")
+            kind, _, user_id = one.partition(":")
+            if kind not in specs or not re.fullmatch(specs[kind].user_id_pattern, user_id):
+                raise ValueError(f"{one!r} is not of the form {' or '.join(kinds)}")
         return admins
 
     @field_validator("providers", mode="after")
@@ -194,6 +181,17 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml
+
+    def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
+        """Return the settings of a platform; None if it has nothing to set."""
+        group: PlatformSettings | None = getattr(self, spec.kind, None)
+        return group
+
+    @property
+    def configured_platforms(self) -> Sequence[PlatformSpec]:
+        """The platforms of which enough is set to start them."""
+        groups = [(spec, self.platform(spec)) for spec in platform_specs()]
+        return [spec for spec, group in groups if group is not None and group.is_configured]
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -224,6 +222,19 @@ def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
     return provider.model_copy(update={"base_url": base_url, "message_names": names})
 
 
+def settings_model() -> type[Settings]:
+    """Return `Settings` with a group of settings for each platform that is registered now."""
+    return _settings_model(tuple(platform_specs()))
+
+
+@lru_cache
+def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
+    groups: dict[str, Any] = {
+        spec.kind: (spec.settings, spec.settings()) for spec in specs if spec.settings is not None
+    }
+    return create_model("Settings", __base__=Settings, **groups)
+
+
 def read_settings(**given: object) -> Settings:
     """Read the settings of this process; `given` wins over every file and variable.
 
@@ -231,7 +242,7 @@ def read_settings(**given: object) -> Settings:
         SettingsError: one line for each wrong setting, by its environment name.
     """
     try:
-        return Settings(**given)  # type: ignore[arg-type]  # pydantic checks the types
+        return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         raise SettingsError("\n".join(_explained(error))) from None
     except SourceError as error:  # a text where a group of settings belongs
@@ -272,8 +283,9 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 def unknown_variables() -> dict[str, str | None]:
     """Find variables that look like settings and are none, each with the nearest that is one."""
-    heads = ["TROUPE_" + name.upper() for name in Settings.model_fields]
-    given = {**DotEnvSettingsSource(Settings).env_vars, **EnvSettingsSource(Settings).env_vars}
+    model = settings_model()
+    heads = ["TROUPE_" + name.upper() for name in model.model_fields]
+    given = {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
     names = sorted(name.upper() for name in given if name.upper().startswith("TROUPE_"))
     return {name: _nearest(name, heads) for name in names if name.split("__")[0] not in heads}
 
@@ -291,6 +303,6 @@ def _nearest(name: str, heads: list[str]) -> str | None:
 def _groups() -> list[tuple[str, list[str]]]:
     return [
         ("TROUPE_" + name.upper(), [part.upper() for part in field.annotation.model_fields])
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Part)
+        for name, field in settings_model().model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     ]

@@ -32,7 +32,7 @@ def test_without_any_setting_everything_is_embedded() -> None:
     assert settings.sqlalchemy_url == "sqlite:///data/troupe.db"
     assert settings.redis_url is None
     assert settings.providers["local"].kind == "llama_cpp"
-    assert settings.discord.token is None
+    assert settings.configured_platforms == []
 
 
 def test_the_environment_wins_over_env_file_and_that_over_toml(

@@ -8,11 +8,13 @@ from bot.cli.bench_model import measure
 from bot.embedders.registry import make_embedder
 from bot.errors import PresetError, TemplateError, TroupeError
 from bot.importers.character_files import load_playable, load_roles
+from bot.platforms.registry import make_platform
+from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Platform
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
-from bot.service.wiring import make_backends, make_platforms, presets_folder, stories_of
+from bot.service.wiring import make_backends, presets_folder, stories_of
 from bot.settings import Settings, unknown_variables
 from bot.storage.coordination.redis import connected
 from bot.storage.data_dir import made
@@ -39,7 +41,8 @@ async def check(settings: Settings, tell: Tell) -> bool:
     presets_are_well = await look("presets", _presets(settings))
     await look("database", _database(settings))
     await look("coordinator", _coordinator(settings))
-    for platform in make_platforms(settings):
+    for spec in settings.configured_platforms:
+        platform = make_platform(spec, settings.platform(spec), PlatformContext())
         await look(platform.name, _platform(platform))
     if presets_are_well:  # without them nobody knows what is wanted
         roles = load_roles(presets_folder(settings))

@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import cast
 
 import structlog
 
@@ -21,6 +20,8 @@ from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.importers.character_files import load_roles
 from bot.intake.intake import WakingIntake
+from bot.platforms.registry import make_platform, terminal_platforms
+from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
 from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
@@ -33,8 +34,6 @@ from bot.service.platform_supervisor import Listening
 from bot.service.wiring import (
     learning,
     make_backends,
-    make_platforms,
-    plug,
     presets_folder,
     provide_model,
     warm,
@@ -79,6 +78,7 @@ class App:
         find_stories: FindStories,
         exact_prompts: ExactPrompts,
         progress: Callable[[str], None],
+        platforms: Sequence[PlatformSpec],
     ) -> None:
         self.settings = settings
         self._exact_prompts = exact_prompts
@@ -94,13 +94,17 @@ class App:
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
-        platforms = make_platforms(settings, self.casting.complete, self.clock)
-        self.platforms = {one.name: one for one in [*platforms] or [self._terminal()]}
+        context = PlatformContext(
+            commands=COMMANDS,
+            complete_preset=self.casting.complete,
+            wait_until_idle=self.idle,
+            clock=self.clock,
+        )
+        self.platforms = {
+            spec.kind: make_platform(spec, settings.platform(spec), context) for spec in platforms
+        }
+        self._is_quiet = any(spec.uses_terminal for spec in platforms)
         self._plug_stages()
-
-    def _terminal(self) -> Platform:
-        make = plug("bot.platforms.terminal", "TerminalPlatform")
-        return cast("Platform", make(idle=self.idle))
 
     def _plug_stages(self) -> None:
         pace = Pace()
@@ -292,13 +296,19 @@ class App:
         return None
 
     def _announce(self, text: str) -> None:
-        if "terminal" not in self.platforms:  # that room speaks for itself
+        if not self._is_quiet:  # the terminal belongs to the chat
             self._progress(text)
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncIterator[App]:
+async def running(
+    settings: Settings,
+    progress: Callable[[str], None],
+    platforms: Sequence[PlatformSpec] | None = None,
+) -> AsyncIterator[App]:
     """Open everything that `settings` name, in order, and close it in reverse.
+
+    Without `platforms` the configured ones run, else the terminal.
 
     Raises:
         SettingsError: with one line for what the operator must mend.
@@ -327,7 +337,17 @@ async def running(settings: Settings, progress: Callable[[str], None]) -> AsyncI
         coordinator = await stack.enter_async_context(connected(url))
         find_stories = await stack.enter_async_context(learning(settings, roles, database))
         exact = ExactPrompts(settings, renderer)
-        app = App(settings, database, coordinator, casting, backends, find_stories, exact, progress)
+        app = App(
+            settings,
+            database,
+            coordinator,
+            casting,
+            backends,
+            find_stories,
+            exact,
+            progress,
+            platforms or settings.configured_platforms or terminal_platforms(),
+        )
         for platform in app.platforms.values():
             stack.push_async_callback(platform.close)
         yield app

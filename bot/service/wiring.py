@@ -14,10 +14,9 @@ from bot.backends.registry import make_backend, parameter_problems
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import Role
-from bot.ports import Backend, Clock, Platform, PreloadingBackend
+from bot.ports import Backend, PreloadingBackend
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancelled
 from bot.settings import Settings
@@ -138,23 +137,6 @@ def _providers_of(preset: Preset) -> list[str]:
     summing = preset.summary.provider if preset.summary else None
     asked = [one.provider for one in preset.alternatives]
     return [*asked, *([summing] if summing else [])]
-
-
-def make_platforms(
-    settings: Settings,
-    complete: Callable[[str], Sequence[str]] = lambda _: (),
-    clock: Clock | None = None,
-) -> Sequence[Platform]:
-    """One platform for each token; `complete` suggests names of presets while somebody types."""
-    clock = clock or SystemClock()
-    platforms: list[Platform] = []
-    if settings.discord.token:
-        make = plug("bot.platforms.discord", "DiscordPlatform")
-        platforms.append(make(settings.discord, commands=COMMANDS, complete=complete, clock=clock))
-    if settings.telegram.token:
-        make = plug("bot.platforms.telegram", "TelegramPlatform")
-        platforms.append(make(settings.telegram, commands=COMMANDS, clock=clock))
-    return platforms
 
 
 def plug(module: str, name: str) -> Any:

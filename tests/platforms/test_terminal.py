@@ -15,7 +15,9 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, WakeReason
 from bot.errors import Refused
-from bot.platforms.terminal import TerminalPlatform, TerminalSurface, read_lines
+from bot.platforms.terminal.lines import read_lines
+from bot.platforms.terminal.platform import TerminalPlatform
+from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake
 
 ROOM = Address("terminal", "local")
@@ -223,7 +225,7 @@ async def test_a_screen_that_nobody_reads_refuses() -> None:
 
 def test_a_process_does_not_hang_on_a_terminal_that_nobody_writes_to() -> None:
     program = (
-        "import asyncio; from bot.platforms.terminal import read_lines\n"
+        "import asyncio; from bot.platforms.terminal.lines import read_lines\n"
         "async def main():\n"
         "    lines = asyncio.ensure_future(anext(read_lines(0)))\n"
         "    await asyncio.sleep(0.2)\n"

@@ -1,5 +1,8 @@
-"""Discord: messages by the gateway, answers by REST, commands as native application commands."""
+"""Discord: messages through the gateway, answers through REST, native application commands."""
 
-from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.spec import PlatformSpec
 
-__all__ = ["DiscordPlatform"]
+SPEC = PlatformSpec(
+    kind="discord", settings=DiscordSettings, factory="bot.platforms.discord.platform:make"
+)

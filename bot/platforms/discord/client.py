@@ -9,7 +9,7 @@ from discord.http import Route
 
 from bot.errors import PlatformFatal
 from bot.platforms.discord.requests import asking
-from bot.settings import DiscordSettings
+from bot.platforms.discord.settings import DiscordSettings
 
 # Longer waits are ours: the outbox knows how. Must exceed Discord's usual window of 5 s, or
 # discord.py refuses what would still fit into it.

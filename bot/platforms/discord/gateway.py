@@ -11,7 +11,7 @@ from discord.utils import MISSING, utcnow
 from bot.platforms.discord.client import Client
 from bot.platforms.discord.commands import Complete, suggest
 from bot.platforms.discord.requests import FAILURES
-from bot.settings import DiscordSettings
+from bot.platforms.discord.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
 _DEFER_SECONDS = 3.0  # Discord forgets a command that nobody acknowledged by then

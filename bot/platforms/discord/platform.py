@@ -18,12 +18,22 @@ from bot.platforms.discord.commands import Complete, differ, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.hearing import Hearing
 from bot.platforms.discord.requests import UNKNOWN_BOT, asking, translate
+from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
+from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancelled
-from bot.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
+
+
+def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
+    return DiscordPlatform(
+        settings,
+        commands=context.commands,
+        complete=context.complete_preset,
+        clock=context.clock,
+    )
 
 
 class DiscordPlatform(Platform):

@@ -1,5 +1,8 @@
-"""Telegram over its Bot API: aiogram carries the calls and the types, the polling is our own."""
+"""Telegram through its Bot API: aiogram carries the calls and the types, the polling is our own."""
 
-from bot.platforms.telegram.platform import TelegramPlatform
+from bot.platforms.spec import PlatformSpec
+from bot.platforms.telegram.settings import TelegramSettings
 
-__all__ = ["TelegramPlatform"]
+SPEC = PlatformSpec(
+    kind="telegram", settings=TelegramSettings, factory="bot.platforms.telegram.platform:make"
+)

@@ -30,7 +30,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.telegram.session import JsonSession
-from bot.settings import TelegramSettings
+from bot.platforms.telegram.settings import TelegramSettings
 
 T = TypeVar("T")
 

@@ -21,11 +21,12 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError, TroupeError
+from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import CALL_SECONDS, AnotherListener, Api
 from bot.platforms.telegram.incoming import to_incoming
+from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, Intake, Platform, Surface
-from bot.settings import TelegramSettings
 
 T = TypeVar("T")
 
@@ -48,6 +49,10 @@ class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
     offset: int | None
     timeout: int
     allowed_updates: list[str]
+
+
+def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
+    return TelegramPlatform(settings, commands=context.commands, clock=context.clock)
 
 
 class TelegramPlatform(Platform):

@@ -1,7 +1,10 @@
-"""The terminal as a platform: a room on a laptop, in which one can be several people."""
+"""The terminal that Troupe was started from; one person can write as several."""
 
-from bot.platforms.terminal.lines import read_lines
-from bot.platforms.terminal.platform import TerminalPlatform
-from bot.platforms.terminal.surface import TerminalSurface
+from bot.platforms.spec import PlatformSpec
 
-__all__ = ["TerminalPlatform", "TerminalSurface", "read_lines"]
+SPEC = PlatformSpec(
+    kind="terminal",
+    factory="bot.platforms.terminal.platform:make",
+    user_id_pattern=".+",
+    uses_terminal=True,
+)

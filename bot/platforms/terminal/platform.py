@@ -11,12 +11,17 @@ from typing import TextIO
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
 
 ROOM = Address("terminal", "local")
 _WELCOME = "Talk to me. /help says what I can do, /as NAME makes you somebody else, /quit ends."
+
+
+def make(_settings: None, context: PlatformContext) -> Platform:
+    return TerminalPlatform(idle=context.wait_until_idle)
 
 
 class TerminalPlatform(Platform):

@@ -14,9 +14,9 @@ from typing_extensions import override
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
-from bot.platforms.discord import DiscordPlatform
+from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.settings import DiscordSettings
 from bot.ports import Clock, Intake
-from bot.settings import DiscordSettings
 from tests.rigs.simwire import SimWire
 
 COMMANDS = (

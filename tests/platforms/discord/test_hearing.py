@@ -10,8 +10,8 @@ import pytest
 
 from bot.chat.incoming import Incoming, WakeReason
 from bot.errors import PlatformFatal, Unreachable
-from bot.platforms.discord import DiscordPlatform
 from bot.platforms.discord.gateway import Gateway
+from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
 from tests.rigs.simwire import SimWire
 

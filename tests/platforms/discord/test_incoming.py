@@ -8,7 +8,7 @@ import pytest
 from bot.chat.incoming import Address, Incoming, WakeReason
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, to_incoming
-from bot.settings import DiscordSettings
+from bot.platforms.discord.settings import DiscordSettings
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 

@@ -17,7 +17,7 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.platforms.discord import DiscordPlatform
+from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
 from tests.attacks import with_ours
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until

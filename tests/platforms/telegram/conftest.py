@@ -11,9 +11,9 @@ from pydantic import SecretStr
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
-from bot.platforms.telegram import TelegramPlatform
+from bot.platforms.telegram.platform import TelegramPlatform
+from bot.platforms.telegram.settings import TelegramSettings
 from bot.ports import Clock, Platform
-from bot.settings import TelegramSettings
 from tests.rigs.tgwire import TgWire
 
 COMMANDS = (

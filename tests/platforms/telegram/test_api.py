@@ -40,7 +40,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.telegram.api import AnotherListener, Api, NotEditable, NotModified, translate
-from bot.settings import TelegramSettings
+from bot.platforms.telegram.settings import TelegramSettings
 
 HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
 TOKEN = "123456789:AAH-canary"

@@ -1,0 +1,52 @@
+"""The platforms that Troupe can run on; the code of one is imported when it is started.
+
+A new platform is a package with a `SPEC` and one line here.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module  # noqa: TID251 # this is a plug registry
+from typing import TypeAlias
+
+from bot.platforms.discord import SPEC as DISCORD
+from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.platforms.telegram import SPEC as TELEGRAM
+from bot.platforms.terminal import SPEC as TERMINAL
+from bot.ports import Platform
+
+PlatformFactory: TypeAlias = Callable[[PlatformSettings | None, PlatformContext], Platform]
+
+_SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL)}
+
+
+def register(spec: PlatformSpec) -> None:
+    """Add a platform; call it before the settings are read.
+
+    Raises:
+        ValueError: there is one of this kind already.
+    """
+    if spec.kind in _SPECS:
+        raise ValueError(f"the platform {spec.kind!r} is registered already")
+    _SPECS[spec.kind] = spec
+
+
+def platform_specs() -> Sequence[PlatformSpec]:
+    """Return every registered platform."""
+    return tuple(_SPECS.values())
+
+
+def terminal_platforms() -> Sequence[PlatformSpec]:
+    """Return the platforms that chat in the terminal that Troupe was started from."""
+    return [spec for spec in _SPECS.values() if spec.uses_terminal]
+
+
+def make_platform(
+    spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
+) -> Platform:
+    """Import and build a platform; nothing is connected yet.
+
+    Raises:
+        SettingsError: one of its settings cannot be used.
+    """
+    module, _, function = spec.factory.partition(":")
+    factory: PlatformFactory = getattr(import_module(module), function)
+    return factory(settings, context)

@@ -1,0 +1,75 @@
+"""What a platform package declares about itself, and what the service hands to a platform."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from bot.chat.command import CommandSpec
+from bot.ports import Clock
+from bot.runtime.clock import SystemClock
+
+
+class PlatformSettings(BaseModel):
+    """The settings of one platform; an unknown name among them is an error.
+
+    Every setting that must not be shown is a `SecretStr`: logs and receipts mask all of these.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether enough is set for `troupe run` to start this platform."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformSpec:
+    """One platform: its name, its settings and where its code is, without importing that code."""
+
+    kind: str
+    """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
+
+    factory: str
+    """Where to import `make(settings, context) -> Platform` from, as "module:function".
+
+    It is imported when the platform is started: a vendor's library takes up to a second.
+    """
+
+    settings: type[PlatformSettings] | None = None
+    """The model of its group of settings; None if there is nothing to set."""
+
+    user_id_pattern: str = "[1-9][0-9]*"
+    """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
+
+    uses_terminal: bool = False
+    """Whether the chat is in the terminal that Troupe was started from.
+
+    Such a platform runs for `troupe chat`, and for `troupe run` if no other one is configured.
+    Logs and notices then go to a file.
+    """
+
+
+def _suggest_nothing(_typed: str) -> Sequence[str]:
+    return ()
+
+
+async def _is_idle() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformContext:
+    """What a platform may use of the service that it runs in."""
+
+    commands: Sequence[CommandSpec] = ()
+    """The commands that people can use here."""
+
+    complete_preset: Callable[[str], Sequence[str]] = _suggest_nothing
+    """Return the names of presets that fit what was typed so far."""
+
+    wait_until_idle: Callable[[], Awaitable[None]] = _is_idle
+    """Wait until every received message was answered and every answer was sent."""
+
+    clock: Clock = field(default_factory=SystemClock)
