@@ -19,9 +19,10 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import MOST_TOKENS, fingerprint, to_vectors
+from bot.embedders.vectors import MOST_TOKENS, fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
+from bot.prompting.character.embedding import pack_vectors
 from bot.settings import EmbeddingSettings
 
 _SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
@@ -77,7 +78,7 @@ class OnnxEmbedder(Embedder):
     def _embed(self, text: str) -> PackedVector:
         with self._loading:
             self._loaded = self._loaded or _Loaded.of(self._model, self._tokenizer)
-        return to_vectors([self._loaded.vector(text, averaged=self._averaged)], 1)[0]
+        return pack_vectors([self._loaded.vector(text, averaged=self._averaged)], 1)[0]
 
 
 class _Loaded:

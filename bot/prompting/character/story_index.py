@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-from bot.prompting.character.embedding import Embedding, Vector
+from bot.prompting.character.embedding import FunctionEmbedder, Vector
 
 _DIGITS = 5  # what differs by less is rounding: of equals the earlier story comes first
 
@@ -16,10 +16,10 @@ class Shelf:
     """Stories with their vectors, which are made when the first search needs them."""
 
     def __init__(
-        self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedding: Embedding
+        self, texts: Sequence[str], vectors: Sequence[Vector] | None, embedder: FunctionEmbedder
     ) -> None:
         self.texts = tuple(texts)
-        self._embedding = embedding
+        self._embedder = embedder
         self._vectors = vectors if vectors is not None and len(vectors) == len(texts) else None
         self._directions: npt.NDArray[np.float32] | None = None
 
@@ -27,7 +27,7 @@ class Shelf:
     def vectors(self) -> Sequence[Vector]:
         """One vector for each text: those that came with them, or new ones."""
         if self._vectors is None:
-            self._vectors = [self._embedding.story(text) for text in self.texts]
+            self._vectors = [self._embedder.document(text) for text in self.texts]
         return self._vectors
 
     def nearest(self, query: str, limit: int) -> list[Story]:
@@ -40,7 +40,7 @@ class Shelf:
             return []
         if self._directions is None:
             self._directions = _directions(self.vectors)
-        asked = np.asarray(self._embedding.query(query), dtype=np.float32)
+        asked = np.asarray(self._embedder.query(query), dtype=np.float32)
         if asked.shape != self._directions.shape[1:]:
             raise CharacterError(
                 f"the embedding gives {asked.size} numbers, the stories have "

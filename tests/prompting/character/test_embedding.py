@@ -2,13 +2,13 @@
 
 import pytest
 
-from bot.prompting.character.embedding import NANO_E5, Embedding
+from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
 from bot.prompting.character.story_index import Shelf
 
 
 @pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, "word " * 10_000, "字" * 9000])
 def test_any_text_gets_a_vector(text: str) -> None:
-    assert len(NANO_E5.story(text)) == 384
+    assert len(NANO_E5.document(text)) == 384
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_vectors_are_made_at_the_first_search_only() -> None:
         made.append(text)
         return [1.0, float(len(text))]
 
-    shelf = Shelf(["a", "bb"], None, Embedding(embed, embed))
+    shelf = Shelf(["a", "bb"], None, FunctionEmbedder(embed, embed))
     assert made == []
 
     shelf.nearest("q", 1)

@@ -11,7 +11,7 @@ import pytest
 
 from bot.chat.story import Story
 from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import Embedding, Vector
+from bot.prompting.character.embedding import FunctionEmbedder, Vector
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.character.transcript import Line, Transcript
 from bot.prompting.personas.builtin_roles import name_of
@@ -234,7 +234,7 @@ async def test_without_a_model_there_is_no_answer() -> None:
 
 def searched(given: Case) -> object:
     vectors = given["vectors"]
-    embedding = Embedding(lambda _: given["query"], lambda _: given["query"])
+    embedding = FunctionEmbedder(lambda _: given["query"], lambda _: given["query"])
     shelf = Shelf([""] * len(vectors), vectors, embedding)
     found = [story.id for story in shelf.nearest("", len(vectors))]
     return [place for place in found if place not in given["disabled"]][: given["n"]]

@@ -10,7 +10,7 @@ from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.errors import PresetError
 from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import Embedding
+from bot.prompting.character.embedding import FunctionEmbedder
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
@@ -47,7 +47,7 @@ def system_in_a_channel(
 @pytest.mark.parametrize("tokens", [1600, 60, 1])
 def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens: int) -> None:
     character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
-    shelf = Shelf(texts, None, Embedding(letters, letters))
+    shelf = Shelf(texts, None, FunctionEmbedder(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
     found = {query: shelf.nearest(query, limit) for query, limit in searches_of(who, "aab").items()}
 
