@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
-from bot.chat.outgoing import Attachment, Limits, OutboxRow, OutgoingPart
+from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
 from bot.chat.prompt import GenerationEvent, Prompt, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
@@ -18,7 +18,7 @@ from bot.chat.session import (
     Session,
     SessionTurns,
     Summary,
-    Turn,
+    TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
 
@@ -30,21 +30,12 @@ class Surface(Protocol):
 
     def limits(self, address: Address) -> Limits: ...
 
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
-        """Send one message, with a file if there is one, and give its id; nobody is ever pinged.
+    async def send(self, message: OutgoingMessage) -> str:
+        """Send a message and return its id. It notifies nobody, whatever its text mentions.
 
-        `nonce` (at most 25 characters) names this message for ever: a platform that knows such
-        keys gives the first message back when the same nonce is sent again. A file that was asked
-        for in private reaches nobody else: it is `Refused` where that cannot be done any more.
+        A platform with idempotency keys returns the first message when the same nonce is sent
+        again. A file that answers an interaction is shown only to the person who asked: `Refused`
+        where that is no longer possible.
         """
         ...
 
@@ -61,19 +52,14 @@ class Surface(Protocol):
         ...
 
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        """Look whether a message of ours with this text arrived although no answer said so.
+        """Look for a message whose outcome is unknown; return its id, None if it never arrived.
 
-        With a file it must be one that brings such a file along. Considers only messages newer
-        than the message `after` and not in `known` (ids that are accounted for). Gives the id of
-        the one found, None when there is none for certain.
+        Args:
+            message: The message as it was sent; text and file name must match.
+            after: Only messages newer than this one are considered.
+            known: Ids of messages that are accounted for already.
         """
         ...
 
@@ -282,20 +268,11 @@ class Conversations(Protocol):
         """
         ...
 
-    async def finish(
-        self,
-        claim: Claim,
-        heard: InboxMessage,
-        *,
-        turns: Sequence[Turn],
-        outgoing: Sequence[OutgoingPart],
-        receipts: Sequence[Receipt] = (),
-        new_session: bool = False,
-    ) -> None:
-        """One transaction: the message is answered, the history grows, the answer is queued.
+    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
+        """Mark the message as answered, append the turns and queue the answer, in one transaction.
 
-        The only way in which an answer reaches anybody. `outgoing` says how each part should
-        read in the end; what is open already is edited, what is open but not in it is deleted.
+        The only way in which an answer reaches anybody. A part that was opened early is edited to
+        its final text; one that was opened but is not in the result is deleted.
         """
         ...
 

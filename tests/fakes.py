@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -103,24 +103,15 @@ class FakeSurface(Surface):
         return self._limits
 
     @override
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
-        self.nonces.append(nonce)
-        await self._called("send", text)
-        if self._limits.placeholder is None and nonce in self._by_nonce:
-            return self._by_nonce[nonce]
-        message_id = self._by_nonce[nonce] = str(next(self._ids))
-        self.messages[message_id] = text
-        if file is not None:
-            self.files[message_id] = file
+    async def send(self, message: OutgoingMessage) -> str:
+        self.nonces.append(message.nonce)
+        await self._called("send", message.text)
+        if self._limits.placeholder is None and message.nonce in self._by_nonce:
+            return self._by_nonce[message.nonce]
+        message_id = self._by_nonce[message.nonce] = str(next(self._ids))
+        self.messages[message_id] = message.text
+        if message.file is not None:
+            self.files[message_id] = message.file
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise OutcomeUnknown("the answer was lost")
@@ -145,17 +136,11 @@ class FakeSurface(Surface):
 
     @override
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        await self._called("find", text)
+        await self._called("find", message.text)
         ids = [one for one in self.messages if after is None or int(one) > int(after)]
-        wanted = (text, file)
+        wanted = (message.text, message.file)
         return next(
             (
                 one

@@ -51,6 +51,22 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One message for a platform; each attempt to send it passes the same value."""
+
+    address: Address
+    text: str
+    nonce: str
+    """Unique to this message, at most 25 characters. A platform with idempotency keys returns the
+    first message when the same nonce is sent again."""
+    reply_to: str | None = None
+    """The platform's id of the message that is answered."""
+    interaction: str | None = None
+    """The token of the native command that is answered."""
+    file: Attachment | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OutgoingPart:
     """How one part of an answer should read; the parts of a turn count from 0.
 

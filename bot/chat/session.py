@@ -1,12 +1,14 @@
 """What a conversation remembers."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from bot.chat.incoming import Incoming, Person
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import Role
+from bot.chat.receipt import Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,20 @@ class InboxMessage:
     def turn(self) -> str:
         """The name of the turn that answers it, the same after every crash."""
         return f"{self.incoming.address.platform}:{self.incoming.external_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What the processing of one inbox message produced; stored in one transaction."""
+
+    turns: Sequence[Turn] = ()
+    """What is appended to the history."""
+    outgoing: Sequence[OutgoingPart] = ()
+    """The final text of every part of the answer."""
+    receipts: Sequence[Receipt] = ()
+    """One for each character that answered."""
+    new_session: bool = False
+    """Whether the turns begin a new session."""
 
 
 @dataclass(frozen=True, slots=True)

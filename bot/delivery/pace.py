@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.errors import RateLimited
 from bot.ports import Clock, Surface
 
@@ -77,23 +77,12 @@ class PacedSurface(Surface):
         return self._surface.limits(address)
 
     @override
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
-        await self._turn(address)
+    async def send(self, message: OutgoingMessage) -> str:
+        await self._turn(message.address)
         try:
-            return await self._surface.send(
-                address, text, nonce=nonce, reply_to=reply_to, interaction=interaction, file=file
-            )
+            return await self._surface.send(message)
         except RateLimited as error:
-            raise self._blocked(address, error) from None
+            raise self._blocked(message.address, error) from None
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
@@ -120,19 +109,13 @@ class PacedSurface(Surface):
 
     @override
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        await self._turn(address)
+        await self._turn(message.address)
         try:
-            return await self._surface.find(address, text, after=after, known=known, file=file)
+            return await self._surface.find(message, after=after, known=known)
         except RateLimited as error:
-            raise self._blocked(address, error) from None
+            raise self._blocked(message.address, error) from None
 
     async def _turn(self, address: Address) -> None:
         limits = self._surface.limits(address)

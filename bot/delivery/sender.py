@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState
+from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState, OutgoingMessage
 from bot.errors import (
     OutcomeUnknown,
     PlatformFatal,
@@ -134,9 +134,7 @@ class Sender:
         surface = self._surfaces[row.address.platform]
         known = await self._outbox.known_ids(row.address)
         try:
-            return await surface.find(
-                row.address, row.text, after=row.reply_to, known=known, file=row.file
-            )
+            return await surface.find(_to_message(row), after=row.reply_to, known=known)
         except Refused:  # we may not look there
             if surface.limits(row.address).placeholder is None:
                 return None  # sent again, its nonce keeps it from appearing twice
@@ -146,14 +144,7 @@ class Sender:
         surface = self._surfaces[row.address.platform]
         match row.op:
             case OutboxOperation.SEND:
-                return await surface.send(
-                    row.address,
-                    row.text,
-                    nonce=nonce(row.turn, row.part),
-                    reply_to=row.reply_to,
-                    interaction=row.interaction,
-                    file=row.file,
-                )
+                return await surface.send(_to_message(row))
             case OutboxOperation.EDIT:
                 await surface.edit(row.address, _target(row), row.text)
             case OutboxOperation.DELETE:
@@ -187,6 +178,17 @@ def nonce(turn: str, part: int) -> str:
     """Name a message for ever: the same part of the same turn has the same nonce on any machine."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest).decode()[:_NONCE_CHARS]
+
+
+def _to_message(row: OutboxRow) -> OutgoingMessage:
+    return OutgoingMessage(
+        row.address,
+        row.text,
+        nonce(row.turn, row.part),
+        reply_to=row.reply_to,
+        interaction=row.interaction,
+        file=row.file,
+    )
 
 
 def _target(row: OutboxRow) -> str:

@@ -17,7 +17,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Turn
+from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.commands.handlers import CommandDesk
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
@@ -128,10 +128,10 @@ class Walk:
         decision, chosen = ensemble.decide(incoming, recent, dice=self._dice, now=self._now())
         match decision:
             case Ignore():
-                await self._conversations.finish(claim, heard, turns=(), outgoing=())
+                await self._conversations.finish(claim, heard, TurnResult())
                 return "ignored"
             case Overhear():
-                await self._conversations.finish(claim, heard, turns=[_said(heard)], outgoing=())
+                await self._conversations.finish(claim, heard, TurnResult([_said(heard)]))
                 return "overheard"
             case Command() as command:
                 if (command.name, command.action) == ("preset", "who"):
@@ -206,14 +206,8 @@ class Walk:
         *,
         new_session: bool = False,
     ) -> None:
-        await self._conversations.finish(
-            claim,
-            heard,
-            turns=turns,
-            outgoing=outgoing,
-            receipts=receipts,
-            new_session=new_session,
-        )
+        result = TurnResult(turns, outgoing, receipts, new_session)
+        await self._conversations.finish(claim, heard, result)
         await self._wake_lanes([heard.incoming.address.lane])
 
     def _now(self) -> datetime:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from bot.__main__ import app
 from bot.chat.receipt import Receipt
+from bot.chat.session import TurnResult
 from bot.cli.replay import difference
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
@@ -44,7 +45,7 @@ def keep(receipt: Receipt) -> None:
             assert claim is not None
             heard = await conversations.next_message(claim)
             assert heard is not None
-            await conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[receipt])
+            await conversations.finish(claim, heard, TurnResult(receipts=[receipt]))
 
     asyncio.run(finish())
 

@@ -11,7 +11,7 @@ from sqlalchemy import inspect, select
 
 from bot.chat.incoming import Person
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Turn
+from bot.chat.session import Turn, TurnResult
 from bot.chat.storable import storable
 from bot.errors import PresetError
 from bot.intake.intake import WakingIntake
@@ -56,7 +56,9 @@ async def test_a_hostile_text_is_kept_as_it_is(store: Store, title: str, text: s
     assert (heard.incoming.text, heard.incoming.quote, author.name) == (kept, kept, kept)
 
     turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
-    await store.conversations.finish(claim, heard, turns=turns, outgoing=[OutgoingPart(0, text)])
+    await store.conversations.finish(
+        claim, heard, TurnResult(turns=turns, outgoing=[OutgoingPart(0, text)])
+    )
     await store.choices.set(kept, "persona", kept, author.id)
     [told] = (await store.conversations.load_session("telegram:5", 10)).turns
     row = await store.outbox.take("telegram:5")

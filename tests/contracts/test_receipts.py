@@ -6,7 +6,7 @@ from sqlalchemy import func, select, update
 
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
-from bot.chat.session import Claim, InboxMessage
+from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.retention import forget_old
@@ -53,7 +53,7 @@ async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessag
 async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: Store) -> None:
     claim, heard = await under_work(store)
     other = replace(RECEIPT, answer="And I am Nils.")
-    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT, other])
+    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT, other]))
     receipts = SqlReceipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.get(1) == RECEIPT
@@ -63,7 +63,7 @@ async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: St
 
 async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT] * 2)
+    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT] * 2))
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.database.write(lambda c: c.execute(old).rowcount)
     assert await forget_old(store.database, SystemClock(), 2) == 1
@@ -73,7 +73,7 @@ async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
 
 async def test_receipts_are_forgotten_with_their_conversation(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=(), receipts=[RECEIPT])
+    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT]))
 
     await store.conversations.forget(claim)
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim, InboxMessage
+from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import forget_old
 from bot.storage.sql.tables import inbox, outbox
@@ -54,7 +54,7 @@ async def test_what_is_answered_and_sent_is_forgotten(
 ) -> None:
     claim, heard = await under_work(store)
     parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
-    await store.conversations.finish(claim, heard, turns=(), outgoing=parts)
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=parts))
     await send(store, 2)
     await age(store, days)
     assert await forget_old(store.database, SystemClock(), 14) == 3 - sum(left)
@@ -68,7 +68,7 @@ async def test_what_is_not_answered_or_not_sent_is_kept_however_old(store: Store
     await age(store, 100)
     await forget_old(store.database, SystemClock(), 14)
     assert await kept(store) == (1, 1), "its answer will be an edit of the message"
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     await forget_old(store.database, SystemClock(), 14)
     assert await kept(store) == (0, 2), "the edit still needs the id"
     row = await store.outbox.take("telegram:5")

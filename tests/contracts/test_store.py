@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, update
 
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Turn
+from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.errors import Fenced, Refused
 from bot.storage.sql.migrating import alembic_config
 from bot.storage.sql.tables import NEWEST, inbox, outbox, turn
@@ -66,7 +66,7 @@ async def test_messages_are_walked_in_the_order_they_were_heard(store: Store) ->
     keys = []
     while heard := await store.conversations.next_message(claim):
         keys.append(heard.incoming.external_key)
-        await store.conversations.finish(claim, heard, turns=(), outgoing=())
+        await store.conversations.finish(claim, heard, TurnResult())
     assert keys == ["5:0", "5:1", "5:2"]
 
 
@@ -106,7 +106,7 @@ async def test_a_later_claim_fences_everything_an_earlier_one_does(store: Store)
     assert new.epoch > old.epoch
     with pytest.raises(Fenced):
         await store.conversations.finish(
-            old, heard, turns=[said("x")], outgoing=[OutgoingPart(0, "x")]
+            old, heard, TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, "x")])
         )
     with pytest.raises(Fenced):
         await store.conversations.renew(old, LEASE)
@@ -143,8 +143,9 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_step(store: St
     await store.conversations.finish(
         claim,
         heard,
-        turns=[said("hello"), answer],
-        outgoing=[OutgoingPart(0, "hi"), OutgoingPart(1, "!")],
+        TurnResult(
+            turns=[said("hello"), answer], outgoing=[OutgoingPart(0, "hi"), OutgoingPart(1, "!")]
+        ),
     )
     session = await store.conversations.load_session("telegram:5", 10)
     assert session.turns == (said("hello"), answer)
@@ -164,7 +165,7 @@ async def test_what_a_card_can_spell_and_no_database_is_replaced(store: Store) -
     odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
     part = OutgoingPart(0, odd, file=Attachment("prompt.txt", odd))
 
-    await store.conversations.finish(claim, heard, turns=[said(odd)], outgoing=[part])
+    await store.conversations.finish(claim, heard, TurnResult(turns=[said(odd)], outgoing=[part]))
 
     row = await store.outbox.take("telegram:5")
     session = await store.conversations.load_session("telegram:5", 1)
@@ -175,17 +176,17 @@ async def test_what_a_card_can_spell_and_no_database_is_replaced(store: Store) -
 
 async def test_an_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=())
+    await store.conversations.finish(claim, heard, TurnResult())
     payload = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalar())
     assert payload is None
 
 
 async def test_a_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=[said("old")], outgoing=())
+    await store.conversations.finish(claim, heard, TurnResult(turns=[said("old")]))
     claim, heard = await under_work(store, "5:2")
     greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
-    await store.conversations.finish(claim, heard, turns=[greeting], outgoing=(), new_session=True)
+    await store.conversations.finish(claim, heard, TurnResult(turns=[greeting], new_session=True))
     session = await store.conversations.load_session("telegram:5", 10)
     assert session.turns == (greeting,)
     assert session.number == 2
@@ -197,10 +198,10 @@ async def test_forgetting_deletes_every_session_and_no_other_conversation(store:
     assert other is not None
     elsewhere = await store.conversations.next_message(other)
     assert elsewhere is not None
-    await store.conversations.finish(other, elsewhere, turns=[said("there")], outgoing=())
+    await store.conversations.finish(other, elsewhere, TurnResult(turns=[said("there")]))
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=[said("CANARY"), said("CANARY")], outgoing=(), new_session=True
+        claim, heard, TurnResult(turns=[said("CANARY"), said("CANARY")], new_session=True)
     )
 
     forgotten = await store.conversations.forget(claim)
@@ -211,7 +212,7 @@ async def test_forgetting_deletes_every_session_and_no_other_conversation(store:
 
 async def test_forgetting_leaves_no_text_that_could_never_be_sent(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "CANARY")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "CANARY")]))
     row = await store.outbox.take("telegram:5")
     assert row is not None
     await store.outbox.mark_dead(row, "blocked")
@@ -225,7 +226,7 @@ async def test_forgetting_leaves_no_text_that_could_never_be_sent(store: Store) 
 async def test_recall_gives_the_newest_turns_oldest_first(store: Store) -> None:
     claim, heard = await under_work(store)
     turns = [said(str(n)) for n in range(5)]
-    await store.conversations.finish(claim, heard, turns=turns, outgoing=())
+    await store.conversations.finish(claim, heard, TurnResult(turns=turns))
     session = await store.conversations.load_session("telegram:5", 2)
     assert [turn.text for turn in session.turns] == ["3", "4"]
 
@@ -240,7 +241,7 @@ async def test_what_is_open_is_edited_and_what_is_too_much_is_deleted(store: Sto
     claim, heard = await under_work(store)
     for part in (0, 1):
         await store.conversations.open(claim, heard, OutgoingPart(part, "…"))
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "done")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "done")]))
     done = []
     while row := await store.outbox.take("telegram:5"):
         done.append((row.op, row.part, row.text, row.external_id))
@@ -258,7 +259,7 @@ async def test_what_is_open_is_edited_and_what_is_too_much_is_deleted(store: Sto
 async def test_a_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=(), outgoing=[OutgoingPart(0, "all of it", placeholder="…")]
+        claim, heard, TurnResult(outgoing=[OutgoingPart(0, "all of it", placeholder="…")])
     )
     opening = await store.outbox.take("telegram:5")
     assert opening is not None
@@ -273,7 +274,7 @@ async def test_a_placeholder_is_sent_first_and_then_edited(store: Store) -> None
 async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=(), outgoing=[OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+        claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a"), OutgoingPart(1, "b")])
     )
     head = await store.outbox.take("telegram:5")
     assert head is not None
@@ -293,7 +294,7 @@ async def test_the_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
 
 async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     async with asyncio.TaskGroup() as group:
         taken = [group.create_task(store.outbox.take("telegram:5")) for _ in range(10)]
     assert sum(one.result() is not None for one in taken) == 1
@@ -301,7 +302,7 @@ async def test_a_row_is_given_to_one_sender_however_many_ask(store: Store) -> No
 
 async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     taken = await store.outbox.take("telegram:5")
     assert taken is not None
     assert taken.state is OutboxState.PENDING
@@ -317,7 +318,7 @@ async def test_what_was_under_way_when_the_process_died_is_unknown(store: Store)
 
 async def test_an_unknown_outcome_settles_before_it_is_looked_up(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     await store.outbox.take("telegram:5")
     await store.outbox.expire_sending(older_than_seconds=0, settle_seconds=60)
     assert await store.outbox.take("telegram:5") is None
@@ -325,7 +326,7 @@ async def test_an_unknown_outcome_settles_before_it_is_looked_up(store: Store) -
 
 async def test_what_was_sent_leaves_no_text_in_the_outbox(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "secret")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "secret")]))
     row = await store.outbox.take("telegram:5")
     assert row is not None
     await store.outbox.mark_sent(row, "9")
@@ -339,7 +340,7 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
     claim, heard = await under_work(store)
     parts = [OutgoingPart(0, "here", file=FILE), OutgoingPart(1, "done", placeholder="…")]
-    await store.conversations.finish(claim, heard, turns=(), outgoing=parts)
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=parts))
     taken = []
     while row := await store.outbox.take("telegram:5"):
         taken.append((row.op, row.text, row.file))
@@ -357,7 +358,7 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
 ) -> None:
     claim, heard = await under_work(store)
     await store.conversations.finish(
-        claim, heard, turns=(), outgoing=[OutgoingPart(0, "x", file=FILE)]
+        claim, heard, TurnResult(outgoing=[OutgoingPart(0, "x", file=FILE)])
     )
     row = await store.outbox.take("telegram:5")
     assert row is not None
@@ -435,7 +436,7 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
 
 async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
     claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "a")])
+    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
 
     def unit(connection: Connection) -> bool:
         config = alembic_config()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select, update
 
-from bot.chat.session import Summary, Turn, fingerprint
+from bot.chat.session import Summary, Turn, TurnResult, fingerprint
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from tests.contracts.conftest import Store
@@ -23,7 +23,7 @@ async def summed_up(store: Store) -> tuple[SqlSummaries, Summary]:
     heard = await store.conversations.next_message(claim)
     assert heard is not None
     turns = [Turn("user", text, ALICE, AT) for text in ("日本 🙂", "two", "three")]
-    await store.conversations.finish(claim, heard, turns=turns, outgoing=())
+    await store.conversations.finish(claim, heard, TurnResult(turns=turns))
     summaries = SqlSummaries(store.database)
     covered = (await summaries.load_turns(ROOM)).turns[:2]
     made = Summary(1, covered[-1].id, fingerprint(covered), "They count.")

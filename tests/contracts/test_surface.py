@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Attachment, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Surface
@@ -41,12 +41,12 @@ class Place(ABC):
     async def send(
         self, text: str = WORDS, file: Attachment | None = FILE, nonce: str = "n1"
     ) -> str:
-        return await self.surface.send(
-            self.address, text, nonce=nonce, reply_to=None, interaction=None, file=file
-        )
+        return await self.surface.send(OutgoingMessage(self.address, text, nonce=nonce, file=file))
 
     async def find(self, known: Sequence[str] = (), file: Attachment | None = FILE) -> str | None:
-        return await self.surface.find(self.address, WORDS, after=None, known=set(known), file=file)
+        return await self.surface.find(
+            OutgoingMessage(self.address, WORDS, file=file, nonce="n"), after=None, known=set(known)
+        )
 
 
 class OnDiscord(Place):
@@ -204,12 +204,12 @@ async def test_a_terminal_prints_a_file_once_after_its_text() -> None:
     surface = TerminalSurface(screen, "run")
     for _ in range(2):
         await surface.send(
-            Address("terminal", "local"),
-            "Here.",
-            nonce="n1",
-            reply_to=None,
-            interaction=None,
-            file=Attachment("prompt-17.txt", "You are Nora.\x1b[2J\n"),
+            OutgoingMessage(
+                Address("terminal", "local"),
+                "Here.",
+                nonce="n1",
+                file=Attachment("prompt-17.txt", "You are Nora.\x1b[2J\n"),
+            )
         )
     assert screen.getvalue() == (
         "Here.\n--- prompt-17.txt ---\nYou are Nora.[2J\n--- end of prompt-17.txt ---"

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
+from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender, nonce
 from bot.errors import (
     OutcomeUnknown,
@@ -67,7 +68,7 @@ class Stage:
         placeholder = self.surface.limits(heard.incoming.address).placeholder
         opened_with = None if file else placeholder
         parts = [OutgoingPart(part, text, opened_with, file) for part, text in enumerate(texts)]
-        await conversations.finish(claim, heard, turns=(), outgoing=parts)
+        await conversations.finish(claim, heard, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:
         query = select(outbox.c.state).order_by(outbox.c.id)

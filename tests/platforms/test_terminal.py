@@ -14,6 +14,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, WakeReason
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.platform import TerminalPlatform
@@ -57,7 +58,7 @@ class Room(Intake):
 
 async def send(surface: object, text: str, nonce: str) -> str:
     assert isinstance(surface, TerminalSurface)
-    return await surface.send(ROOM, text, nonce=nonce, reply_to=None, interaction=None)
+    return await surface.send(OutgoingMessage(ROOM, text, nonce=nonce))
 
 
 def piped(text: bytes) -> int:

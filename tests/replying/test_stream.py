@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.outgoing import Limits, OutgoingPart
+from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.split import split
 from bot.replying.stream import GrowingText, LiveReply, final, keep_typing
@@ -36,9 +36,7 @@ class Outbox:
 
     async def arrival(self, row: int) -> str:
         text = self.openings[row - 1].text
-        return await self._surface.send(
-            CHAT, text, nonce=f"n{row}", reply_to=None, interaction=None
-        )
+        return await self._surface.send(OutgoingMessage(CHAT, text, nonce=f"n{row}"))
 
 
 class Stage:

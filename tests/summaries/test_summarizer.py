@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete, select, update
 from typing_extensions import override
 
-from bot.chat.session import Turn
+from bot.chat.session import Turn, TurnResult
 from bot.errors import BackendUnavailable
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset
@@ -69,7 +69,7 @@ class Archive:
             for n, text in enumerate(texts)
         ]
         await self._conversations.finish(
-            claim, heard, turns=said, outgoing=(), new_session=new_session
+            claim, heard, TurnResult(turns=said, new_session=new_session)
         )
 
     async def forget(self) -> None:

@@ -10,10 +10,9 @@ from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, WakeReason
-from bot.chat.outgoing import Attachment, Limits, OutgoingPart
+from bot.chat.outgoing import Attachment, Limits
 from bot.chat.prompt import QueuePosition, ReasoningDelta
-from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
 from bot.commands.context import ContextDesk
 from bot.commands.handlers import CommandDesk
@@ -52,26 +51,10 @@ class Histories(SqlConversations):
     full = False
 
     @override
-    async def finish(
-        self,
-        claim: Claim,
-        heard: InboxMessage,
-        *,
-        turns: Sequence[Turn],
-        outgoing: Sequence[OutgoingPart],
-        receipts: Sequence[Receipt] = (),
-        new_session: bool = False,
-    ) -> None:
+    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(
-            claim,
-            heard,
-            turns=turns,
-            outgoing=outgoing,
-            receipts=receipts,
-            new_session=new_session,
-        )
+        await super().finish(claim, message, result)
 
 
 class Memory(ConversationMemory):

@@ -10,7 +10,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, Refused
 from bot.platforms.discord.client import Rest
 from bot.platforms.discord.requests import asking
@@ -33,25 +33,21 @@ class DiscordSurface(Surface):
         return _LIMITS
 
     @override
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
+    async def send(self, message: OutgoingMessage) -> str:
+        interaction, file = message.interaction, message.file
         if interaction is not None and file is not None:
-            return await self._respond(interaction, text, file)
+            return await self._respond(interaction, message.text, file)
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token is spent: say it in the channel instead
-                return await self._respond(interaction, text)
-        body: dict[str, Any] = {**_spoken(text), "nonce": nonce, "enforce_nonce": True}
-        if reply_to is not None:
-            body["message_reference"] = {"message_id": reply_to, "fail_if_not_exists": False}
-        route = Route("POST", "/channels/{channel_id}/messages", channel_id=address.chat)
+                return await self._respond(interaction, message.text)
+        body = {**_spoken(message.text), "nonce": message.nonce, "enforce_nonce": True}
+        if message.reply_to is not None:
+            body["message_reference"] = {
+                "message_id": message.reply_to,
+                "fail_if_not_exists": False,
+            }
+        channel = message.address.chat
+        route = Route("POST", "/channels/{channel_id}/messages", channel_id=channel)
         return str((await self._ask(route, **_request(body, file)))["id"])
 
     @override
@@ -69,20 +65,14 @@ class DiscordSurface(Surface):
 
     @override
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
         bot, newest = (await self._rest.client()).user, after
         for _ in range(_MAX_PAGES):
-            page = await self._page(address, newest)
-            for message in page:
-                if message["id"] not in known and _wrote(bot, message, text, file):
-                    return str(message["id"])
+            page = await self._page(message.address, newest)
+            for found in page:
+                if found["id"] not in known and _is_ours(bot, found, message):
+                    return str(found["id"])
             if len(page) < _PAGE or newest is None:
                 return None
             newest = page[-1]["id"]
@@ -112,14 +102,14 @@ class DiscordSurface(Surface):
             return await client.http.request(route, **request)
 
 
-def _wrote(
-    bot: discord.ClientUser | None, message: Mapping[str, Any], text: str, file: Attachment | None
+def _is_ours(
+    bot: discord.ClientUser | None, found: Mapping[str, Any], sent: OutgoingMessage
 ) -> bool:
-    ours = bot is not None and message["author"]["id"] == str(bot.id)
-    files = [one["filename"] for one in message["attachments"]]
+    by_us = bot is not None and found["author"]["id"] == str(bot.id)
+    files = [one["filename"] for one in found["attachments"]]
     # Discord takes white space off both ends.
-    same = message["content"].strip() == text.strip()
-    return ours and same and files == ([file.name] if file else [])
+    same_text = found["content"].strip() == sent.text.strip()
+    return by_us and same_text and files == ([sent.file.name] if sent.file else [])
 
 
 def _request(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:

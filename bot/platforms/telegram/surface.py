@@ -18,7 +18,7 @@ from aiogram.methods import (
 from aiogram.types import BufferedInputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.errors import MessageNotFound
 from bot.platforms.telegram.api import Api, NotEditable, NotModified
 
@@ -58,30 +58,23 @@ class TelegramSurface:
     def limits(self, address: Address) -> Limits:
         return _PRIVATE if _is_private(address) else _GROUP
 
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
+    async def send(self, message: OutgoingMessage) -> str:
         reply = None
-        if reply_to is not None:
+        if message.reply_to is not None:
             # People delete what they asked; the answer is worth having all the same.
-            reply = ReplyParameters(message_id=int(reply_to), allow_sending_without_reply=True)
+            reply = ReplyParameters(
+                message_id=int(message.reply_to), allow_sending_without_reply=True
+            )
         to: dict[str, Any] = {
-            "chat_id": int(address.chat),
-            "message_thread_id": _topic(address),
+            "chat_id": int(message.address.chat),
+            "message_thread_id": _topic(message.address),
             "reply_parameters": reply,
         }
-        if file is not None:
-            document = BufferedInputFile(file.text.encode(), file.name)
-            upload = SendDocument(document=document, **_captioned(text), **to)
+        if message.file is not None:
+            document = BufferedInputFile(message.file.text.encode(), message.file.name)
+            upload = SendDocument(document=document, **_captioned(message.text), **to)
             return str((await self._api.call(upload)).message_id)
-        saying = SendMessage(**_spoken(text), link_preview_options=_NO_PREVIEW, **to)
+        saying = SendMessage(**_spoken(message.text), link_preview_options=_NO_PREVIEW, **to)
         return str((await self._api.call(saying)).message_id)
 
     async def edit(self, address: Address, message_id: str, text: str) -> None:
@@ -108,13 +101,7 @@ class TelegramSurface:
         )
 
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
         """Look for a message of ours by trying to give the unaccounted ids this text or caption.
 
@@ -128,13 +115,13 @@ class TelegramSurface:
         """
         candidate = max([int(after or 0), *map(int, known)])
         probes = gap = 0
-        while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(address)):
+        while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
             candidate += 1
             if str(candidate) in known:
                 gap = 0
                 continue
             probes += 1
-            match await self._probe(address, candidate, text, file):
+            match await self._probe(message, candidate):
                 case _Found.OURS:
                     return str(candidate)
                 case _Found.FOREIGN:
@@ -143,12 +130,10 @@ class TelegramSurface:
                     gap += 1
         return None
 
-    async def _probe(
-        self, address: Address, message_id: int, text: str, file: Attachment | None
-    ) -> _Found:
-        edit = _to_edit if file is None else _to_caption_edit
+    async def _probe(self, message: OutgoingMessage, message_id: int) -> _Found:
+        edit = _to_edit if message.file is None else _to_caption_edit
         try:
-            await self._api.call(edit(address, message_id, text))
+            await self._api.call(edit(message.address, message_id, message.text))
         except NotModified:
             return _Found.OURS
         except NotEditable:

@@ -7,7 +7,7 @@ from typing import TextIO
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.errors import Refused
 from bot.ports import Surface
 
@@ -39,22 +39,13 @@ class TerminalSurface(Surface):
         return _LIMITS
 
     @override
-    async def send(
-        self,
-        address: Address,
-        text: str,
-        *,
-        nonce: str,
-        reply_to: str | None,
-        interaction: str | None,
-        file: Attachment | None = None,
-    ) -> str:
-        if nonce in self._by_nonce:
-            return self._by_nonce[nonce]
+    async def send(self, message: OutgoingMessage) -> str:
+        if message.nonce in self._by_nonce:
+            return self._by_nonce[message.nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._print_anew(message_id, text if file is None else _with_file(text, file))
-        _remember(self._by_nonce, nonce, message_id)
+        self._print_anew(message_id, _printed(message))
+        _remember(self._by_nonce, message.nonce, message_id)
         return message_id
 
     @override
@@ -79,13 +70,7 @@ class TerminalSurface(Surface):
 
     @override
     async def find(
-        self,
-        address: Address,
-        text: str,
-        *,
-        after: str | None,
-        known: Set[str],
-        file: Attachment | None = None,
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
         """Say no: after a crash the last answer is printed once more, to a screen that lost it."""
         return None
@@ -126,9 +111,12 @@ class TerminalSurface(Surface):
         self._mid_line = not text.endswith("\n")
 
 
-def _with_file(text: str, file: Attachment) -> str:
-    """A file is printed: whoever sits here wants to read it, and nothing private is left lying."""
-    return f"{text}\n--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
+def _printed(message: OutgoingMessage) -> str:
+    """Print a file after its text: people want to read it, and no private file is left behind."""
+    file = message.file
+    if file is None:
+        return message.text
+    return f"{message.text}\n--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
 
 
 def _remember(kept: dict[str, str], key: str, value: str) -> None:

@@ -6,8 +6,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert
 from typing_extensions import override
 
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
-from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, TurnResult
 from bot.chat.storable import storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
@@ -207,26 +206,17 @@ class SqlConversations(Conversations):
         return await self._database.write(unit)
 
     @override
-    async def finish(
-        self,
-        claim: Claim,
-        heard: InboxMessage,
-        *,
-        turns: Sequence[Turn],
-        outgoing: Sequence[OutgoingPart],
-        receipts: Sequence[Receipt] = (),
-        new_session: bool = False,
-    ) -> None:
+    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
         now = self._clock.now()
-        notes = [receipt_rows.to_row(claim, heard, one, now) for one in receipts]
+        notes = [receipt_rows.to_row(claim, message, one, now) for one in result.receipts]
 
         def unit(connection: Connection) -> None:
-            session = _hold(connection, claim, _BEGIN_SESSION if new_session else _HOLD)
-            connection.execute(_DONE, {"heard": heard.id})
-            if turns:
-                rows = [turn_rows.to_row(claim.conversation, session, one) for one in turns]
+            session = _hold(connection, claim, _BEGIN_SESSION if result.new_session else _HOLD)
+            connection.execute(_DONE, {"heard": message.id})
+            if result.turns:
+                rows = [turn_rows.to_row(claim.conversation, session, one) for one in result.turns]
                 connection.execute(_REMEMBER, rows)
-            changes = _changes(connection, heard, outgoing)
+            changes = _changes(connection, message, result.outgoing)
             if changes:
                 connection.execute(_QUEUE, changes)
             if notes:

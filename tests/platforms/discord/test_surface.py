@@ -1,14 +1,14 @@
 """Discord on loopback: what we say arrives once, pings nobody, and says what went wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address, WakeReason
-from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Attachment, OutgoingMessage
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -19,12 +19,12 @@ from bot.errors import (
 )
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
+from bot.ports import Surface
 from tests.attacks import with_ours
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
-PLAIN: dict[str, Any] = {"reply_to": None, "interaction": None}
 FILE = Attachment("prompt-1.txt", "You are Nora.")
 _NO_PREVIEWS = 1 << 2
 
@@ -55,6 +55,19 @@ class Chat:
         ]
 
 
+async def find(
+    surface: Surface,
+    at: Address,
+    text: str,
+    file: Attachment | None = None,
+    *,
+    after: str | None,
+    known: Set[str],
+) -> str | None:
+    message = OutgoingMessage(at, text, nonce="n", file=file)
+    return await surface.find(message, after=after, known=known)
+
+
 @pytest.fixture
 async def chat(wire: SimWire) -> AsyncIterator[Chat]:
     platform, intake = platform_for(wire), FakeIntake()
@@ -71,7 +84,7 @@ async def test_limits_are_those_of_discord(chat: Chat) -> None:
 async def test_wire_bodies(chat: Chat) -> None:
     asked = chat.say("hello")
     sent = await chat.surface.send(
-        chat.address, "hi @everyone", nonce="n1", reply_to=asked, interaction=None
+        OutgoingMessage(chat.address, "hi @everyone", nonce="n1", reply_to=asked)
     )
     await chat.surface.edit(chat.address, sent, "hi")
 
@@ -94,7 +107,7 @@ async def test_wire_bodies(chat: Chat) -> None:
 async def test_nobody_is_ever_pinged(chat: Chat) -> None:
     text = f"@everyone @here <@{chat.alice.id}>"
     asked = chat.say("hello")
-    sent = await chat.surface.send(chat.address, "…", nonce="n1", reply_to=asked, interaction=None)
+    sent = await chat.surface.send(OutgoingMessage(chat.address, "…", nonce="n1", reply_to=asked))
     await chat.surface.edit(chat.address, sent, text)
     message = chat.wire.b.get_message(chat.channel.id, int(sent))
     assert message.content == text
@@ -129,7 +142,9 @@ async def test_a_mention_pings_nobody_however_it_goes_out(
         ("n5", None, "1:spent"),  # said in the channel instead
     ):
         sent = await chat.surface.send(
-            chat.address, text, nonce=nonce, reply_to=asked, interaction=interaction, file=file
+            OutgoingMessage(
+                chat.address, text, nonce=nonce, reply_to=asked, interaction=interaction, file=file
+            )
         )
         if interaction is None:
             await chat.surface.edit(chat.address, sent, f"{text} {nonce}")
@@ -145,9 +160,9 @@ async def test_a_mention_pings_nobody_however_it_goes_out(
 
 
 async def test_same_nonce_gives_the_first_message_back(chat: Chat) -> None:
-    first = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
-    again = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
-    other = await chat.surface.send(chat.address, "hi", nonce="n2", **PLAIN)
+    first = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    again = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    other = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n2"))
     assert first == again != other
     assert chat.texts == ["hi", "hi"]
 
@@ -156,41 +171,41 @@ async def test_lost_answer_is_an_unknown_outcome_and_found_again(chat: Chat) -> 
     asked = chat.say("hello")
     chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
-        await chat.surface.send(chat.address, " hi\n", nonce="n1", **PLAIN)
-    found = await chat.surface.find(chat.address, " hi\n", after=asked, known=set())
+        await chat.surface.send(OutgoingMessage(chat.address, " hi\n", nonce="n1"))
+    found = await find(chat.surface, chat.address, " hi\n", after=asked, known=set())
     assert found is not None
-    assert await chat.surface.send(chat.address, " hi\n", nonce="n1", **PLAIN) == found
+    assert await chat.surface.send(OutgoingMessage(chat.address, " hi\n", nonce="n1")) == found
     assert len(chat.texts) == 2
 
 
 async def test_only_unaccounted_messages_of_ours_after_the_question_are_found(chat: Chat) -> None:
-    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     asked = chat.say("hello")
     chat.say("hi")
-    known = await chat.surface.send(chat.address, "hi", nonce="n2", **PLAIN)
-    assert await chat.surface.find(chat.address, "hi", after=asked, known={known}) is None
-    assert await chat.surface.find(chat.address, "hi", after=asked, known=set()) == known
-    assert await chat.surface.find(chat.address, "hi", after=None, known=set()) is not None
+    known = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n2"))
+    assert await find(chat.surface, chat.address, "hi", after=asked, known={known}) is None
+    assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == known
+    assert await find(chat.surface, chat.address, "hi", after=None, known=set()) is not None
 
 
 async def test_message_is_found_behind_many_others(chat: Chat) -> None:
     asked = chat.say("hello")
     for number in range(230):
         chat.say(f"{number}")
-    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
-    assert await chat.surface.find(chat.address, "hi", after=asked, known=set()) == sent
-    assert await chat.surface.find(chat.address, "ho", after=asked, known=set()) is None
+    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == sent
+    assert await find(chat.surface, chat.address, "ho", after=asked, known=set()) is None
 
 
 async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
-    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     await chat.surface.delete(chat.address, sent)
     await chat.surface.delete(chat.address, sent)
     assert chat.texts == []
 
 
 async def test_edit_of_a_deleted_message_says_that_it_vanished(chat: Chat) -> None:
-    sent = await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     await chat.surface.delete(chat.address, sent)
     with pytest.raises(MessageNotFound):
         await chat.surface.edit(chat.address, sent, "ho")
@@ -199,9 +214,9 @@ async def test_edit_of_a_deleted_message_says_that_it_vanished(chat: Chat) -> No
 async def test_message_that_is_not_allowed_is_refused(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=403, code=50013)
     with pytest.raises(Refused, match="50013"):
-        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     with pytest.raises(Refused):
-        await chat.surface.send(chat.address, "x" * 2001, nonce="n2", **PLAIN)
+        await chat.surface.send(OutgoingMessage(chat.address, "x" * 2001, nonce="n2"))
 
 
 async def test_typing_is_shown(chat: Chat) -> None:
@@ -211,40 +226,40 @@ async def test_typing_is_shown(chat: Chat) -> None:
 
 async def test_short_rate_limit_is_waited_for(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=0.3)
-    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     assert chat.texts == ["hi"]
 
 
 async def test_long_rate_limit_is_left_to_the_outbox(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
     with pytest.raises(RateLimited) as limited:
-        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     assert limited.value.retry_after_seconds == 40
 
 
 async def test_bad_gateway_is_tried_again(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=502)
-    await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     assert chat.texts == ["hi"]
 
 
 async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=503, after=True)
     with pytest.raises(OutcomeUnknown, match="503"):
-        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
 
 
 async def test_endless_request_is_given_up(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", delay=10.5)
     with pytest.raises(OutcomeUnknown, match="10 s"):
-        await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
 
 
 async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=4, is_global=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await chat.surface.send(chat.address, "hi", nonce="n1", **PLAIN)
+            await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     async with asyncio.timeout(1):
         await chat.surface.typing(chat.address)
 
@@ -252,7 +267,7 @@ async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(
 async def test_answers_go_out_after_hearing_has_ended(wire: SimWire) -> None:
     platform = platform_for(wire)
     chat = Chat(wire, platform, FakeIntake())
-    await platform.surface.send(chat.address, "the last words", nonce="n1", **PLAIN)
+    await platform.surface.send(OutgoingMessage(chat.address, "the last words", nonce="n1"))
     await platform.close()
     assert chat.texts == ["the last words"]
 
@@ -260,7 +275,9 @@ async def test_answers_go_out_after_hearing_has_ended(wire: SimWire) -> None:
 async def test_nothing_is_sent_while_discord_is_away(wire: SimWire) -> None:
     await wire.stop()
     with pytest.raises(Unreachable):
-        await platform_for(wire).surface.send(Address("discord", "1"), "hi", nonce="n1", **PLAIN)
+        await platform_for(wire).surface.send(
+            OutgoingMessage(Address("discord", "1"), "hi", nonce="n1")
+        )
 
 
 async def test_check_says_who_we_are(chat: Chat) -> None:
@@ -297,8 +314,8 @@ async def test_command_is_acknowledged_heard_and_answered_privately(chat: Chat) 
     assert heard.address == chat.address
 
     answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": heard.interaction}
-    first = await chat.surface.send(heard.address, "nova it is", **answer)
-    again = await chat.surface.send(heard.address, "nova it is", **answer)
+    first = await chat.surface.send(OutgoingMessage(heard.address, "nova it is", **answer))
+    again = await chat.surface.send(OutgoingMessage(heard.address, "nova it is", **answer))
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
@@ -309,12 +326,9 @@ async def test_file_that_a_command_asked_for_is_shown_privately_and_once(chat: C
     [heard] = await until(lambda: chat.intake.heard)
     for _ in range(2):  # an unknown outcome is simply repeated
         await chat.surface.send(
-            heard.address,
-            "here",
-            nonce="n1",
-            reply_to=None,
-            interaction=heard.interaction,
-            file=FILE,
+            OutgoingMessage(
+                heard.address, "here", nonce="n1", interaction=heard.interaction, file=FILE
+            )
         )
     assert result.ephemeral
     assert result.response.content == "here"
@@ -329,21 +343,16 @@ async def test_file_that_a_command_asked_for_is_never_shown_to_the_channel(chat:
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     with pytest.raises(Refused):
         await chat.surface.send(
-            heard.address,
-            "here",
-            nonce="n1",
-            reply_to=None,
-            interaction=heard.interaction,
-            file=FILE,
+            OutgoingMessage(
+                heard.address, "here", nonce="n1", interaction=heard.interaction, file=FILE
+            )
         )
     assert chat.texts == before
 
 
 async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None:
     for _ in range(2):
-        await chat.surface.send(
-            chat.address, "@everyone", nonce="n1", reply_to=None, interaction=None, file=FILE
-        )
+        await chat.surface.send(OutgoingMessage(chat.address, "@everyone", nonce="n1", file=FILE))
     assert chat.requests("POST")[0]["json"] == snapshot(
         {
             "content": "@everyone",
@@ -362,7 +371,7 @@ async def test_command_whose_token_is_spent_is_answered_in_the_channel(chat: Cha
     [heard] = await until(lambda: chat.intake.heard)
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     await chat.surface.send(
-        heard.address, "done", nonce="n1", reply_to=None, interaction=heard.interaction
+        OutgoingMessage(heard.address, "done", nonce="n1", interaction=heard.interaction)
     )
     assert chat.texts[-1] == "done"
 

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, WakeReason
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import PlatformFatal
 from bot.platforms.telegram.platform import OFFSET, to_menu
 from tests.platforms.telegram.conftest import Rig
@@ -32,7 +33,7 @@ async def test_group_in_privacy_mode_brings_only_what_is_meant_for_the_bot(rig: 
         rig.telegram.say(ALICE, "🌟 @sim_bot hello", chat=GROUP)
         await rig.hears("🌟 @sim_bot hello")
         answer = await bot.surface.send(
-            Address("telegram", str(GROUP)), "hi", nonce="", reply_to=None, interaction=None
+            OutgoingMessage(Address("telegram", str(GROUP)), "hi", nonce="")
         )
         rig.telegram.say(ALICE, "and you?", chat=GROUP, reply_to=int(answer))
         await rig.hears("and you?")

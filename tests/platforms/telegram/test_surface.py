@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Attachment, OutgoingMessage
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -44,7 +44,20 @@ async def surface(rig: Rig) -> AsyncIterator[Surface]:
 async def send(
     surface: Surface, text: str, at: Address = PRIVATE_CHAT, to: str | None = None
 ) -> str:
-    return await surface.send(at, text, nonce="n", reply_to=to, interaction=None)
+    return await surface.send(OutgoingMessage(at, text, nonce="n", reply_to=to))
+
+
+async def find(
+    surface: Surface,
+    at: Address,
+    text: str,
+    file: Attachment | None = None,
+    *,
+    after: str | None,
+    known: Set[str],
+) -> str | None:
+    message = OutgoingMessage(at, text, nonce="n", file=file)
+    return await surface.find(message, after=after, known=known)
 
 
 # --- pings -----------------------------------------------------------------------------------
@@ -148,7 +161,7 @@ async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
 async def test_file_goes_out_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     sent = await surface.send(
-        GROUP_CHAT, "for @alice", nonce="n", reply_to="1", interaction=None, file=file
+        OutgoingMessage(GROUP_CHAT, "for @alice", nonce="n", reply_to="1", file=file)
     )
 
     (call,) = rig.calls("sendDocument")
@@ -267,7 +280,7 @@ async def test_message_whose_receipt_was_lost_is_found(
         await send(surface, "… @alice", at)
     rig.telegram.say(BOB, "me too", chat=int(at.chat))
 
-    assert await surface.find(at, "… @alice", after="1", known=set()) == "2"
+    assert await find(surface, at, "… @alice", after="1", known=set()) == "2"
     assert len(rig.telegram.texts(int(at.chat))) == 1
 
 
@@ -281,7 +294,7 @@ async def test_found_behind_what_others_said_and_what_is_accounted_for(
     del rig.telegram.msgs[GROUP][7]
     lost = await send(surface, "…", GROUP_CHAT)
 
-    assert await surface.find(GROUP_CHAT, "…", after="1", known={first}) == lost
+    assert await find(surface, GROUP_CHAT, "…", after="1", known={first}) == lost
     assert first not in {str(call["message_id"]) for call in rig.calls("editMessageText")}
 
 
@@ -292,7 +305,7 @@ async def test_found_behind_what_others_said_and_what_is_accounted_for(
 async def test_what_never_arrived_is_not_found(
     rig: Rig, surface: Surface, at: Address, tries: int
 ) -> None:
-    assert await surface.find(at, "…", after="1", known=set()) is None
+    assert await find(surface, at, "…", after="1", known=set()) is None
     assert len(rig.calls("editMessageText")) == tries
 
 
@@ -302,11 +315,9 @@ async def test_file_is_found_among_texts_of_ours(rig: Rig, surface: Surface) -> 
     await send(surface, "of a version before", GROUP_CHAT)
     rig.telegram.fault("sendDocument", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
-        await surface.send(
-            GROUP_CHAT, "for @alice", nonce="n", reply_to=None, interaction=None, file=file
-        )
+        await surface.send(OutgoingMessage(GROUP_CHAT, "for @alice", nonce="n", file=file))
 
-    found = await surface.find(GROUP_CHAT, "for @alice", after="1", known=set(), file=file)
+    found = await find(surface, GROUP_CHAT, "for @alice", file, after="1", known=set())
 
     assert found == "3"
     assert rig.telegram.texts(GROUP) == ["of a version before", "for @alice"]
@@ -316,7 +327,7 @@ async def test_file_is_found_among_texts_of_ours(rig: Rig, surface: Surface) -> 
 async def test_search_in_a_busy_group_ends(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
-    assert await surface.find(GROUP_CHAT, "…", after="1", known=set()) is None
+    assert await find(surface, GROUP_CHAT, "…", after="1", known=set()) is None
     assert len(rig.calls("editMessageText")) == 64
 
 
@@ -326,7 +337,7 @@ async def test_search_without_a_beginning_looks_behind_the_newest_known(
 ) -> None:
     first = await send(surface, "…")
     lost = await send(surface, "…")
-    assert await surface.find(PRIVATE_CHAT, "…", after=None, known={first}) == lost
+    assert await find(surface, PRIVATE_CHAT, "…", after=None, known={first}) == lost
 
 
 @pytest.mark.service
@@ -335,7 +346,7 @@ async def test_stray_that_is_older_than_what_is_known_is_not_taken_for_it(
 ) -> None:
     await send(surface, "…", GROUP_CHAT)
     known = await send(surface, "…", GROUP_CHAT)
-    assert await surface.find(GROUP_CHAT, "…", after="1", known={known}) is None
+    assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) is None
 
 
 @pytest.mark.service
@@ -346,18 +357,18 @@ async def test_long_talk_before_what_is_known_does_not_use_up_the_tries(
         rig.telegram.say(BOB, "chatter", chat=GROUP)
     known = await send(surface, "…", GROUP_CHAT)
     lost = await send(surface, "…", GROUP_CHAT)
-    assert await surface.find(GROUP_CHAT, "…", after="1", known={known}) == lost
+    assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 
 
 @pytest.mark.service
 async def test_search_stops_for_flood_control(rig: Rig, surface: Surface) -> None:
     rig.telegram.fault("editMessageText", retry_after=7)
     with pytest.raises(RateLimited):
-        await surface.find(GROUP_CHAT, "…", after="1", known=set())
+        await find(surface, GROUP_CHAT, "…", after="1", known=set())
 
 
 @pytest.mark.service
 async def test_search_in_a_chat_that_shut_the_bot_out_says_so(rig: Rig, surface: Surface) -> None:
     rig.telegram.blocked.add(GROUP)
     with pytest.raises(Refused):
-        await surface.find(GROUP_CHAT, "…", after="1", known=set())
+        await find(surface, GROUP_CHAT, "…", after="1", known=set())

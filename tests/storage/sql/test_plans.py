@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim
+from bot.chat.session import Claim, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -34,7 +34,7 @@ class Room:
         assert claim is not None
         heard = await self.conversations.next_message(claim)
         assert heard is not None
-        await self.conversations.finish(claim, heard, turns=(), outgoing=[OutgoingPart(0, "Hi.")])
+        await self.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "Hi.")]))
         return claim
 
 
