@@ -21,9 +21,9 @@ from bot.cli.render import View, preset_prompt, read_messages, template_prompt
 from bot.cli.replay import as_sent, find_receipt
 from bot.cli.replay import replay as replay_receipt
 from bot.errors import PresetError, TroupeError, UserError
-from bot.importers.cards.cards import Container
-from bot.importers.character_files import load_playable
-from bot.importers.modelfile.modelfile import modelfile_from_preset
+from bot.importers.cards.card import CardContainer
+from bot.importers.character_files import load_complete_presets
+from bot.importers.modelfile.conversion import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -105,7 +105,7 @@ def render(
     else:
         settings = read_settings()
         chosen = find_preset(
-            load_playable(presets_folder(settings)), preset or settings.default_preset
+            load_complete_presets(presets_folder(settings)), preset or settings.default_preset
         )
         shown = _run(preset_prompt(chosen, said, view, settings))
     if view is View.TOKENS:
@@ -172,7 +172,7 @@ def import_preset(
         raise UserError(f"{target} exists already; take it away first or rename the preset")
     _write(target, export_preset(preset))
     _tell(f"{preset.name} is now in {target}")
-    for remark in imported.remarks:
+    for remark in imported.notes:
         _tell(f"note: {remark}")
 
 
@@ -215,7 +215,7 @@ def export_card(
     name: str,
     file: Annotated[Path, typer.Argument(help="where to")],
     form: Annotated[
-        Container | None, typer.Option("--as", help="without: by the file's ending")
+        CardContainer | None, typer.Option("--as", help="without: by the file's ending")
     ] = None,
 ) -> None:
     """Write a character as a card that other programs read, with all that its own card said."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bot.errors import UserError
-from bot.importers.cards.cards import MAX_FILE_BYTES, Card, Container, read_card, write_card
-from bot.importers.cards.to_preset import preset_from_card
+from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
+from bot.importers.cards.card_to_preset import preset_from_card
 from bot.prompting.presets.files import export_preset, find_preset
 from bot.prompting.presets.preset import Preset
 
@@ -40,7 +40,11 @@ def import_character(file: Path, folder: Path, answers_like: Preset, name: str |
 
 
 def export_character(
-    name: str, presets: Mapping[str, Preset], folder: Path, file: Path, container: Container | None
+    name: str,
+    presets: Mapping[str, Preset],
+    folder: Path,
+    file: Path,
+    container: CardContainer | None,
 ) -> Preset:
     """Write a preset's kept card, or a card made of the preset, to a file.
 
@@ -49,9 +53,9 @@ def export_character(
     preset = find_preset(presets, name)
     if container is None:
         ending = file.suffix.lower().removeprefix(".")
-        if ending not in {one.value for one in Container}:
+        if ending not in {one.value for one in CardContainer}:
             raise UserError(f"{file} ends in no kind of card; say --as json, png or charx")
-        container = Container(ending)
+        container = CardContainer(ending)
     try:
         file.write_bytes(write_card(card_of(preset, folder), container))
     except OSError as error:

@@ -7,7 +7,7 @@ from bot.chat.prompt import Message
 from bot.cli.bench_model import measure
 from bot.embedders.registry import make_embedder
 from bot.errors import PresetError, TemplateError, TroupeError
-from bot.importers.character_files import load_playable, load_roles
+from bot.importers.character_files import load_complete_presets, load_presets_with_stories
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Platform
@@ -45,7 +45,7 @@ async def check(settings: Settings, tell: Tell) -> bool:
         platform = make_platform(spec, settings.platform(spec), PlatformContext())
         await look(platform.name, _platform(platform))
     if presets_are_well:  # without them nobody knows what is wanted
-        roles = load_roles(presets_folder(settings))
+        roles = load_presets_with_stories(presets_folder(settings))
         presets = {name: role.preset for name, role in roles.items()}
         if stories_of(roles):
             await look("embedding", _embedding(settings))
@@ -68,7 +68,7 @@ def _no_typos(tell: Tell) -> bool:
 
 
 async def _presets(settings: Settings) -> str:
-    presets = load_playable(presets_folder(settings))
+    presets = load_complete_presets(presets_folder(settings))
     default = find_preset(presets, settings.default_preset)
     async with Renderer() as renderer:
         make_backends(settings, presets, renderer)

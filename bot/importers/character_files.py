@@ -23,24 +23,24 @@ class CharacterFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class PresetWithStories:
     """A preset that is ready to play, with the stories of its character."""
 
     preset: Preset
     stories: tuple[str, ...] = ()
 
 
-def load_roles(directory: Path) -> dict[str, Role]:
+def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
     """Read every preset here, with its character; by name.
 
     Raises:
         PresetError: tells all that is wrong, a line each.
     """
-    roles: dict[str, Role] = {}
+    roles: dict[str, PresetWithStories] = {}
     problems: list[str] = []
     for name, preset in load_presets(directory).items():
         try:
-            roles[name] = role_of(preset, directory)
+            roles[name] = merge_character_file(preset, directory)
         except PresetError as error:
             problems.append(str(error))
     if problems:
@@ -48,30 +48,30 @@ def load_roles(directory: Path) -> dict[str, Role]:
     return roles
 
 
-def load_playable(directory: Path) -> dict[str, Preset]:
-    """The presets of `load_roles` without their stories."""
-    return {name: role.preset for name, role in load_roles(directory).items()}
+def load_complete_presets(directory: Path) -> dict[str, Preset]:
+    """The presets of `load_presets_with_stories` without their stories."""
+    return {name: role.preset for name, role in load_presets_with_stories(directory).items()}
 
 
-def role_of(preset: Preset, directory: Path) -> Role:
+def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
     """Add to a preset what its character's file says; its own keys win.
 
     `character` is a path as seen from the directory of the presets, or a known role's name.
     """
     if preset.character is None:
-        return Role(preset)
+        return PresetWithStories(preset)
     where = f"preset {preset.name!r}: character {preset.character!r}"
     try:
-        file = read_character(preset.character, directory)
+        file = read_character_file(preset.character, directory)
     except CharacterError as error:
         raise PresetError(f"{where}: {error}") from error
     whole = preset_from({**file.keys, **preset.model_dump(exclude_unset=True)}, where)
     if not whole.role_name:
         raise PresetError(f"{where}: the file does not say who it is; add 'role_name'")
-    return Role(whole, file.stories)
+    return PresetWithStories(whole, file.stories)
 
 
-def read_character(reference: str, directory: Path) -> CharacterFile:
+def read_character_file(reference: str, directory: Path) -> CharacterFile:
     """Raises CharacterError: there is no such file or role, or it cannot be read."""
     file = directory / reference
     if not file.suffix:

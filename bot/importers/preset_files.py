@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
 from bot.errors import PresetError
-from bot.importers.modelfile.modelfile import parse_modelfile, preset_from_modelfile, remarks_on
+from bot.importers.modelfile.conversion import import_notes, parse_modelfile, preset_from_modelfile
 from bot.importers.sillytavern import (
     is_context,
     is_instruct,
@@ -21,14 +21,14 @@ _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedPreset:
     """A preset, and what to tell whoever brought its file."""
 
     preset: Preset
-    remarks: list[str]  # what the preset says differently from the file, or not at all
+    notes: list[str]  # what the preset says differently from the file, or not at all
 
 
-def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported:
+def preset_from_text(text: str, file: Path, name: str | None = None) -> ImportedPreset:
     """Tell the kinds apart by what stands in the file, whatever it is called.
 
     `name` is what to call the preset; without it a JSON preset keeps its own and a Modelfile goes
@@ -42,7 +42,7 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
         preset = parse_preset(text, str(file))
         if name:
             preset = preset_from({**preset.model_dump(), "name": name}, str(file))
-        return Imported(preset, [])
+        return ImportedPreset(preset, [])
     if not _FROM_LINE.search(text):
         raise PresetError(
             f"{file} is no preset: it is neither JSON nor a Modelfile with a FROM line"
@@ -57,10 +57,10 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
     except (OSError, RuntimeError) as error:  # a name that is too long, a stranger's home
         raise PresetError(f"{file}: FROM {source[:80]} cannot be looked for: {error}") from None
     preset = preset_from_modelfile(text, name or _name_of(source), model)
-    return Imported(preset, [*remark, *remarks_on(modelfile)])
+    return ImportedPreset(preset, [*remark, *import_notes(modelfile)])
 
 
-def _of_sillytavern(text: str, source: str, name: str | None) -> Imported | None:
+def _of_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset | None:
     """None if it is no template of SillyTavern's."""
     try:
         data = read_json(text).value
@@ -69,8 +69,8 @@ def _of_sillytavern(text: str, source: str, name: str | None) -> Imported | None
     if not isinstance(data, dict) or "provider" in data:
         return None
     if is_instruct(data):
-        return Imported(*preset_from_instruct(data, source, name))
-    return Imported(*preset_from_context(data, source, name)) if is_context(data) else None
+        return ImportedPreset(*preset_from_instruct(data, source, name))
+    return ImportedPreset(*preset_from_context(data, source, name)) if is_context(data) else None
 
 
 def _model(source: str, folder: Path) -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bot.errors import PresetError, TemplateError
-from bot.importers.role_templates import role_templates
+from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
@@ -58,7 +58,7 @@ def preset_from_instruct(
             raise PresetError(f"{source}: {key} cannot be said here; empty it in SillyTavern")
     wrap = bool(data.get("wrap", True))
     jinja = _jinja(texts, wrap=wrap, same=bool(data.get("system_same_as_user")))
-    found_roles = role_templates(JinjaTemplate(jinja))
+    found_roles = extract_string_templates(JinjaTemplate(jinja))
     exact = found_roles is not None and found_roles.exact and not texts["user_alignment_message"]
     preset = preset_from(
         {

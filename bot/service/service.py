@@ -18,7 +18,7 @@ from bot.console.health import serving
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
-from bot.importers.character_files import load_roles
+from bot.importers.character_files import load_presets_with_stories
 from bot.intake.intake import WakingIntake
 from bot.platforms.registry import make_platform, terminal_platforms
 from bot.platforms.spec import PlatformContext, PlatformSpec
@@ -314,7 +314,7 @@ async def running(
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    roles = load_roles(presets_folder(settings))
+    roles = load_presets_with_stories(presets_folder(settings))
     presets = {name: role.preset for name, role in roles.items()}
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(locked(settings.data_dir))

@@ -13,7 +13,7 @@ from bot.backends.model_files import store as models
 from bot.backends.registry import make_backend, parameter_problems
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
-from bot.importers.character_files import Role
+from bot.importers.character_files import PresetWithStories
 from bot.ports import Backend, PreloadingBackend
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
@@ -59,7 +59,7 @@ async def warm(backends: Mapping[str, Backend], default: Preset) -> None:
 
 @contextlib.asynccontextmanager
 async def learning(
-    settings: Settings, roles: Mapping[str, Role], database: Database
+    settings: Settings, roles: Mapping[str, PresetWithStories], database: Database
 ) -> AsyncIterator[FindStories]:
     """Learn the roles' stories while the block runs; without any nothing is loaded for them.
 
@@ -80,7 +80,7 @@ async def learning(
         await embedder.close()
 
 
-def stories_of(roles: Mapping[str, Role]) -> dict[str, Sequence[str]]:
+def stories_of(roles: Mapping[str, PresetWithStories]) -> dict[str, Sequence[str]]:
     """The stories of each preset that has some, and a place in its persona for them."""
     return {
         name: role.stories

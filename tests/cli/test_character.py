@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from bot.__main__ import app
 from bot.errors import PresetError, UserError
-from bot.importers.cards.cards import read_card
+from bot.importers.cards.card import read_card
 from tests.importers.card_samples import CONTENTS, FIVE
 
 ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}

@@ -5,9 +5,9 @@ import struct
 import zlib
 
 from bot.importers.cards.charx import write as charx
-from bot.importers.cards.json_limits import Json, dump
 from bot.importers.cards.png import SIGNATURE, plain_image
 from bot.importers.cards.png import write as png
+from bot.importers.cards.safe_json import Json, dump
 
 PORTRAIT = plain_image(24, 36)
 

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from bot.errors import PresetError
-from bot.importers.character_files import Role, load_playable, load_roles
+from bot.importers.character_files import (
+    PresetWithStories,
+    load_complete_presets,
+    load_presets_with_stories,
+)
 from bot.prompting.character.character import Character
 
 
@@ -28,7 +32,7 @@ def saved(tmp_path: Path) -> None:
 def test_persona_and_stories_come_from_the_file(tmp_path: Path) -> None:
     saved(tmp_path)
 
-    roles = load_roles(folder(tmp_path, character="nora.jsonl", role_name="Nora"))
+    roles = load_presets_with_stories(folder(tmp_path, character="nora.jsonl", role_name="Nora"))
 
     assert roles["nora"].preset.persona == "P\n{{RAG-dialogue}}"
     assert roles["nora"].stories == ("one", "two")
@@ -37,22 +41,24 @@ def test_persona_and_stories_come_from_the_file(tmp_path: Path) -> None:
 def test_keys_of_the_preset_win(tmp_path: Path) -> None:
     saved(tmp_path)
 
-    presets = load_playable(folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q"))
+    presets = load_complete_presets(
+        folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q")
+    )
 
     assert presets["nora"].persona == "Q"
 
 
 def test_a_known_role_needs_no_file(tmp_path: Path) -> None:
-    role = load_roles(folder(tmp_path, character="haruhi"))["nora"]
+    role = load_presets_with_stories(folder(tmp_path, character="haruhi"))["nora"]
 
     assert role.preset.role_name == "凉宫春日"
     assert len(role.stories) == 8
 
 
 def test_a_preset_without_a_character_stays_as_it_is(tmp_path: Path) -> None:
-    [(name, role)] = load_roles(folder(tmp_path)).items()
+    [(name, role)] = load_presets_with_stories(folder(tmp_path)).items()
 
-    assert role == Role(role.preset)
+    assert role == PresetWithStories(role.preset)
     assert name == role.preset.name
 
 
@@ -71,7 +77,7 @@ def test_what_is_wrong_with_a_character_is_said(
     saved(tmp_path)
 
     with pytest.raises(PresetError, match=f"preset 'nora': character '.*': .*{message}"):
-        load_roles(folder(tmp_path, **keys))
+        load_presets_with_stories(folder(tmp_path, **keys))
 
 
 def test_a_service_without_stories_loads_no_embedding() -> None:

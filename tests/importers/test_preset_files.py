@@ -26,7 +26,7 @@ def test_a_relative_from_is_a_file_beside_the_modelfile(tmp_path: Path) -> None:
     imported = preset_from_text("FROM ./phi.gguf", tmp_path / "Modelfile")
 
     assert imported.preset.model == str(model)
-    assert imported.remarks == []
+    assert imported.notes == []
 
 
 def test_a_full_path_stays_as_it_is_also_one_of_windows(tmp_path: Path) -> None:
@@ -34,15 +34,15 @@ def test_a_full_path_stays_as_it_is_also_one_of_windows(tmp_path: Path) -> None:
         imported = preset_from_text(f"FROM {path}", tmp_path / "Modelfile")
         assert imported.preset.model == path
         assert imported.preset.name == "phi"
-        assert imported.remarks == [f"FROM: there is no file {path} yet"]
+        assert imported.notes == [f"FROM: there is no file {path} yet"]
 
 
 def test_a_model_that_only_ollama_has_is_said(tmp_path: Path) -> None:
     imported = preset_from_text("FROM llama3.2:1b\nADAPTER ./a.gguf", tmp_path / "Modelfile")
 
     assert (imported.preset.name, imported.preset.model) == ("llama3.2-1b", "llama3.2:1b")
-    assert "troupe model pull" in imported.remarks[0]
-    assert imported.remarks[1] == "ADAPTER is left out: merge the adapter into the GGUF"
+    assert "troupe model pull" in imported.notes[0]
+    assert imported.notes[1] == "ADAPTER is left out: merge the adapter into the GGUF"
 
 
 def test_a_given_name_wins(tmp_path: Path) -> None:

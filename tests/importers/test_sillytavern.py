@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.errors import PresetError, TemplateError
-from bot.importers.preset_files import Imported, preset_from_text
+from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
@@ -34,7 +34,7 @@ TALK = [
 ]
 
 
-def imported(data: dict[str, Any]) -> Imported:
+def imported(data: dict[str, Any]) -> ImportedPreset:
     return preset_from_text(json.dumps(data), Path("t.json"))
 
 
@@ -47,7 +47,7 @@ def rendered(preset: Preset, talk: list[dict[str, str]] = TALK) -> str:
 def test_a_template_that_string_templates_can_say_becomes_them() -> None:
     made = imported(CHATML)
 
-    assert made.remarks == ["it became string templates"]
+    assert made.notes == ["it became string templates"]
     assert made.preset.template is None
     assert rendered(made.preset) == (
         "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\none {{user}}<|im_end|>\n"
@@ -74,7 +74,7 @@ def test_any_other_becomes_jinja_that_says_it_exactly() -> None:
         "names": True,
     })  # fmt: skip
 
-    assert made.remarks == ["it became a Jinja template"]
+    assert made.notes == ["it became a Jinja template"]
     assert rendered(made.preset) == (
         "[INST] <<SYS>>\nSYS\n<</SYS>>\n[INST] one {{user}} [/INST] two </s>[INST] three [/INST]>>"
     )
@@ -102,7 +102,7 @@ def test_a_context_template_becomes_a_layout_without_control_tokens() -> None:
         "{{#if description}}{{description}}\n{{/if}}{{trim}}<|im_end|>",
     })  # fmt: skip
 
-    assert made.remarks == ["its control tokens are left out: the model's template writes them"]
+    assert made.notes == ["its control tokens are left out: the model's template writes them"]
     story = parse_story_string(made.preset.story_string or "")
     assert story.compose({"system": "S", "description": "D {{system}}"}) == "S\nD {{system}}"
     assert story.compose({}) == ""

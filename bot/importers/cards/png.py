@@ -18,7 +18,7 @@ _MAX_CHUNKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class PngText:
+class PngCards:
     """The cards as JSON bytes (at least one of them is there), and the PNG without them."""
 
     image: bytes
@@ -26,7 +26,7 @@ class PngText:
     v3: bytes
 
 
-def read(data: bytes, source: str) -> PngText:
+def read(data: bytes, source: str) -> PngCards:
     """Raise PresetError for a PNG that is broken or holds no card."""
     kept, cards = [SIGNATURE], dict.fromkeys(_CARDS, b"")
     for kind, body, raw in _chunks(data, source):
@@ -40,7 +40,7 @@ def read(data: bytes, source: str) -> PngText:
             f"{source} is an image without a character card in it; programs that shrink or convert"
             " images throw it away, so take the original file"
         )
-    return PngText(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
+    return PngCards(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
 
 
 def write(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:

@@ -5,40 +5,49 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from bot.errors import TemplateError
-from bot.importers.modelfile.go_nodes import Chain, Field, Function, Literal, Operand, Pipe
-from bot.importers.modelfile.go_types import FIELDS, JSON_TYPES, Value, element
+from bot.importers.modelfile.go_nodes import (
+    GoChain,
+    GoField,
+    GoFunction,
+    GoLiteral,
+    GoOperand,
+    GoPipe,
+)
+from bot.importers.modelfile.go_types import FIELDS, JSON_TYPES, TypedExpression, element
 
-ROOT = Value("", "root")
-NO_VALUE = Value("none", "nothing")  # what a map gives for a key that it does not have
+ROOT_VALUE = TypedExpression("", "root")
+MISSING_VALUE = TypedExpression(
+    "none", "nothing"
+)  # what a map gives for a key that it does not have
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _VERB = re.compile(r"%(.?)", re.DOTALL)
 
 
-def quoted(text: str) -> str:
+def jinja_literal(text: str) -> str:
     """Write a Jinja string literal on one line."""
     for sign, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         text = text.replace(sign, escape)
     return f'"{text}"'
 
 
-class Expressions:
+class ExpressionTranslator:
     """Knows the dot and the variables of the place in the template that is being translated."""
 
-    def __init__(self, root: Mapping[str, Value]) -> None:
+    def __init__(self, root: Mapping[str, TypedExpression]) -> None:
         self._root = root
-        self.dot = ROOT
-        self.variables: dict[str, Value] = {"$": ROOT}
+        self.dot = ROOT_VALUE
+        self.variables: dict[str, TypedExpression] = {"$": ROOT_VALUE}
         self.prints_json = False
 
-    def value(self, pipe: Pipe) -> Value:
+    def value(self, pipe: GoPipe) -> TypedExpression:
         """Translate a pipeline: each command's value is the last argument of the next one."""
-        piped: list[Value] = []
+        piped: list[TypedExpression] = []
         for command in pipe.commands:
             piped = [self._command(command, piped, pipe.line)]
         return piped[0]
 
-    def printed(self, value: Value, line: int) -> str:
+    def printed(self, value: TypedExpression, line: int) -> str:
         """Print it as Go does."""
         match value.type:
             case "text" | "number" | "any":
@@ -57,102 +66,106 @@ class Expressions:
             case kind:
                 raise _untranslatable(f"printing a whole {kind}", line)
 
-    def _command(self, operands: Sequence[Operand], piped: Sequence[Value], line: int) -> Value:
+    def _command(
+        self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
+    ) -> TypedExpression:
         first, *rest = operands
         arguments = [*(self._operand(operand, line) for operand in rest), *piped]
-        if isinstance(first, Function):
+        if isinstance(first, GoFunction):
             return self._call(first.name, arguments, line)
         if arguments:
             raise _untranslatable("an argument for something that is no function", line)
         return self._operand(first, line)
 
-    def _operand(self, operand: Operand, line: int) -> Value:
+    def _operand(self, operand: GoOperand, line: int) -> TypedExpression:
         match operand:
-            case Literal(value):
+            case GoLiteral(value):
                 return _literal(value)
-            case Field(None, names):
+            case GoField(None, names):
                 return self._field(self.dot, names, line)
-            case Field(variable, names):
+            case GoField(variable, names):
                 return self._field(self.variables[str(variable)], names, line)
-            case Chain(pipe, names):
+            case GoChain(pipe, names):
                 return self._field(self.value(pipe), names, line)
-            case Pipe():
+            case GoPipe():
                 return self.value(operand)
-            case Function(name):
+            case GoFunction(name):
                 return self._call(name, [], line)
 
-    def _field(self, value: Value, names: Sequence[str], line: int) -> Value:
+    def _field(self, value: TypedExpression, names: Sequence[str], line: int) -> TypedExpression:
         for name in names:
             value = self._member(value, name, line)
         return value
 
-    def _member(self, value: Value, name: str, line: int) -> Value:
+    def _member(self, value: TypedExpression, name: str, line: int) -> TypedExpression:
         match value.type:
             case "root":
-                return self._root.get(name, NO_VALUE)
+                return self._root.get(name, MISSING_VALUE)
             case "any" | "nothing" | "object":
-                return Value(f"{value.source}.{name}")
+                return TypedExpression(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
-                return Value(f"{value.source}[{quoted(name)}]", element(kind))
+                return TypedExpression(f"{value.source}[{jinja_literal(name)}]", element(kind))
             case kind if name in FIELDS.get(kind, {}):
                 key, behind = FIELDS[kind][name]
                 source = f"{value.source}.{key}"
                 empty = {"list": "[]", "map": "{}"}.get(behind.partition(" of ")[0])
-                return Value(f"({source} or {empty})" if empty else source, behind)
+                return TypedExpression(f"({source} or {empty})" if empty else source, behind)
             case kind:
                 raise _untranslatable(f"the field .{name} of a {kind}", line)
 
-    def _call(self, name: str, given: list[Value], line: int) -> Value:
+    def _call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
         sources = [value.source for value in given]
         match name, given:
             case "currentDate", []:
-                return Value('strftime_now("%Y-%m-%d")', "text")
+                return TypedExpression('strftime_now("%Y-%m-%d")', "text")
             case "not", [_]:
-                return Value(f"(not {sources[0]})", "bool")
+                return TypedExpression(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
                 kinds = {value.type for value in given}
-                return Value(
+                return TypedExpression(
                     _joined(f" {name} ", sources), kinds.pop() if len(kinds) == 1 else "any"
                 )
             case "len", [_]:
-                return Value(f"({sources[0]} | length)", "number")
+                return TypedExpression(f"({sources[0]} | length)", "number")
             case "index", [container, _, *_]:
                 return self._index(container, sources[1:])
             case "slice", [container, *_] if len(given) <= 3:
                 bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
-                return Value(f"{sources[0]}[{bounds}]", container.type)
+                return TypedExpression(f"{sources[0]}[{bounds}]", container.type)
             case _ if name in _COMPARISONS and len(given) >= 2:
                 return self._comparison(name, sources)
             case _:
                 return self._text_call(name, given, line)
 
-    def _text_call(self, name: str, given: list[Value], line: int) -> Value:
+    def _text_call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
         match name, given:
             case "json", [value]:
                 return self._json(value)
             case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
                 printed = [self.printed(value, line) for value in given]
-                return Value(_joined(" ~ ", printed), "text")
+                return TypedExpression(_joined(" ~ ", printed), "text")
             case "printf", [_, *_]:
                 return self._printf(given, line)
             case _:
                 raise _untranslatable(f"the function {name} with {len(given)} arguments", line)
 
-    def _comparison(self, name: str, sources: list[str]) -> Value:
+    def _comparison(self, name: str, sources: list[str]) -> TypedExpression:
         first, *others = sources
         tests = [f"{first} {_COMPARISONS[name]} {other}" for other in others]
-        return Value(_joined(" or ", tests), "bool")  # only `eq` takes several: one must match
+        return TypedExpression(
+            _joined(" or ", tests), "bool"
+        )  # only `eq` takes several: one must match
 
-    def _index(self, container: Value, keys: Sequence[str]) -> Value:
+    def _index(self, container: TypedExpression, keys: Sequence[str]) -> TypedExpression:
         for key in keys:
-            container = Value(f"{container.source}[{key}]", element(container.type))
+            container = TypedExpression(f"{container.source}[{key}]", element(container.type))
         return container
 
-    def _json(self, value: Value) -> Value:
+    def _json(self, value: TypedExpression) -> TypedExpression:
         self.prints_json = True
-        return Value(f"as_json({value.source})", "text")
+        return TypedExpression(f"as_json({value.source})", "text")
 
-    def _printf(self, given: list[Value], line: int) -> Value:
+    def _printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
         form, *rest = given
         if not form.source.startswith('"'):
             raise _untranslatable("printf without a literal format", line)
@@ -174,23 +187,23 @@ class Expressions:
                     raise _untranslatable(f"printf with {verb}", line)
         if next(arguments, None):
             raise _untranslatable("printf with more arguments than verbs", line)
-        return Value("(" + "".join(pieces) + ")", "text")
+        return TypedExpression("(" + "".join(pieces) + ")", "text")
 
 
 def _joined(operator: str, sources: Sequence[str]) -> str:
     return sources[0] if len(sources) == 1 else f"({operator.join(sources)})"
 
 
-def _literal(value: str | float | bool | None) -> Value:
+def _literal(value: str | float | bool | None) -> TypedExpression:
     match value:
         case None:
-            return NO_VALUE
+            return MISSING_VALUE
         case bool():
-            return Value("true" if value else "false", "bool")
+            return TypedExpression("true" if value else "false", "bool")
         case str():
-            return Value(quoted(value), "text")
+            return TypedExpression(jinja_literal(value), "text")
         case _:
-            return Value(repr(value), "number")
+            return TypedExpression(repr(value), "number")
 
 
 def _untranslatable(construct: str, line: int) -> TemplateError:

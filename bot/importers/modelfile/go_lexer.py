@@ -35,7 +35,7 @@ class GoToken(NamedTuple):
     line: int
 
 
-def error_at(line: int, problem: str) -> TemplateError:
+def go_error(line: int, problem: str) -> TemplateError:
     """Say it as Go does about a template without a name."""
     return TemplateError(f"template: :{line}: {problem}")
 
@@ -55,7 +55,7 @@ def unquote(literal: str) -> str:
     return _ESCAPE.sub(character, literal[1:-1])
 
 
-class Lexer:
+class GoLexer:
     """Goes once through a source; a mistake in it is a TemplateError with its line."""
 
     def __init__(self, source: str) -> None:
@@ -122,4 +122,4 @@ class Lexer:
         return self._source.count("\n", 0, self._place) + 1
 
     def _error(self, problem: str) -> TemplateError:
-        return error_at(self._line(), problem)
+        return go_error(self._line(), problem)

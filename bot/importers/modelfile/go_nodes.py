@@ -4,67 +4,67 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """`.Function.Name` of the dot, or `$tool.Function.Name` of a variable; `$` is the root."""
+class GoField:
+    """`.GoFunction.Name` of the dot, or `$tool.GoFunction.Name` of a variable; `$` is the root."""
 
     variable: str | None
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class GoLiteral:
     value: str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class GoFunction:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class GoChain:
     """`(index .Messages 0).Content`."""
 
-    pipe: "Pipe"
+    pipe: "GoPipe"
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
+class GoPipe:
     """`$x := first | second "argument"`; a command is what is called and its arguments."""
 
-    commands: tuple[tuple["Operand", ...], ...]
+    commands: tuple[tuple["GoOperand", ...], ...]
     variables: tuple[str, ...] = ()
     declares: bool = False  # `:=`, against `=`
     line: int = 0
 
 
-Operand = Field | Literal | Function | Chain | Pipe
+GoOperand = GoField | GoLiteral | GoFunction | GoChain | GoPipe
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class GoText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    pipe: Pipe
+class GoAction:
+    pipe: GoPipe
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class GoJump:
     word: str  # break or continue
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class GoBranch:
     """`if`, `range` or `with`."""
 
     word: str
-    pipe: Pipe
-    body: tuple["Node", ...]
-    otherwise: tuple["Node", ...]
+    pipe: GoPipe
+    body: tuple["GoNode", ...]
+    otherwise: tuple["GoNode", ...]
 
 
-Node = Text | Action | Jump | Branch
+GoNode = GoText | GoAction | GoJump | GoBranch

@@ -1,22 +1,22 @@
 """Read a Go template as ollama does (text/template), with Go's error texts."""
 
-from bot.importers.modelfile.go_lexer import GoToken, Lexer, error_at, unquote
+from bot.importers.modelfile.go_lexer import GoLexer, GoToken, go_error, unquote
 from bot.importers.modelfile.go_nodes import (
-    Action,
-    Branch,
-    Chain,
-    Field,
-    Function,
-    Jump,
-    Literal,
-    Node,
-    Operand,
-    Pipe,
-    Text,
+    GoAction,
+    GoBranch,
+    GoChain,
+    GoField,
+    GoFunction,
+    GoJump,
+    GoLiteral,
+    GoNode,
+    GoOperand,
+    GoPipe,
+    GoText,
 )
 
 # What Go itself defines and what ollama adds; a name beyond these is a parse error.
-FUNCTIONS = frozenset(
+GO_FUNCTIONS = frozenset(
     {"and", "call", "eq", "ge", "gt", "html", "index", "js", "json", "le", "len", "lt", "ne", "not"}
     | {"or", "print", "printf", "println", "slice", "urlquery", "currentDate"}
 )
@@ -26,35 +26,35 @@ MAX_LOOPS = 4  # so that none can take for ever; two is what templates need
 _MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
 
-def parse(source: str) -> tuple[Node, ...]:
+def parse(source: str) -> tuple[GoNode, ...]:
     """Raise TemplateError with Go's text, or with the construct that no prompt template needs."""
-    return _Parser(source).parse()
+    return _GoParser(source).parse()
 
 
-class _Parser:
+class _GoParser:
     def __init__(self, source: str) -> None:
-        self._tokens = list(Lexer(source).tokens())
+        self._tokens = list(GoLexer(source).tokens())
         self._at = 0
         self._variables = ["$"]
         self._loops = 0
         self._depth = 0
 
-    def parse(self) -> tuple[Node, ...]:
+    def parse(self) -> tuple[GoNode, ...]:
         nodes, stop = self._nodes()
         if stop.kind != "eof":
-            raise error_at(stop.line, f"unexpected {{{{{stop.text}}}}}")
+            raise go_error(stop.line, f"unexpected {{{{{stop.text}}}}}")
         return nodes
 
-    def _nodes(self) -> tuple[tuple[Node, ...], GoToken]:
+    def _nodes(self) -> tuple[tuple[GoNode, ...], GoToken]:
         """Read up to an `end`, an `else` or the end of the file, which is returned with them."""
-        nodes: list[Node] = []
+        nodes: list[GoNode] = []
         while True:
             token = self._next()
             match token.kind:
                 case "eof":
                     return tuple(nodes), token
                 case "text":
-                    nodes.append(Text(token.text))
+                    nodes.append(GoText(token.text))
                 case _:
                     self._skip_space()
                     word = self._peek()
@@ -63,7 +63,7 @@ class _Parser:
                         return tuple(nodes), word
                     nodes.append(self._action(word))
 
-    def _action(self, word: GoToken) -> Node:
+    def _action(self, word: GoToken) -> GoNode:
         match word.text if word.kind == "name" else "":
             case "if" | "range" | "with":
                 self._at += 1
@@ -71,24 +71,24 @@ class _Parser:
             case "break" | "continue":
                 self._at += 1
                 if not self._loops:
-                    raise error_at(word.line, f"{{{{{word.text}}}}} outside {{{{range}}}}")
+                    raise go_error(word.line, f"{{{{{word.text}}}}} outside {{{{range}}}}")
                 self._close(word.text)
-                return Jump(word.text)
+                return GoJump(word.text)
             case "template" | "block" | "define":
-                raise error_at(word.line, f"{{{{{word.text}}}}} cannot be translated to Jinja")
+                raise go_error(word.line, f"{{{{{word.text}}}}} cannot be translated to Jinja")
             case _:
-                return Action(self._pipe("command", "}}"))
+                return GoAction(self._pipe("command", "}}"))
 
-    def _branch(self, word: GoToken) -> Branch:
+    def _branch(self, word: GoToken) -> GoBranch:
         self._enter(word)
         outside = len(self._variables)
         pipe = self._pipe(word.text, "}}")
         self._loops += word.text == "range"
         if self._loops > MAX_LOOPS:
-            raise error_at(word.line, f"more than {MAX_LOOPS} ranges in each other")
+            raise go_error(word.line, f"more than {MAX_LOOPS} ranges in each other")
         body, stop = self._nodes()
         self._loops -= word.text == "range"
-        otherwise: tuple[Node, ...] = ()
+        otherwise: tuple[GoNode, ...] = ()
         chained = False
         if stop.text == "else":
             self._skip_space()
@@ -102,16 +102,16 @@ class _Parser:
             self._end(stop)
         del self._variables[outside:]
         self._depth -= 1
-        return Branch(word.text, pipe, body, otherwise)
+        return GoBranch(word.text, pipe, body, otherwise)
 
     def _end(self, stop: GoToken) -> None:
         if stop.kind == "eof":
-            raise error_at(stop.line, "unexpected EOF")
+            raise go_error(stop.line, "unexpected EOF")
         if stop.text != "end":
-            raise error_at(stop.line, "expected end; found {{else}}")
+            raise go_error(stop.line, "expected end; found {{else}}")
         self._close("end")
 
-    def _pipe(self, context: str, closing: str) -> Pipe:
+    def _pipe(self, context: str, closing: str) -> GoPipe:
         self._enter(self._peek())
         line = self._peek().line
         variables, declares = self._declaration(context)
@@ -121,10 +121,10 @@ class _Parser:
             commands.append(self._command(context))
         token = self._next()
         if token.text != closing:
-            raise error_at(token.line, f'unexpected "{token.text}" in {context}')
+            raise go_error(token.line, f'unexpected "{token.text}" in {context}')
         self._variables += variables if declares else ()
         self._depth -= 1
-        return Pipe(tuple(commands), variables, declares, line)
+        return GoPipe(tuple(commands), variables, declares, line)
 
     def _declaration(self, context: str) -> tuple[tuple[str, ...], bool]:
         """`$x :=`, `$x =`, or in a range `$i, $x :=`; nothing is read when there is none."""
@@ -148,8 +148,8 @@ class _Parser:
         self._at = start
         return (), False
 
-    def _command(self, context: str) -> tuple[Operand, ...]:
-        operands: list[Operand] = []
+    def _command(self, context: str) -> tuple[GoOperand, ...]:
+        operands: list[GoOperand] = []
         while True:
             self._skip_space()
             token = self._peek()
@@ -157,42 +157,42 @@ class _Parser:
                 break
             operands.append(self._operand(context))
         if not operands:
-            raise error_at(self._peek().line, f"missing value for {context}")
+            raise go_error(self._peek().line, f"missing value for {context}")
         return tuple(operands)
 
-    def _operand(self, context: str) -> Operand:
+    def _operand(self, context: str) -> GoOperand:
         token = self._next()
         match token.kind:
             case "string":
-                return Literal(unquote(token.text))
+                return GoLiteral(unquote(token.text))
             case "number":
-                return Literal(_number(token))
+                return GoLiteral(_number(token))
             case "field":
-                return Field(None, (token.text[1:], *self._fields()))
+                return GoField(None, (token.text[1:], *self._fields()))
             case "variable":
                 self._known(token.text)
-                return Field(token.text, self._fields())
+                return GoField(token.text, self._fields())
             case "name":
                 return self._named(token)
             case "sign" if token.text == ".":
-                return Field(None)
+                return GoField(None)
             case "sign" if token.text == "(":
                 pipe = self._pipe("parenthesized pipeline", ")")
                 names = self._fields()
-                return Chain(pipe, names) if names else pipe
+                return GoChain(pipe, names) if names else pipe
             case _:
-                raise error_at(token.line, f'unexpected "{token.text}" in {context}')
+                raise go_error(token.line, f'unexpected "{token.text}" in {context}')
 
-    def _named(self, token: GoToken) -> Operand:
+    def _named(self, token: GoToken) -> GoOperand:
         match token.text:
             case "true" | "false":
-                return Literal(token.text == "true")
+                return GoLiteral(token.text == "true")
             case "nil":
-                return Literal(None)
-            case name if name in FUNCTIONS:
-                return Function(name)
+                return GoLiteral(None)
+            case name if name in GO_FUNCTIONS:
+                return GoFunction(name)
             case name:
-                raise error_at(token.line, f'function "{name}" not defined')
+                raise go_error(token.line, f'function "{name}" not defined')
 
     def _fields(self) -> tuple[str, ...]:
         names: list[str] = []
@@ -202,18 +202,18 @@ class _Parser:
 
     def _known(self, variable: str) -> None:
         if variable not in self._variables:
-            raise error_at(self._peek().line, f'undefined variable "{variable}"')
+            raise go_error(self._peek().line, f'undefined variable "{variable}"')
 
     def _enter(self, token: GoToken) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise error_at(token.line, f"nested deeper than {MAX_DEPTH}")
+            raise go_error(token.line, f"nested deeper than {MAX_DEPTH}")
 
     def _close(self, context: str) -> None:
         self._skip_space()
         token = self._next()
         if token.kind != "}}":
-            raise error_at(token.line, f'unexpected "{token.text}" in {context}')
+            raise go_error(token.line, f'unexpected "{token.text}" in {context}')
 
     def _skip_space(self) -> None:
         while self._peek().kind == "space":
@@ -231,7 +231,7 @@ class _Parser:
 def _number(token: GoToken) -> int | float:
     text = token.text.replace("_", "")
     if len(text) > _MAX_NUMBER_CHARS:
-        raise error_at(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')
+        raise go_error(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')
     try:
         return int(text, 0)
     except ValueError:
@@ -239,4 +239,4 @@ def _number(token: GoToken) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise error_at(token.line, f'bad number syntax: "{token.text}"') from None
+        raise go_error(token.line, f'bad number syntax: "{token.text}"') from None

@@ -11,24 +11,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bot.errors import TemplateError
-from bot.importers.modelfile.go_expressions import Expressions, quoted
-from bot.importers.modelfile.go_nodes import Action, Branch, Field, Jump, Node, Pipe, Text
+from bot.importers.modelfile.go_expressions import ExpressionTranslator, jinja_literal
+from bot.importers.modelfile.go_nodes import (
+    GoAction,
+    GoBranch,
+    GoField,
+    GoJump,
+    GoNode,
+    GoPipe,
+    GoText,
+)
 from bot.importers.modelfile.go_parser import parse
-from bot.importers.modelfile.go_types import Value, element
-from bot.importers.modelfile.ollama_turns import AS_JSON, MERGED, TURNS
+from bot.importers.modelfile.go_types import TypedExpression, element
+from bot.importers.modelfile.jinja_preludes import AS_JSON_MACRO, LOOP_OVER_TURNS, MERGE_MESSAGES
 
 _MAX_CHARS = 64 * 1024  # as much as the render worker takes
 
 _MESSAGES_ROOT = {
-    "System": Value('(chat.system | join("\\n\\n"))', "text"),
-    "Messages": Value("chat.messages", "list of message"),
-    "Tools": Value("(tools or [])", "list of tool"),
-    "Response": Value('""', "text"),
+    "System": TypedExpression('(chat.system | join("\\n\\n"))', "text"),
+    "Messages": TypedExpression("chat.messages", "list of message"),
+    "Tools": TypedExpression("(tools or [])", "list of tool"),
+    "Response": TypedExpression('""', "text"),
 }
 _TURN_ROOT = {
-    "System": Value("turn.system", "text"),
-    "Prompt": Value("turn.prompt", "text"),
-    "Response": Value("turn.response", "text"),
+    "System": TypedExpression("turn.system", "text"),
+    "Prompt": TypedExpression("turn.prompt", "text"),
+    "Response": TypedExpression("turn.response", "text"),
 }
 
 
@@ -41,19 +49,21 @@ def jinja_from_go(source: str) -> str:
         name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names
     }
     if "messages" in used:
-        return "\n".join(_Translator(nodes, _MESSAGES_ROOT).lines([MERGED], depth=0))
+        return "\n".join(
+            _TemplateTranslator(nodes, _MESSAGES_ROOT).lines([MERGE_MESSAGES], depth=0)
+        )
     if "response" not in used:
-        nodes = (*nodes, Action(Pipe(((Field(None, ("Response",)),),))))
-    lines = _Translator(nodes, _TURN_ROOT).lines([MERGED, TURNS], depth=1)
+        nodes = (*nodes, GoAction(GoPipe(((GoField(None, ("Response",)),),))))
+    lines = _TemplateTranslator(nodes, _TURN_ROOT).lines([MERGE_MESSAGES, LOOP_OVER_TURNS], depth=1)
     return "\n".join([*lines, "{%- endfor %}"])
 
 
-class _Translator:
-    def __init__(self, nodes: Sequence[Node], root: Mapping[str, Value]) -> None:
+class _TemplateTranslator:
+    def __init__(self, nodes: Sequence[GoNode], root: Mapping[str, TypedExpression]) -> None:
         self._nodes = nodes
         self._legacy = root is _TURN_ROOT
         self._cut = False
-        self._expressions = Expressions(root)
+        self._expressions = ExpressionTranslator(root)
         self._assigned = {
             name for pipe in _pipes(nodes) if not pipe.declares for name in pipe.variables
         }
@@ -67,10 +77,10 @@ class _Translator:
         if self._assigned:
             prelude = [*prelude[:1], "{%- set var = namespace() %}", *prelude[1:]]
         if self._expressions.prints_json:
-            prelude = [AS_JSON, *prelude]
+            prelude = [AS_JSON_MACRO, *prelude]
         return [*prelude, *self._lines]
 
-    def _sequence(self, nodes: Sequence[Node]) -> None:
+    def _sequence(self, nodes: Sequence[GoNode]) -> None:
         """Translate nodes; those behind the first `.Response` are left out of the last turn."""
         for place, node in enumerate(nodes, start=1):
             was_cut = self._cut
@@ -81,40 +91,40 @@ class _Translator:
                 self._emit("{%- endif %}")
                 return
 
-    def _inside(self, nodes: Sequence[Node]) -> None:
+    def _inside(self, nodes: Sequence[GoNode]) -> None:
         """Translate a body: what is declared in it ends with it."""
         with self._scope():
             self._depth += 1
             self._sequence(nodes)
             self._depth -= 1
 
-    def _node(self, node: Node) -> None:
+    def _node(self, node: GoNode) -> None:
         match node:
-            case Text(text):
-                self._emit(f"{{{{- {quoted(text)} }}}}")
-            case Action(pipe):
+            case GoText(text):
+                self._emit(f"{{{{- {jinja_literal(text)} }}}}")
+            case GoAction(pipe):
                 self._action(pipe)
                 if self._legacy and any(
                     field.variable is None and "Response" in field.names for field in _fields(pipe)
                 ):
                     self._cut = True
-            case Jump(word):
+            case GoJump(word):
                 self._emit(f"{{%- {word} %}}")
-            case Branch("if"):
+            case GoBranch("if"):
                 self._if(node)
-            case Branch("with"):
+            case GoBranch("with"):
                 self._with(node)
-            case Branch():
+            case GoBranch():
                 self._range(node)
 
-    def _action(self, pipe: Pipe) -> None:
+    def _action(self, pipe: GoPipe) -> None:
         value = self._expressions.value(pipe)
         if pipe.variables:
             self._set(pipe, value)
         else:
             self._emit(f"{{{{- {self._expressions.printed(value, pipe.line)} }}}}")
 
-    def _set(self, pipe: Pipe, value: Value) -> Value:
+    def _set(self, pipe: GoPipe, value: TypedExpression) -> TypedExpression:
         (name,) = pipe.variables
         target = (
             self._declare(name, value.type) if pipe.declares else self._expressions.variables[name]
@@ -122,14 +132,14 @@ class _Translator:
         self._emit(f"{{%- set {target.source} = {value.source} %}}")
         return target
 
-    def _declare(self, name: str, type_name: str) -> Value:
+    def _declare(self, name: str, type_name: str) -> TypedExpression:
         """Give a Go variable a name in Jinja; one that is assigned later must outlive a loop."""
         unique = self._unique("go_" + name.removeprefix("$"))
-        target = Value(f"var.{unique}" if name in self._assigned else unique, type_name)
+        target = TypedExpression(f"var.{unique}" if name in self._assigned else unique, type_name)
         self._expressions.variables[name] = target
         return target
 
-    def _if(self, node: Branch) -> None:
+    def _if(self, node: GoBranch) -> None:
         with self._scope():
             condition = self._expressions.value(node.pipe)
             if node.pipe.variables:
@@ -139,7 +149,7 @@ class _Translator:
             self._otherwise(node)
             self._emit("{%- endif %}")
 
-    def _with(self, node: Branch) -> None:
+    def _with(self, node: GoBranch) -> None:
         with self._scope():
             value = self._expressions.value(node.pipe)
             if node.pipe.variables:
@@ -151,10 +161,10 @@ class _Translator:
             self._otherwise(node)
             self._emit("{%- endif %}")
 
-    def _range(self, node: Branch) -> None:
+    def _range(self, node: GoBranch) -> None:
         with self._scope():
             container = self._expressions.value(node.pipe)
-            item = Value(self._unique("item"), element(container.type))
+            item = TypedExpression(self._unique("item"), element(container.type))
             if container.type.startswith("map of "):
                 place = self._unique("key")  # Go goes through a map in the order of its keys
                 self._emit(
@@ -164,14 +174,16 @@ class _Translator:
                 place = "loop.index0"
                 source = "[]" if container.type == "nothing" else container.source
                 self._emit(f"{{%- for {item.source} in {source} %}}")
-            self._bind(node.pipe.variables, Value(place), item)
+            self._bind(node.pipe.variables, TypedExpression(place), item)
             outside, self._expressions.dot = self._expressions.dot, item
             self._inside(node.body)
             self._expressions.dot = outside
             self._otherwise(node)
             self._emit("{%- endfor %}")
 
-    def _bind(self, variables: Sequence[str], place: Value, item: Value) -> None:
+    def _bind(
+        self, variables: Sequence[str], place: TypedExpression, item: TypedExpression
+    ) -> None:
         """`range $item :=` or `range $index, $item :=`."""
         self._depth += 1
         for name, value in zip(reversed(variables), (item, place), strict=False):
@@ -181,11 +193,11 @@ class _Translator:
             self._emit(f"{{%- set {target.source} = {value.source} %}}")
         self._depth -= 1
 
-    def _otherwise(self, node: Branch) -> None:
+    def _otherwise(self, node: GoBranch) -> None:
         match node.otherwise:
             case ():
                 pass
-            case (Branch("if", Pipe(variables=())) as inner,) if node.word != "range":
+            case (GoBranch("if", GoPipe(variables=())) as inner,) if node.word != "range":
                 self._emit(f"{{%- elif {self._expressions.value(inner.pipe).source} %}}")
                 self._inside(inner.body)
                 self._otherwise(inner)
@@ -208,27 +220,27 @@ class _Translator:
         self._lines.append("  " * self._depth + line)
 
 
-def _pipes(nodes: Sequence[Node]) -> Iterator[Pipe]:
+def _pipes(nodes: Sequence[GoNode]) -> Iterator[GoPipe]:
     for node in nodes:
         match node:
-            case Action(pipe):
+            case GoAction(pipe):
                 yield pipe
-            case Branch(_, pipe, body, otherwise):
+            case GoBranch(_, pipe, body, otherwise):
                 yield pipe
                 yield from _pipes(body)
                 yield from _pipes(otherwise)
-            case Text() | Jump():
+            case GoText() | GoJump():
                 pass
 
 
-def _fields(pipe: Pipe) -> Iterator[Field]:
+def _fields(pipe: GoPipe) -> Iterator[GoField]:
     """Yield the fields that ollama finds; it does not look into `(...).Name`."""
     for command in pipe.commands:
         for operand in command:
             match operand:
-                case Field():
+                case GoField():
                     yield operand
-                case Pipe():
+                case GoPipe():
                     yield from _fields(operand)
                 case _:
                     pass

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TypedExpression:
     """A Jinja expression and the Go type of what it yields."""
 
     source: str

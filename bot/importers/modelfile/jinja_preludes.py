@@ -1,7 +1,7 @@
 """What ollama does with a conversation before its template sees it, said in Jinja."""
 
 # Neighbours of one role become one message, and all system texts together are `.System`.
-MERGED = """\
+MERGE_MESSAGES = """\
 {%- set chat = namespace(system=[], messages=[]) %}
 {%- for message in messages %}
   {%- set content = message.content or "" %}
@@ -17,7 +17,7 @@ MERGED = """\
 {%- endfor %}"""
 
 # One exchange is a system text, a prompt and a response, each of which may be missing.
-TURNS = """\
+LOOP_OVER_TURNS = """\
 {%- set past = namespace(turns=[], system="", prompt="", response="") %}
 {%- for message in chat.messages %}
   {%- set late_system = message.role == "system" and (past.prompt or past.response) %}
@@ -40,7 +40,7 @@ TURNS = """\
 {%- for turn in past.turns + [dict(last, last=true)] %}"""
 
 # Go escapes these three signs in JSON.
-AS_JSON = """\
+AS_JSON_MACRO = """\
 {%- macro as_json(value) %}
   {%- set text = value | tojson(separators=(",", ":")) %}
   {{- text | replace("&", "\\\\u0026") | replace("<", "\\\\u003c") | replace(">", "\\\\u003e") }}

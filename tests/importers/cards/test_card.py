@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.importers.cards.cards import Container, Spec, read_card, write_card
-from bot.importers.cards.json_limits import MAX_FILE_BYTES, Json, dump
+from bot.importers.cards.card import CardContainer, CardSpec, read_card, write_card
 from bot.importers.cards.png import plain_image
 from bot.importers.cards.png import write as png
+from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump
 from tests.importers.card_samples import (
     CONTENTS,
     DETECTIVE,
@@ -38,7 +38,7 @@ def test_every_field_of_the_five_cards_is_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_survives_the_way_through_its_own_container(name: str) -> None:
-    container = Container(name.rpartition(".")[2])
+    container = CardContainer(name.rpartition(".")[2])
     card = read_card(FIVE[name], name)
 
     again = read_card(write_card(card, container), name)
@@ -48,13 +48,15 @@ def test_a_card_survives_the_way_through_its_own_container(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("container", list(Container))
-def test_the_fields_survive_the_way_through_any_container(name: str, container: Container) -> None:
+@pytest.mark.parametrize("container", list(CardContainer))
+def test_the_fields_survive_the_way_through_any_container(
+    name: str, container: CardContainer
+) -> None:
     card = read_card(FIVE[name], name)
 
     content = read_card(write_card(card, container), "export").content
 
-    before = card.content if card.spec is Spec.V1 else card.content["data"]
+    before = card.content if card.spec is CardSpec.V1 else card.content["data"]
     after = content.get("data", content)
     assert isinstance(before, dict)
     assert isinstance(after, dict)
@@ -66,14 +68,14 @@ def test_the_image_is_the_same_and_the_other_programs_card_is_kept() -> None:
 
     assert card.image == PORTRAIT
     assert card.older == {**ROBOT, "spec": "chara_card_v2"}
-    assert write_card(card, Container.PNG) == FIVE["robot.png"]
+    assert write_card(card, CardContainer.PNG) == FIVE["robot.png"]
 
 
 def test_the_assets_of_a_charx_are_kept_and_its_icon_becomes_the_png() -> None:
     card = read_card(FIVE["singer.charx"], "singer.charx")
 
     assert card.assets == SINGER_ASSETS
-    assert read_card(write_card(card, Container.PNG), "png").image == PORTRAIT
+    assert read_card(write_card(card, CardContainer.PNG), "png").image == PORTRAIT
 
 
 def test_the_newest_card_of_a_png_wins() -> None:
@@ -85,7 +87,7 @@ def test_the_newest_card_of_a_png_wins() -> None:
 def test_typed_fields_tell_what_the_card_says() -> None:
     card = read_card(FIVE["detective.png"], "detective.png")
 
-    assert (card.spec, card.name, card.character_version) == (Spec.V2, "Ilse Brandt", "1.2-β")
+    assert (card.spec, card.name, card.character_version) == (CardSpec.V2, "Ilse Brandt", "1.2-β")
     assert card.alternate_greetings == ("*The phone rings.* Brandt.", "Shut the door, {{user}}.")
     assert card.tags == ("noir", "警察")
     assert card.character_book is not None
@@ -101,8 +103,8 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
-@given(json_values, st.sampled_from(list(Container)))
-def test_whatever_stands_in_extensions_comes_back(value: object, container: Container) -> None:
+@given(json_values, st.sampled_from(list(CardContainer)))
+def test_whatever_stands_in_extensions_comes_back(value: object, container: CardContainer) -> None:
     content: Json = {
         "spec": "chara_card_v3",
         "spec_version": "3.0",
@@ -196,7 +198,7 @@ def test_what_is_glued_to_a_png_is_not_kept() -> None:
     card = read_card(FIVE["detective.png"] + zipped(("card.json", CARD)), "polyglot.png")
 
     assert card.content == DETECTIVE
-    assert write_card(card, Container.PNG) == FIVE["detective.png"]
+    assert write_card(card, CardContainer.PNG) == FIVE["detective.png"]
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
@@ -213,10 +215,10 @@ def test_no_damage_ends_in_anything_but_one_line(noise: bytes, place: int) -> No
 def test_a_v1_card_leaves_as_a_v2_card_where_a_container_needs_one() -> None:
     card = read_card(FIVE["innkeeper.json"], "innkeeper.json")
 
-    charx = read_card(write_card(card, Container.CHARX), "export")
+    charx = read_card(write_card(card, CardContainer.CHARX), "export")
 
-    assert (charx.spec, charx.name) == (Spec.V3, "Marta")
-    assert json.loads(write_card(card, Container.JSON)) == INNKEEPER
+    assert (charx.spec, charx.name) == (CardSpec.V3, "Marta")
+    assert json.loads(write_card(card, CardContainer.JSON)) == INNKEEPER
 
 
 def test_a_zip_whose_files_overlap_is_refused() -> None:

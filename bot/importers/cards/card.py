@@ -12,10 +12,10 @@ from pathlib import PurePath
 from bot.errors import PresetError
 from bot.importers.cards import charx as cards_charx
 from bot.importers.cards import png as cards_png
-from bot.importers.cards.json_limits import MAX_FILE_BYTES, Json, dump, load
+from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump, load
 from bot.prompting.text.json_fields import Fields
 
-__all__ = ["MAX_FILE_BYTES", "Card", "Container", "Spec", "read_card", "write_card"]
+__all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 _MAX_NAME_CHARS = 1000
@@ -31,13 +31,13 @@ _V2_BLANKS: Json = {
 }
 
 
-class Spec(StrEnum):
+class CardSpec(StrEnum):
     V1 = "v1"
     V2 = "v2"
     V3 = "v3"
 
 
-class Container(StrEnum):
+class CardContainer(StrEnum):
     """The kinds of files that carry a card."""
 
     JSON = "json"
@@ -49,7 +49,7 @@ class Container(StrEnum):
 class Card:
     """What a card says. The typed fields are read from `content`, which is the card's own JSON."""
 
-    spec: Spec
+    spec: CardSpec
     content: Json
     name: str
     nickname: str = ""  # V3: what {{char}} becomes, where it is given
@@ -96,16 +96,16 @@ def read_card(data: bytes, source: str) -> Card:
     raise PresetError(f"{source} is no character card: it is neither a PNG, a CHARX nor JSON")
 
 
-def write_card(card: Card, container: Container) -> bytes:
+def write_card(card: Card, container: CardContainer) -> bytes:
     """Write a card in any container; its fields and its image stay what they are."""
     match container:
-        case Container.JSON:
+        case CardContainer.JSON:
             return dump(card.content, indent=2)
-        case Container.PNG:
-            newest = dump(card.content) if card.spec is Spec.V3 else None
-            older = card.older or (_as_v2(card) if card.spec is Spec.V3 else card.content)
+        case CardContainer.PNG:
+            newest = dump(card.content) if card.spec is CardSpec.V3 else None
+            older = card.older or (_as_v2(card) if card.spec is CardSpec.V3 else card.content)
             return cards_png.write(_picture(card), v2=dump(older), v3=newest)
-        case Container.CHARX:
+        case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
                 assets[cards_charx.MAIN_ICON] = card.image
@@ -152,8 +152,8 @@ def _card(
     )
 
 
-def _spec_and_fields(content: Json, source: str) -> tuple[Spec, Json]:
-    kinds = {"chara_card_v2": Spec.V2, "chara_card_v3": Spec.V3}
+def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
+    kinds = {"chara_card_v2": CardSpec.V2, "chara_card_v3": CardSpec.V3}
     spec, fields = content.get("spec"), content.get("data")
     if isinstance(spec, str) and isinstance(fields, dict):
         if spec in kinds:
@@ -163,12 +163,12 @@ def _spec_and_fields(content: Json, source: str) -> tuple[Spec, Json]:
             " read, so export it as one of them"
         )
     if "name" in content and any(key in content for key in ("first_mes", "description")):
-        return Spec.V1, content
+        return CardSpec.V1, content
     raise PresetError(f"{source} is JSON, but no character card: it has no `spec` with `data`")
 
 
 def _as_v2(card: Card) -> Json:
-    if card.spec is Spec.V1:
+    if card.spec is CardSpec.V1:
         known = {key: card.content.get(key, "") for key in _V1_TEXTS}
         return {
             "spec": "chara_card_v2",
@@ -179,7 +179,7 @@ def _as_v2(card: Card) -> Json:
 
 
 def _as_v3(card: Card) -> Json:
-    if card.spec is Spec.V3:
+    if card.spec is CardSpec.V3:
         return card.content
     content = _as_v2(card)
     fields = content["data"]

@@ -7,19 +7,19 @@ from typing import Any
 
 from bot.errors import PresetError
 from bot.importers.modelfile.go_to_jinja import jinja_from_go
-from bot.importers.modelfile.text import Command, Modelfile, parse_modelfile
-from bot.importers.role_templates import role_templates
+from bot.importers.modelfile.parser import Modelfile, ModelfileCommand, parse_modelfile
+from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
 
 __all__ = [
-    "Command",
     "Modelfile",
+    "ModelfileCommand",
+    "import_notes",
     "modelfile_from_preset",
     "parse_modelfile",
     "preset_from_modelfile",
-    "remarks_on",
 ]
 
 _ROLES = ("system", "user", "assistant")
@@ -58,7 +58,7 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
 
     TEMPLATE becomes the string templates in `parameters` where they say it exactly, else Jinja in
     `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both, and
-    `template` is what counts. `remarks_on` tells what a preset cannot hold.
+    `template` is what counts. `import_notes` tells what a preset cannot hold.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -73,13 +73,13 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
     }
     if template := values.get("template"):
         source = jinja_from_go(template)
-        found = role_templates(JinjaTemplate(source))
+        found = extract_string_templates(JinjaTemplate(source))
         data["parameters"] |= found.templates if found else {}
         data["template"] = None if found and found.exact else source
     return preset_from(data, f"Modelfile of {name!r}")
 
 
-def remarks_on(modelfile: Modelfile) -> list[str]:
+def import_notes(modelfile: Modelfile) -> list[str]:
     """Tell what a preset takes over with another meaning, or not at all."""
     names = {command.name for command in modelfile.commands}
     remarks = [
@@ -123,29 +123,29 @@ def modelfile_from_preset(preset: Preset) -> str:
     return text
 
 
-def _commands(preset: Preset) -> Iterator[Command]:
-    yield Command("model", preset.model)
+def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
+    yield ModelfileCommand("model", preset.model)
     parameters: Mapping[str, Any] = preset.parameters
     if any(parameters.get(key) is not None for key in _STRING_TEMPLATES):
-        yield Command("template", _go_template(parameters))
+        yield ModelfileCommand("template", _go_template(parameters))
     if preset.system:
-        yield Command("system", preset.system)
+        yield ModelfileCommand("system", preset.system)
     for key, value in parameters.items():
         if key not in _STRING_TEMPLATES and value is not None:
             yield _parameter(preset, key, value)
     for stop in preset.stop_sequences:
-        yield Command("stop", stop)
+        yield ModelfileCommand("stop", stop)
     for message in preset.messages:
         if any(part.type == "image" for part in message.content):
             raise PresetError(f"preset {preset.name!r}: a Modelfile's MESSAGE holds no images")
-        yield Command("message", f"{message.role}: {message.text}")
+        yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
 
-def _parameter(preset: Preset, key: str, value: object) -> Command:
+def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
     if name not in _SAMPLING:
         raise PresetError(f"preset {preset.name!r}: ollama has no parameter {key!r}; remove it")
-    return Command(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return ModelfileCommand(name, str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def _literal(text: str) -> str:
     return text.replace("{{", '{{ "{{" }}')
 
 
-def _written(command: Command) -> str:
+def _written(command: ModelfileCommand) -> str:
     """Write it so that it reads back: ollama's own form leaves out quotes that are needed."""
     name, args = command
     match name:

@@ -22,7 +22,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _PARAMETER_SIGNS = _LETTERS | frozenset("0123456789_")
 
 
-class Command(NamedTuple):
+class ModelfileCommand(NamedTuple):
     """One instruction of a Modelfile; as a text it is the line that ollama would write."""
 
     name: str  # ollama's: FROM is `model`, a PARAMETER goes by its own name
@@ -46,7 +46,7 @@ class Command(NamedTuple):
 class Modelfile:
     """Its commands in the order of the file."""
 
-    commands: list[Command]
+    commands: list[ModelfileCommand]
 
     @property
     def formatted(self) -> str:
@@ -56,13 +56,13 @@ class Modelfile:
 
 def parse_modelfile(text: str) -> Modelfile:
     """Raise PresetError with ollama's text; FROM may stand anywhere, but must be there."""
-    commands = _Reader(text.removeprefix("\ufeff")).read()
+    commands = _ModelfileParser(text.removeprefix("\ufeff")).read()
     if not any(command.name == "model" for command in commands):
         raise PresetError("no FROM line")
     return Modelfile(commands)
 
 
-class _State(Enum):
+class _ParserState(Enum):
     BETWEEN = auto()
     NAME = auto()
     PARAMETER = auto()
@@ -71,7 +71,7 @@ class _State(Enum):
     COMMENT = auto()
 
 
-class _Value:
+class _ArgumentBuffer:
     """What stands behind a command so far; while its quotes are open it goes on for lines."""
 
     def __init__(self) -> None:
@@ -104,45 +104,45 @@ class _Value:
         return next((quotes for quotes in _QUOTES if head.startswith(quotes)), "")
 
 
-class _Reader:
+class _ModelfileParser:
     """Ollama's machine of states: it reads sign by sign, and each state knows what may follow."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._state = _State.BETWEEN
+        self._state = _ParserState.BETWEEN
         self._line = 1
         self._buffer: list[str] = []
-        self._value = _Value()
+        self._value = _ArgumentBuffer()
         self._name = ""
         self._role = ""
-        self._commands: list[Command] = []
+        self._commands: list[ModelfileCommand] = []
 
-    def read(self) -> list[Command]:
+    def read(self) -> list[ModelfileCommand]:
         for sign in self._text:
             self._line += sign in "\r\n"  # so a line that ends in both counts twice
             match self._state:
-                case _State.BETWEEN:
+                case _ParserState.BETWEEN:
                     self._between(sign)
-                case _State.NAME:
+                case _ParserState.NAME:
                     self._in_name(sign)
-                case _State.PARAMETER:
+                case _ParserState.PARAMETER:
                     self._in_word(sign, _PARAMETER_SIGNS)
-                case _State.ROLE:
+                case _ParserState.ROLE:
                     self._in_word(sign, _LETTERS)
-                case _State.VALUE:
+                case _ParserState.VALUE:
                     self._in_value(sign)
-                case _State.COMMENT:
+                case _ParserState.COMMENT:
                     if sign in "\r\n":
-                        self._state = _State.BETWEEN
+                        self._state = _ParserState.BETWEEN
         self._end()
         return self._commands
 
     def _between(self, sign: str) -> None:
         if sign == "#":
-            self._state = _State.COMMENT
+            self._state = _ParserState.COMMENT
         elif sign not in " \t\r\n":
             self._buffer = [sign] if _prints(sign) else []
-            self._state = _State.NAME
+            self._state = _ParserState.NAME
 
     def _in_name(self, sign: str) -> None:
         if sign in _LETTERS:
@@ -153,8 +153,8 @@ class _Reader:
             raise PresetError(f"(line {self._line}): {_BAD_COMMAND}")
         self._buffer = []
         self._name = "model" if name == "from" else name
-        self._state = {"parameter": _State.PARAMETER, "message": _State.ROLE}.get(
-            name, _State.VALUE
+        self._state = {"parameter": _ParserState.PARAMETER, "message": _ParserState.ROLE}.get(
+            name, _ParserState.VALUE
         )
 
     def _in_word(self, sign: str, allowed: frozenset[str]) -> None:
@@ -165,19 +165,19 @@ class _Reader:
         word = "".join(self._buffer)
         if sign not in " \t":
             raise PresetError(f"{_UNEXPECTED_END}: {word}")
-        if self._state is _State.PARAMETER:
+        if self._state is _ParserState.PARAMETER:
             self._name = word
         elif word in _ROLES:
             self._role = word
         else:
             raise PresetError(f"(line {self._line}): {_BAD_ROLE}")
         self._buffer = []
-        self._state = _State.VALUE
+        self._state = _ParserState.VALUE
 
     def _in_value(self, sign: str) -> None:
         if sign in "\r\n" and not self._value.is_open:
             self._keep()
-            self._state = _State.BETWEEN
+            self._state = _ParserState.BETWEEN
         elif sign in " \t\r\n" or _prints(sign):  # the rest is dropped, as ollama does
             self._value.add(sign)
 
@@ -185,19 +185,19 @@ class _Reader:
         value = self._value.unquoted
         if self._role:
             value = f"{self._role}: {value}"
-        self._commands.append(Command(self._name, value))
+        self._commands.append(ModelfileCommand(self._name, value))
         self._role = ""
-        self._value = _Value()
+        self._value = _ArgumentBuffer()
 
     def _end(self) -> None:
         match self._state:
-            case _State.BETWEEN | _State.COMMENT:
+            case _ParserState.BETWEEN | _ParserState.COMMENT:
                 return
-            case _State.VALUE:
+            case _ParserState.VALUE:
                 if self._value.is_open:
                     raise PresetError(_UNEXPECTED_END)
                 self._keep()
-            case _State.NAME | _State.PARAMETER | _State.ROLE:
+            case _ParserState.NAME | _ParserState.PARAMETER | _ParserState.ROLE:
                 raise PresetError(_UNEXPECTED_END)
 
 

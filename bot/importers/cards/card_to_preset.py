@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from bot.importers.cards.cards import Card
-from bot.importers.cards.json_limits import Json
+from bot.importers.cards.card import Card
+from bot.importers.cards.safe_json import Json
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import preset_from

@@ -14,14 +14,14 @@ _SPEAKERS = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistan
 
 
 @dataclass(frozen=True, slots=True)
-class RoleTemplates:
+class ExtractedStringTemplates:
     """What was found, by the names that a preset has for them: `user_template` and so on."""
 
     templates: dict[str, str]
     exact: bool  # for every talk that begins with the user or a system text and takes turns
 
 
-def role_templates(template: JinjaTemplate) -> RoleTemplates | None:
+def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplates | None:
     """None if the template is not made of blocks that a newline joins.
 
     A template that puts the token for the beginning before every exchange is taken apart without
@@ -45,7 +45,7 @@ def role_templates(template: JinjaTemplate) -> RoleTemplates | None:
         )
     except TemplateError:  # it refuses such a talk
         return None
-    return RoleTemplates(found, exact) if exact or beginning else None
+    return ExtractedStringTemplates(found, exact) if exact or beginning else None
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:

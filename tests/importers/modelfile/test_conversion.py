@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import PresetError, TemplateError
-from bot.importers.modelfile.modelfile import (
+from bot.importers.modelfile.conversion import (
+    import_notes,
     modelfile_from_preset,
     parse_modelfile,
     preset_from_modelfile,
-    remarks_on,
 )
 from bot.prompting.presets.files import Preset, export_preset, parse_preset
 from bot.templates import JinjaTemplate, StringTemplate
@@ -148,7 +148,7 @@ LICENSE Apache-2.0
             "stop_sequences": ["User: "],
         }
     )
-    assert remarks_on(parse_modelfile(text)) == snapshot(
+    assert import_notes(parse_modelfile(text)) == snapshot(
         [
             "PARAMETER num_gpu is left out: it concerns the engine, not the preset",
             "PARAMETER num_ctx is left out: set the provider's context_tokens",
