@@ -9,7 +9,7 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, TokenCountingBackend
-from bot.prompting.text.token_counter import counter
+from bot.prompting.text.token_counter import get_counter
 from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
@@ -44,7 +44,7 @@ class Echo(Backend, TokenCountingBackend):
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        return await counter("cl100k").count(prompt)
+        return await get_counter("cl100k").count_prompt(prompt)
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

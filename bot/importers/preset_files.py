@@ -14,7 +14,7 @@ from bot.importers.sillytavern import (
 )
 from bot.prompting.presets.files import parse_preset, preset_from
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.jsonc import JsonError, read_json
+from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 
 _JSON_BEGINNINGS = ("{", "//", "/*")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -64,7 +64,7 @@ def _of_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset 
     """None if it is no template of SillyTavern's."""
     try:
         data = read_json(text).value
-    except JsonError:
+    except JsonSyntaxError:
         return None
     if not isinstance(data, dict) or "provider" in data:
         return None

@@ -9,7 +9,7 @@ from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
-from bot.prompting.text.json_fields import Fields
+from bot.prompting.text.json_fields import JsonFields
 from bot.templates import JinjaTemplate
 
 Json = Mapping[str, object]
@@ -45,7 +45,7 @@ def preset_from_instruct(
     Raises:
         PresetError: something in the template cannot be said here; the text names it.
     """
-    read = Fields(data, source)
+    read = JsonFields(data, source)
     texts = {key: read.text(key) for key in _SEQUENCES}
     for key, text in texts.items():
         if found := _MACRO.search(text):
@@ -91,7 +91,7 @@ def preset_from_context(
     Raises:
         PresetError: the story_string uses what is unknown here; the text names it.
     """
-    text, remarks = _without_control_tokens(Fields(data, source).text("story_string"))
+    text, remarks = _without_control_tokens(JsonFields(data, source).text("story_string"))
     try:
         parse_story_string(text)
     except TemplateError as error:

@@ -14,7 +14,7 @@ from datetime import datetime
 from bot.chat.incoming import Incoming
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.words import place_of
+from bot.prompting.text.words import find_word
 from bot.routing.decide import called_by_platform, wishes
 
 LONGEST_CHAIN = 3
@@ -206,4 +206,4 @@ def _find(name: str, text: str) -> int | None:
     name, text = (
         unicodedata.normalize("NFKC", one).casefold().replace("_", " ") for one in (name, text)
     )
-    return place_of(name, text)
+    return find_word(name, text)

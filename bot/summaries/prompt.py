@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from bot.chat.session import StoredTurn
 from bot.prompting.speakers.labels import speakers
-from bot.prompting.text.confusables import without_hidden_words
+from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.token_counter import count_tokens
 
 _MOST_TOKENS = 4000  # read at once, where a preset sets no limit
@@ -33,9 +33,7 @@ def transcript(before: str, turns: Sequence[StoredTurn]) -> str:
     not_people = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
     room = speakers((turn.speaker for turn in said if turn.speaker), not_people)
     head = [f"{_SUMMARY}:\n{before}\n"] if before else []
-    lines = [
-        room.line(room.label(turn, _OWN), f" {without_hidden_words(turn.text)}") for turn in said
-    ]
+    lines = [room.line(room.label(turn, _OWN), f" {strip_hidden_text(turn.text)}") for turn in said]
     return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 

@@ -8,7 +8,7 @@ late at once, and a cheaper one slowly. So it errs to the side of sending less t
 import math
 
 from bot.chat.prompt import Prompt
-from bot.prompting.text.token_counter import Counter, counter
+from bot.prompting.text.token_counter import EncodingCounter, get_counter
 
 # By the beginning of a model's name, the first that fits; these are exact.
 _KNOWN = (
@@ -38,7 +38,7 @@ class PromptCounter:
 
     async def count(self, prompt: Prompt, model: str) -> int:
         counts, stretch = self._way(model)
-        return math.ceil(await counts.count(prompt) * stretch)
+        return math.ceil(await counts.count_prompt(prompt) * stretch)
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Take note of what the service says that a prompt cost; 0: it did not say."""
@@ -46,7 +46,7 @@ class PromptCounter:
         has_images = any(message.images for message in prompt.messages)
         if tokens <= 0 or has_images or not counts.loaded:
             return
-        raw = counts.prompt(prompt)
+        raw = counts.prompt_tokens(prompt)
         if raw < _SHORT:
             return
         ratio = tokens / raw
@@ -54,10 +54,10 @@ class PromptCounter:
         after = max(before, ratio) if known else max(before * _FADING, ratio * _MARGIN)
         self._stretch[model] = min(_MOST, max(_LEAST, after))
 
-    def _way(self, model: str) -> tuple[Counter, float]:
+    def _way(self, model: str) -> tuple[EncodingCounter, float]:
         encoding = _encoding(model)
         stretch = self._stretch.get(model, _UNKNOWN_STRETCH if encoding is None else 1.0)
-        return counter(encoding or "cl100k_base"), stretch
+        return get_counter(encoding or "cl100k_base"), stretch
 
 
 def _encoding(model: str) -> str | None:

@@ -13,7 +13,7 @@ from bot.errors import PresetError
 from bot.importers.cards import charx as cards_charx
 from bot.importers.cards import png as cards_png
 from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump, load
-from bot.prompting.text.json_fields import Fields
+from bot.prompting.text.json_fields import JsonFields
 
 __all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
 
@@ -121,7 +121,7 @@ def _card(
     assets: Mapping[str, bytes] | None = None,
 ) -> Card:
     spec, fields = _spec_and_fields(content, source)
-    read = Fields(fields, source)
+    read = JsonFields(fields, source)
     if not read.text("name").strip():
         raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
@@ -144,8 +144,8 @@ def _card(
         alternate_greetings=read.texts("alternate_greetings"),
         group_only_greetings=read.texts("group_only_greetings"),
         tags=read.texts("tags"),
-        character_book=read.part("character_book"),
-        extensions=read.part("extensions") or {},
+        character_book=read.object_or_none("character_book"),
+        extensions=read.object_or_none("extensions") or {},
         older=older,
         image=image,
         assets=assets or {},

@@ -26,7 +26,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
 from bot.prompting.prompters.prompters import AlpacaPrompter, ChatPrompter, prompter_of
 from bot.prompting.speakers.labels import speakers, tagging
-from bot.prompting.text.confusables import without_hidden_words
+from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names
 
 _MAX_QUOTE_CHARS = 300
@@ -193,7 +193,7 @@ def _quote(incoming: Incoming, session: Session) -> str:
     if session.turns and session.turns[-1].text.strip() in forms:
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    return "\n".join(f"> {part}" for part in without_hidden_words(short).splitlines())
+    return "\n".join(f"> {part}" for part in strip_hidden_text(short).splitlines())
 
 
 def _beyond_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
@@ -203,7 +203,7 @@ def _beyond_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
 
 def _read(turn: Turn) -> Turn:
     """Give what somebody wrote as people see it."""
-    seen = without_hidden_words(turn.text)
+    seen = strip_hidden_text(turn.text)
     return turn if seen is turn.text else replace(turn, text=seen)
 
 

@@ -8,7 +8,7 @@ from bot.chat.prompt import Role
 from bot.errors import PresetError
 from bot.prompting.lorebook.entries import Entry, Logic, Lorebook, Position
 from bot.prompting.lorebook.keys import compiled, is_regex, weight
-from bot.prompting.text.json_fields import Fields
+from bot.prompting.text.json_fields import JsonFields
 
 T = TypeVar("T")
 
@@ -46,16 +46,16 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     of_card = isinstance(listed, list)
     entries = [_entry(row, place, of_card, source) for place, row in enumerate(rows)]
     _check_regexes(entries, source)
-    book = Fields(data, source)
+    book = JsonFields(data, source)
     return Lorebook(
         entries=tuple(_numbered(entries)),
         name=book.text("name"),
-        scan_depth=_or(book.whole("scan_depth"), 2),
-        token_budget=book.whole("token_budget") or None,
+        scan_depth=_or(book.integer("scan_depth"), 2),
+        token_budget=book.integer("token_budget") or None,
         recursive=book.flag("recursive_scanning"),
         case_sensitive=book.flag("case_sensitive"),
-        match_whole_words=_or(book.perhaps("match_whole_words"), default=True),
-        min_activations=_or(book.whole("min_activations"), 0),
+        match_whole_words=_or(book.optional_flag("match_whole_words"), default=True),
+        min_activations=_or(book.integer("min_activations"), 0),
     )
 
 
@@ -63,7 +63,7 @@ def _entry(row: object, place: int, of_card: bool, source: str) -> Entry:
     where = f"{source}: lorebook entry {place + 1}"
     if not isinstance(row, Mapping):
         raise PresetError(f"{where} must be an object {{...}}")
-    read = Fields(row, where)
+    read = JsonFields(row, where)
     return _decorated(_of_card(read) if of_card else _of_world_info(read))
 
 
@@ -83,12 +83,12 @@ def _check_regexes(entries: Iterable[Entry], source: str) -> None:
                 )
 
 
-def _of_world_info(read: Fields) -> Entry:
+def _of_world_info(read: JsonFields) -> Entry:
     """The keys that SillyTavern's own files use."""
     entry = _shared(
         read,
         Entry(
-            uid=str(read.given.get("uid", "")),
+            uid=str(read.values.get("uid", "")),
             content=read.text("content"),
             name=read.text("comment"),
             keys=read.texts("key"),
@@ -97,39 +97,41 @@ def _of_world_info(read: Fields) -> Entry:
             else (),
             enabled=not read.flag("disable"),
             constant=read.flag("constant"),
-            order=_or(read.whole("order"), 100),
+            order=_or(read.integer("order"), 100),
         ),
         camel=True,
     )
     return replace(entry, position=_position(read))
 
 
-def _of_card(read: Fields) -> Entry:
+def _of_card(read: JsonFields) -> Entry:
     """The keys of the cards' specification; the rest stands in SillyTavern's `extensions`."""
-    extensions = read.given.get("extensions")
-    more = Fields(extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True)
+    extensions = read.values.get("extensions")
+    more = JsonFields(
+        extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True
+    )
     keys = read.texts("keys")
     if read.flag("use_regex"):
         keys = tuple(key if is_regex(key) else f"/{key}/" for key in keys)
     entry = Entry(
-        uid=str(read.given.get("id", "")),
+        uid=str(read.values.get("id", "")),
         content=read.text("content"),
         name=read.text("name") or read.text("comment"),
         keys=keys,
         secondary_keys=read.texts("secondary_keys") if read.flag("selective") else (),
         enabled=read.flag("enabled", default=True),
         constant=read.flag("constant"),
-        order=_or(read.whole("insertion_order"), 100),
-        case_sensitive=read.perhaps("case_sensitive"),
+        order=_or(read.integer("insertion_order"), 100),
+        case_sensitive=read.optional_flag("case_sensitive"),
     )
     entry = _shared(more, entry, camel=False)
-    if "position" in more.given:
+    if "position" in more.values:
         return replace(entry, position=_position(more))
-    after = read.given.get("position") == "after_char"
+    after = read.values.get("position") == "after_char"
     return replace(entry, position=Position.AFTER_CHAR if after else Position.BEFORE_CHAR)
 
 
-def _shared(read: Fields, entry: Entry, *, camel: bool) -> Entry:
+def _shared(read: JsonFields, entry: Entry, *, camel: bool) -> Entry:
     """What SillyTavern writes as `scanDepth` in its files and as `scan_depth` into cards."""
 
     def key(name: str) -> str:
@@ -137,28 +139,28 @@ def _shared(read: Fields, entry: Entry, *, camel: bool) -> Entry:
         is_camel = camel or name in {"selective_logic", "use_probability"}
         return head + "".join(part.title() for part in rest) if is_camel else name
 
-    logic = read.whole(key("selective_logic")) or 0
+    logic = read.integer(key("selective_logic")) or 0
     certain = not read.flag(key("use_probability"), default=True)
     group_weight = read.number(key("group_weight"))
-    sensitive = read.perhaps(key("case_sensitive"))
-    level = read.given.get(key("delay_until_recursion"))
-    role = read.whole("role") or 0
+    sensitive = read.optional_flag(key("case_sensitive"))
+    level = read.values.get(key("delay_until_recursion"))
+    role = read.integer("role") or 0
     return replace(
         entry,
         logic=_LOGICS[logic] if 0 <= logic < len(_LOGICS) else Logic.AND_ANY,
-        depth=_or(read.whole("depth"), 4),
+        depth=_or(read.integer("depth"), 4),
         role=_ROLES[role] if 0 <= role < len(_ROLES) else "system",
         probability=100 if certain else _or(read.number("probability"), 100),
         ignores_budget=read.flag(key("ignore_budget")),
         exclude_recursion=read.flag(key("exclude_recursion")),
         prevent_recursion=read.flag(key("prevent_recursion")),
         delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true is level 1
-        scan_depth=read.whole(key("scan_depth")),
+        scan_depth=read.integer(key("scan_depth")),
         case_sensitive=entry.case_sensitive if sensitive is None else sensitive,
-        match_whole_words=read.perhaps(key("match_whole_words")),
-        sticky=read.whole("sticky") or 0,
-        cooldown=read.whole("cooldown") or 0,
-        delay=read.whole("delay") or 0,
+        match_whole_words=read.optional_flag(key("match_whole_words")),
+        sticky=read.integer("sticky") or 0,
+        cooldown=read.integer("cooldown") or 0,
+        delay=read.integer("delay") or 0,
         groups=tuple(name.strip() for name in read.text("group").split(",") if name.strip()),
         group_weight=_or(group_weight, 100),
         group_override=read.flag(key("group_override")),
@@ -166,8 +168,8 @@ def _shared(read: Fields, entry: Entry, *, camel: bool) -> Entry:
     )
 
 
-def _position(read: Fields) -> Position:
-    number = read.whole("position") or 0
+def _position(read: JsonFields) -> Position:
+    number = read.integer("position") or 0
     if not 0 <= number < len(_POSITIONS):
         raise PresetError(
             f"{read.where}: the position {number} (an outlet, perhaps) is unknown here;"

@@ -9,7 +9,7 @@ from functools import lru_cache
 import regex
 
 from bot.prompting.lorebook.entries import Entry, Logic, Lorebook
-from bot.prompting.text.words import place_of
+from bot.prompting.text.words import find_word
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
@@ -90,7 +90,7 @@ class Keys:
         whole = _first(entry.match_whole_words, self._book.match_whole_words)
         if not whole or " " in key.strip():  # SillyTavern looks for phrases as they are
             return key in text
-        return place_of(key.strip(), text) is not None
+        return find_word(key.strip(), text) is not None
 
     def _lowered(self, text: str) -> str:
         if text not in self._lower:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bot.errors import CharacterError
-from bot.prompting.text.confusables import without_hidden_words
+from bot.prompting.text.confusables import strip_hidden_text
 
 Row: TypeAlias = Mapping[str, object]
 Floats: TypeAlias = Sequence[float]
@@ -125,8 +125,8 @@ def _text(row: Row) -> str:
     """The text, without letters that models read and people do not see."""
     match row:
         case {"text": str(text)}:
-            return without_hidden_words(text)
+            return strip_hidden_text(text)
         case {"enc_text": str(encoded)}:
-            return without_hidden_words(decode_text(encoded))
+            return strip_hidden_text(decode_text(encoded))
         case _:
             raise ValueError("it has neither 'text' nor 'enc_text'")

@@ -15,7 +15,7 @@ from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.jsonc import Document, JsonError, read_json
+from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 
 __all__ = [
     "Preset",
@@ -58,7 +58,7 @@ def parse_preset(text: str, source: str) -> Preset:
     """Comments and trailing commas pass. Raises PresetError with `source` and the line."""
     try:
         document = read_json(text)
-    except JsonError as error:
+    except JsonSyntaxError as error:
         raise PresetError(f"{source}, line {error.line}: {error}") from error
     if not isinstance(document.value, dict):
         raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
@@ -80,13 +80,13 @@ def with_lorebook(preset: Preset, file: Path) -> Preset:
         )
     try:
         document = read_json(_read(book))
-    except JsonError as error:
+    except JsonSyntaxError as error:
         raise PresetError(f"{book}, line {error.line}: {error}") from error
     read_lorebook(document.value, str(book))
     return preset.model_copy(update={"lorebook": document.value})
 
 
-def preset_from(data: object, source: str, document: Document | None = None) -> Preset:
+def preset_from(data: object, source: str, document: JsonDocument | None = None) -> Preset:
     """Check data that came as JSON or from another format; a document tells the lines."""
     try:
         return Preset.model_validate(data)
@@ -149,7 +149,7 @@ def _read(file: Path) -> str:
         raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
 
 
-def _explain(problem: ErrorDetails, document: Document | None, source: str) -> str:
+def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) -> str:
     path = problem["loc"]
     where = f"{source}, line {document.line_of(path)}" if document else source
     key = _dotted(path)

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from bot.prompting.text.confusables import invisible
+from bot.prompting.text.confusables import is_invisible
 
 MAX_NAME_CHARS = 64
 
@@ -26,7 +26,7 @@ def preset_id(name: str) -> str:
 def name_problem(name: str) -> str | None:
     """Why a name cannot be typed in a command or become a file's name; None if it can."""
     plain = unicodedata.normalize("NFKC", name)
-    if all(sign.isspace() or invisible(sign) for sign in name):
+    if all(sign.isspace() or is_invisible(sign) for sign in name):
         return "a name must not be empty"
     if len(name) > MAX_NAME_CHARS:
         return f"a name has at most {MAX_NAME_CHARS} characters"

@@ -5,7 +5,13 @@ import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
-from bot.prompting.text.confusables import COLON, invisible, mixes_scripts, script, strikes
+from bot.prompting.text.confusables import (
+    COLON,
+    is_invisible,
+    is_overlay_mark,
+    mixes_confusable_scripts,
+    script_of,
+)
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # of a name that are looked at; platforms give a tenth
@@ -46,7 +52,7 @@ def clean(name: str) -> str:
 def is_plain(name: str) -> bool:
     """Tell whether `clean` leaves a name just as people see it, on one line and in one script."""
     one_line = len(name.splitlines()) <= 1
-    return one_line and clean(name) == _plain(name) and not mixes_scripts(name)
+    return one_line and clean(name) == _plain(name) and not mixes_confusable_scripts(name)
 
 
 def marked(label: str, person_id: str, attempt: int = 0) -> str:
@@ -63,10 +69,10 @@ def _stays(before: str, sign: str, after: str) -> bool:
     if sign in _PICTURE_GLUE and (_is_picture(before) or before in _PICTURE_GLUE):
         return True
     if sign in _JOINERS:
-        return script(before) == script(after) and script(before) in _JOINED_SCRIPTS
+        return script_of(before) == script_of(after) and script_of(before) in _JOINED_SCRIPTS
     if sign in _LINKS:
         return before.isalnum() and after.isalnum()
-    if invisible(sign) or strikes(sign) or COLON.match(sign):
+    if is_invisible(sign) or is_overlay_mark(sign) or COLON.match(sign):
         return False
     if unicodedata.category(sign)[0] == "M":
         return unicodedata.category(before)[0] in "LMN"

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, name_alone
-from bot.prompting.text.confusables import COLON, invisible
+from bot.prompting.text.confusables import COLON, is_invisible
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # what models put around a name: **Nora:** or 「Nora」：
@@ -107,6 +107,6 @@ def _plain(text: str) -> str:
     """
     decomposed = unicodedata.normalize("NFKD", name_alone(text)).casefold()
     kept = (
-        sign for sign in decomposed if sign.isspace() or not (sign in _FRAMES or invisible(sign))
+        sign for sign in decomposed if sign.isspace() or not (sign in _FRAMES or is_invisible(sign))
     )
     return " ".join("".join(kept).split())

@@ -51,34 +51,34 @@ def skeleton(text: str) -> str:
     return spelled.translate(_TWINS).translate(_LATIN_TWINS).replace("rn", "m")
 
 
-def mixes_scripts(text: str) -> bool:
+def mixes_confusable_scripts(text: str) -> bool:
     """Tell whether some word borrows letters from a script that looks like its own."""
-    return any(len(_SHAPES_ALIKE & set(map(script, word))) > 1 for word in text.split())
+    return any(len(_SHAPES_ALIKE & set(map(script_of, word))) > 1 for word in text.split())
 
 
-def invisible(sign: str) -> bool:
+def is_invisible(sign: str) -> bool:
     """Tell whether nobody sees it: controls, marks of direction, joiners, fillers."""
     return sign in _BLANK or unicodedata.category(sign)[0] == "C"
 
 
-def strikes(sign: str) -> bool:
+def is_overlay_mark(sign: str) -> bool:
     """Tell whether a mark is drawn over a letter or around it: no script spells a name so."""
     return unicodedata.combining(sign) == _THROUGH or unicodedata.category(sign) == "Me"
 
 
-def without_hidden_words(text: str) -> str:
+def strip_hidden_text(text: str) -> str:
     """Take out what spells words that models read and people do not see."""
     return _HIDDEN.sub("", text)
 
 
-def script(sign: str) -> str:
+def script_of(sign: str) -> str:
     """Name a letter's script as Unicode does: LATIN, ARABIC; other signs have none."""
     return unicodedata.name(sign, "").partition(" ")[0] if sign[:1].isalpha() else ""
 
 
 def _spells(sign: str) -> bool:
-    if invisible(sign):
+    if is_invisible(sign):
         return False
     if unicodedata.category(sign)[0] == "M":
-        return not strikes(sign) and unicodedata.combining(sign) < _ABOVE_OR_BELOW
+        return not is_overlay_mark(sign) and unicodedata.combining(sign) < _ABOVE_OR_BELOW
     return sign.isalnum()

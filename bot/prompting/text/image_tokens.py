@@ -21,14 +21,14 @@ def image_tokens(image: Image) -> int:
     """An image that is behind a link, or of an unknown kind, counts as the largest there is."""
     if image.detail == "low":
         return _TOKENS
-    width, height = size_of(image) or _UNKNOWN
+    width, height = image_size(image) or _UNKNOWN
     shrunk = min(1.0, _LONGEST_SIDE / max(width, height))
     shrunk *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * shrunk))
     across, down = (max(1, math.ceil(side * shrunk / _TILE)) for side in (width, height))
     return _TOKENS + _TOKENS_A_TILE * across * down
 
 
-def size_of(image: Image) -> tuple[int, int] | None:
+def image_size(image: Image) -> tuple[int, int] | None:
     """Width and height in pixels, as a `data:` URI's own header tells them."""
     kind, _, encoded = image.url.partition(";base64,")
     if not kind.startswith("data:image/") or not encoded:

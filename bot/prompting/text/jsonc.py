@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 MAX_DEPTH = 64
 
 
-class JsonError(Exception):
+class JsonSyntaxError(Exception):
     """The text is no JSON, not even with comments; `line` counts from 1."""
 
     def __init__(self, problem: str, line: int) -> None:
@@ -22,7 +22,7 @@ class JsonError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class JsonDocument:
     """What was read, and the line of every key."""
 
     value: object
@@ -35,12 +35,16 @@ class Document:
         return self.lines[path]
 
 
-def read_json(text: str) -> Document:
-    """Raise JsonError also for a key that stands twice in one object, for NaN and for Infinity."""
-    return _Reader(text.removeprefix("\ufeff")).read()
+def read_json(text: str) -> JsonDocument:
+    """Parse JSON with comments and trailing commas.
+
+    Raises:
+        JsonSyntaxError: also for a duplicate key in one object, for NaN and for Infinity.
+    """
+    return _JsoncReader(text.removeprefix("\ufeff")).read()
 
 
-class _Reader:
+class _JsoncReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -48,14 +52,14 @@ class _Reader:
         self._lines: dict[Path, int] = {}
         self._scalars = json.JSONDecoder(parse_constant=self._refuse_constant)
 
-    def read(self) -> Document:
+    def read(self) -> JsonDocument:
         self._skip()
         self._lines[()] = self._line()
         value = self._value(())
         self._skip()
         if self._at < len(self._text):
             self._fail("there is more text after the end of the JSON")
-        return Document(value, self._lines)
+        return JsonDocument(value, self._lines)
 
     def _value(self, path: Path) -> object:
         if len(path) > MAX_DEPTH:
@@ -150,7 +154,7 @@ class _Reader:
         return bisect_left(self._breaks, self._at if place is None else place) + 1
 
     def _fail(self, problem: str, line: int | None = None) -> NoReturn:
-        raise JsonError(problem, line or self._line())
+        raise JsonSyntaxError(problem, line or self._line())
 
     def _refuse_constant(self, word: str) -> NoReturn:
         self._fail(f"{word} is no JSON number")

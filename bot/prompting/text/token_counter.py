@@ -30,7 +30,7 @@ _TOKENS_OF_AN_ANSWER_S_BEGINNING = 3
 _TOKENS_OF_A_MESSAGE_S_FRAME = 4  # its role is one of them
 
 
-class Counter:
+class EncodingCounter:
     """Counts in one encoding; texts that it has counted before cost next to nothing."""
 
     def __init__(self, encoding: str) -> None:
@@ -51,14 +51,14 @@ class Counter:
         self._remember(fresh)
         return counts
 
-    async def count(self, prompt: Prompt) -> int:
+    async def count_prompt(self, prompt: Prompt) -> int:
         """As `prompt`, without holding others up while the encoding is loaded: half a second."""
         if not self.loaded:
             await asyncio.to_thread(self, [""])
             self.loaded = True
-        return self.prompt(prompt)
+        return self.prompt_tokens(prompt)
 
-    def prompt(self, prompt: Prompt) -> int:
+    def prompt_tokens(self, prompt: Prompt) -> int:
         """What a prompt costs by OpenAI's rules, in this encoding."""
         messages = prompt.messages
         frames = _TOKENS_OF_AN_ANSWER_S_BEGINNING + _TOKENS_OF_A_MESSAGE_S_FRAME * len(messages)
@@ -77,11 +77,11 @@ class Counter:
 
 
 @cache
-def counter(name: str) -> Counter:
+def get_counter(name: str) -> EncodingCounter:
     """The one counter of an encoding, by any of its names."""
-    return Counter(ENCODINGS[name])
+    return EncodingCounter(ENCODINGS[name])
 
 
 def count_tokens(texts: Sequence[str]) -> Sequence[int]:
     """Give the tokens of each text in cl100k_base, as an estimate for any model."""
-    return counter("cl100k_base")(texts)
+    return get_counter("cl100k_base")(texts)

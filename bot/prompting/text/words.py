@@ -9,7 +9,7 @@ _UNSPACED = (
 _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
-def place_of(word: str, text: str) -> int | None:
+def find_word(word: str, text: str) -> int | None:
     """Where the word stands first without a letter, a digit or `_` going on with it; None: nowhere.
 
     Case counts, and whatever else may differ: fold both before.

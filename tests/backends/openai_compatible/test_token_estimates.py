@@ -6,19 +6,19 @@ import pytest
 
 from bot.backends.openai_compatible.token_estimates import PromptCounter
 from bot.chat.prompt import Message, Prompt
-from bot.prompting.text.token_counter import counter
+from bot.prompting.text.token_counter import get_counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said
 
 LONG = Prompt((Message("user", "tokens of a long text " * 40),), "m", "room")
-RAW = counter("cl100k").prompt(LONG)
+RAW = get_counter("cl100k").prompt_tokens(LONG)
 
 
 async def test_openai_s_own_models_are_counted_exactly() -> None:
     lines = [("system", "You translate corporate jargon."), ("user", "Boil the ocean! 煮海")]
     asked = Prompt(tuple(Message(role, text) for role, text in lines), "m", "r")  # type: ignore[arg-type]
-    texts = sum(counter("o200k")([text for _, text in lines]))
+    texts = sum(get_counter("o200k")([text for _, text in lines]))
     assert await PromptCounter().count(asked, "openai/gpt-4o-mini") == texts + 2 * 4 + 3
 
 

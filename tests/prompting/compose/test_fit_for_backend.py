@@ -12,7 +12,7 @@ from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.draft import Draft, units
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.token_counter import counter
+from bot.prompting.text.token_counter import get_counter
 from tests.fakes import FakeBackend
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
@@ -63,7 +63,7 @@ async def test_without_any_limit_everything_is_sent() -> None:
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 async def test_the_preset_s_counter_holds_whatever_the_backend_counts(name: str) -> None:
     fitted = await fit_for(nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None))
-    assert 270 < counter(name).prompt(fitted.prompt) <= 300
+    assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
 async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
@@ -77,7 +77,7 @@ async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
 
 async def test_a_backend_that_cannot_count_gets_an_estimate() -> None:
     fitted = await fit_for(nora(max_input_tokens=400), DRAFT, FakeBackend())
-    assert counter("cl100k").prompt(fitted.prompt) <= 400
+    assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
     assert fitted.dropped
     assert (await fit_for(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
 

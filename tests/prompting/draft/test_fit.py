@@ -12,14 +12,14 @@ from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, Part, Unit, units
 from bot.prompting.draft.fit import Fitted, fit
-from bot.prompting.text.token_counter import counter
+from bot.prompting.text.token_counter import get_counter
 from bot.templates.renderer import ModelTemplate, Renderer
 
 FAMILIES = ["chatml", "qwen3", "llama-3", "gemma-3", "mistral", "alpaca", "phi-4", "llama-2"]
 TOKENIZERS: dict[str, Callable[[str], int]] = {
     "bytes": lambda text: len(text.encode()),
     "letters": len,
-    **{name: lambda text, name=name: counter(name)([text])[0] for name in ("cl100k", "o200k")},  # type: ignore[misc]
+    **{name: lambda text, name=name: get_counter(name)([text])[0] for name in ("cl100k", "o200k")},  # type: ignore[misc]
 }
 FRAME = Prompt((), "m", "room")
 TEXTS = st.one_of(
@@ -172,6 +172,8 @@ def test_a_message_that_alone_is_too_long_is_refused_with_the_figures() -> None:
 def test_images_are_counted() -> None:
     seen = Message("user", "What is it?", ("What is it?", Image("https://x/y.png", "low")))
     shown = draft(history=(Unit((seen, Message("assistant", "A cat."))),))
-    plain = counter("cl100k").prompt(replace(FRAME, messages=(Message("user", "What is it?"),)))
-    assert counter("cl100k").prompt(replace(FRAME, messages=(seen,))) == plain + 85
+    plain = get_counter("cl100k").prompt_tokens(
+        replace(FRAME, messages=(Message("user", "What is it?"),))
+    )
+    assert get_counter("cl100k").prompt_tokens(replace(FRAME, messages=(seen,))) == plain + 85
     assert fitted(shown, None, Meter("chatml", "bytes")).tokens > 85

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Image
-from bot.prompting.text.image_tokens import image_tokens, size_of
+from bot.prompting.text.image_tokens import image_size, image_tokens
 
 
 def png(width: int, height: int) -> bytes:
@@ -46,7 +46,7 @@ def test_what_is_behind_a_link_counts_as_the_largest() -> None:
     [uri(png(640, 480)), uri(jpeg(640, 480)), uri(b"GIF89a" + struct.pack("<HH", 640, 480))],
 )
 def test_the_size_is_read_from_the_file(image: Image) -> None:
-    assert size_of(image) == (640, 480)
+    assert image_size(image) == (640, 480)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xc0"]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.jsonc import JsonError, read_json
+from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 
 values = st.recursive(
     st.none()
@@ -29,7 +29,7 @@ def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     line = 1
     try:
         read_json(text)
-    except JsonError as error:
+    except JsonSyntaxError as error:
         line = error.line
 
     assert 1 <= line <= text.count("\n") + 1
@@ -64,7 +64,7 @@ def test_comments_and_trailing_commas_pass() -> None:
     ],
 )
 def test_says_what_is_wrong_and_where(text: str, line: int, problem: str) -> None:
-    with pytest.raises(JsonError) as raised:
+    with pytest.raises(JsonSyntaxError) as raised:
         read_json(text)
 
     assert (raised.value.line, str(raised.value)) == (line, problem)

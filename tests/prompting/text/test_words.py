@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.prompting.text.words import place_of
+from bot.prompting.text.words import find_word
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from bot.prompting.text.words import place_of
 def test_a_word_stands_alone_where_no_letter_goes_on_with_it(
     word: str, text: str, place: int | None
 ) -> None:
-    assert place_of(word, text) == place
+    assert find_word(word, text) == place
