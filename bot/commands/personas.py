@@ -7,7 +7,7 @@ from bot.chat.incoming import Incoming
 from bot.chat.session import Session
 from bot.errors import UserError
 from bot.ports import ChatSettings
-from bot.prompting.speakers.personas import MOST_ASKED_ABOUT, plain_persona
+from bot.prompting.speakers.user_personas import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
@@ -37,13 +37,13 @@ class People:
         """Who the author and those heard lately say they are, by id."""
         speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
         newest = dict.fromkeys([incoming.author.id, *speakers])
-        return await self.personas(islice(newest, MOST_ASKED_ABOUT), incoming.scopes)
+        return await self.personas(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
     async def me(self, argument: str, incoming: Incoming) -> str:
         """Carry out `/me [everywhere] [text|clear]`; gives what is said back."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
-        text = plain_persona(rest if everywhere else argument)
+        text = sanitize_persona(rest if everywhere else argument)
         person, place = incoming.author.id, incoming.scopes[0]
         scope, where = (person, _EVERYWHERE) if everywhere else (f"{person}@{place}", "here")
         if not text:

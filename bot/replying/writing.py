@@ -19,7 +19,7 @@ from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
 from bot.prompting.draft.fit import Fitted
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.echo_filter import EchoRemover
+from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
 from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
 
@@ -99,7 +99,7 @@ class _Answer:
         self._show = show
         self._announce = announce
         self._clock = clock
-        self._echo = EchoRemover(prompt.answers_as, prompt.speakers)
+        self._echo = EchoFilter(prompt.answers_as, prompt.speakers)
         self._cleaned = OutputFilter(prompt.filtered)
         self._said: list[str] = []
         self._thoughts: list[str] = []
@@ -115,7 +115,7 @@ class _Answer:
     @property
     def whole(self) -> bool:
         """Whether nothing more can follow, whatever the model still says."""
-        return self._echo.cut
+        return self._echo.stopped
 
     def take(self, event: GenerationEvent) -> None:
         match event:

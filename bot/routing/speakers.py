@@ -7,7 +7,7 @@ from datetime import datetime
 from bot.chat.incoming import Incoming, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.labels import speakers
+from bot.prompting.speakers.labels import label_speakers
 from bot.routing.active_presets import Cast
 from bot.routing.decide import Decision, decide, decide_among
 from bot.routing.scheduling import Candidate, Dice, react, schedule
@@ -53,7 +53,7 @@ class Ensemble:
         """The line that tells who speaks, in this form; empty where that is plain."""
         if len(self.casts) == 1:
             return ""
-        return form.format(speakers((), names).characters[cast.preset.name]) + "\n"
+        return form.format(label_speakers((), names).characters[cast.preset.name]) + "\n"
 
     @property
     def presets(self) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from bot.chat.session import StoredTurn
-from bot.prompting.speakers.labels import speakers
+from bot.prompting.speakers.labels import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.token_counter import count_tokens
 
@@ -31,9 +31,12 @@ def transcript(before: str, turns: Sequence[StoredTurn]) -> str:
     said = [one.turn for one in turns]
     presets = {turn.preset for turn in said if turn.preset}
     not_people = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
-    room = speakers((turn.speaker for turn in said if turn.speaker), not_people)
+    room = label_speakers((turn.speaker for turn in said if turn.speaker), not_people)
     head = [f"{_SUMMARY}:\n{before}\n"] if before else []
-    lines = [room.line(room.label(turn, _OWN), f" {strip_hidden_text(turn.text)}") for turn in said]
+    lines = [
+        room.tag_text(room.label_of(turn, _OWN), f" {strip_hidden_text(turn.text)}")
+        for turn in said
+    ]
     return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bot.chat.incoming import Person
-from bot.prompting.speakers.echo_filter import EchoRemover
-from bot.prompting.speakers.labels import speakers
+from bot.prompting.speakers.echo_filter import EchoFilter
+from bot.prompting.speakers.labels import label_speakers
 from bot.routing.scheduling import LONGEST_CHAIN
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
@@ -126,10 +126,10 @@ async def test_a_group_of_six_and_two_characters_talks_for_200_turns(tmp_path: P
 def _no_tag_is_shown(said: list[Said], screen: str) -> None:
     """Whatever the model echoed or made up, no line of an answer begins as somebody's."""
     people = [Person(f"terminal:{name.casefold()}", name) for name in PEOPLE]
-    room = speakers(people, {name: name.title() for name in CHARACTERS})
+    room = label_speakers(people, {name: name.title() for name in CHARACTERS})
     for preset in CHARACTERS:
         for turn in (each for each in said if each.preset == preset):
-            remover = EchoRemover(room.characters[preset], room.others(preset))
+            remover = EchoFilter(room.characters[preset], room.others(preset))
             assert remover.feed(turn.text) + remover.finish() == turn.text
     labels = (*room.people.values(), *room.characters.values())
     tags = tuple(f"{label}:" for label in labels)

@@ -10,7 +10,7 @@ from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
-from bot.prompting.speakers.clean_name import clean
+from bot.prompting.speakers.clean_name import clean_name
 
 _MAX_DESCRIPTION_CHARS = 200
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
@@ -31,7 +31,7 @@ def preset_from_card(
     Raises:
         PresetError: the name cannot be a preset's, or the lorebook is broken.
     """
-    called = clean(card.nickname or card.name) or "character"
+    called = clean_name(card.nickname or card.name) or "character"
     data: dict[str, object] = {
         "name": name or _preset_name(card.name),
         "provider": provider,
@@ -129,7 +129,7 @@ def _lorebook(card: Card, source: str) -> Json | None:
 
 def _preset_name(name: str) -> str:
     """A name that a command and a file can bear, near to the card's."""
-    plain = clean(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
+    plain = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
     return plain if name_problem(plain) is None else f"card {plain}"
 
 

@@ -33,7 +33,7 @@ from bot.prompting.personas.haruhi_rows import (
 )
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import Count, parse_persona, roleplay_system
-from bot.prompting.speakers.clean_name import clean
+from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.text.token_counter import count_tokens
 
 Model = Callable[[Messages], str]
@@ -177,7 +177,7 @@ class Character:
             self._read,
             self._found(text) if self.texts else None,
             role_name=self.role_name,
-            user_name=clean(self.user_name or ""),
+            user_name=clean_name(self.user_name or ""),
             newest=text,
             max_input_tokens=self._max_tokens,
             count=self._count,

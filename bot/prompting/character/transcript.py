@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
 from bot.prompting.personas.persona import Count
-from bot.prompting.speakers.echo_filter import EchoRemover
-from bot.prompting.speakers.labels import Speakers, speakers
+from bot.prompting.speakers.echo_filter import EchoFilter
+from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
 
 Messages = list[dict[str, str]]
 
@@ -45,12 +45,14 @@ class Transcript:
 
     def written(self, lines: Sequence[Line]) -> Messages:
         """These lines as a model reads them."""
-        tagged = self._names_speakers()
+        tagged = self._tags_speakers()
         room = self._room()
         return [
             {
                 "role": "assistant" if line.speaker is None else "user",
-                "content": room.line(self._label(line, room), line.text) if tagged else line.text,
+                "content": room.tag_text(self._label(line, room), line.text)
+                if tagged
+                else line.text,
             }
             for line in lines
         ]
@@ -70,17 +72,17 @@ class Transcript:
     def without_echo(self, response: str) -> str:
         """A model that reads `Nora:...` may begin its own line so, too."""
         people = self._room().people.values()
-        remover = EchoRemover(self._role_name if self._names_speakers() else None, people)
+        remover = EchoFilter(self._role_name if self._tags_speakers() else None, people)
         return remover.feed(response) + remover.finish()
 
-    def _room(self) -> Speakers:
+    def _room(self) -> SpeakerLabels:
         names = [*self._met, *(line.speaker for line in self.lines if line.speaker is not None)]
         people = [Person(name, name) for name in names]
-        return speakers(people, {self._role_name: self._role_name})
+        return label_speakers(people, {self._role_name: self._role_name})
 
-    def _label(self, line: Line, room: Speakers) -> str:
+    def _label(self, line: Line, room: SpeakerLabels) -> str:
         return self._role_name if line.speaker is None else room.people[line.speaker]
 
-    def _names_speakers(self) -> bool:
+    def _tags_speakers(self) -> bool:
         several = self._naming == "default" and len(self._met) > 1
         return self._naming == "add" or several

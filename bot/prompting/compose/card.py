@@ -24,7 +24,7 @@ from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
 from bot.prompting.draft.draft import Draft, Part
 from bot.prompting.lorebook.entries import Lore, Lorebook, Position, Timed
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.personas import about
+from bot.prompting.speakers.user_personas import describe_speakers
 from bot.prompting.text.token_counter import count_tokens
 
 _NO_LORE = Lore((), (), 0, Timed())
@@ -44,7 +44,7 @@ def stage(draft: Draft, room: Room) -> Draft:
             system=_system(draft.system, lore, preset, scene),
             context=(*draft.context, *_last_word(room, scene)),
         )
-    if people := about(_newest_first(room), room.speakers.people, room.personas):
+    if people := describe_speakers(_newest_first(room), room.speakers.people, room.personas):
         draft = replace(draft, context=(Part("people", people, priority=1), *draft.context))
     return draft
 

@@ -25,7 +25,7 @@ from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
 from bot.prompting.prompters.prompters import AlpacaPrompter, ChatPrompter, prompter_of
-from bot.prompting.speakers.labels import speakers, tagging
+from bot.prompting.speakers.labels import label_speakers, uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names
 
@@ -59,7 +59,7 @@ def compose(
     answers = () if preset.prompter else answers
     room = _room(preset, session, incoming, answers, company or {}, personas or {})
     # They are no lines of a room either; a name in front would spoil them.
-    tagged = not preset.prompter and tagging(preset.user_name_in_message, room.turns, preset.name)
+    tagged = not preset.prompter and uses_tags(preset.user_name_in_message, room.turns, preset.name)
     before = len(room.turns) - len(answers)
     sent = (*rounds(room.turns[:before], preset.max_rounds), *room.turns[before:])
     *earlier, newest = [_line(turn, room, tagged=tagged) for turn in sent]
@@ -117,7 +117,7 @@ def _room(
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**gone, **company, preset.name: preset.plays_as}
-    people = speakers((turn.speaker for turn in turns if turn.speaker), names)
+    people = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
     return Room(preset, session, incoming, turns, people, personas)
 
 
@@ -212,13 +212,13 @@ def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:
     role = turn.role if turn.preset in {None, own} else "user"
     if not tagged:
         return Message(role, asked(turn.text))
-    return Message(role, room.speakers.tagged(turn, own), name=room.speakers.label(turn, own))
+    return Message(role, room.speakers.tag_turn(turn, own), name=room.speakers.label_of(turn, own))
 
 
 def _stops(room: Room) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
     own = room.preset.name
-    last_heard = [room.speakers.label(turn, own) for turn in reversed(room.turns)]
+    last_heard = [room.speakers.label_of(turn, own) for turn in reversed(room.turns)]
     others = room.speakers.others(own)
     labels = [one for one in dict.fromkeys([*last_heard, *others]) if one in others]
     return (*room.preset.stop_sequences, *(f"\n{label}:" for label in labels))

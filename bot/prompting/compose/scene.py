@@ -13,9 +13,9 @@ from bot.chat.incoming import Incoming
 from bot.chat.session import Session, Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.clean_name import clean
-from bot.prompting.speakers.labels import Speakers
-from bot.prompting.speakers.personas import plain_persona
+from bot.prompting.speakers.clean_name import clean_name
+from bot.prompting.speakers.labels import SpeakerLabels
+from bot.prompting.speakers.user_personas import sanitize_persona
 
 ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{group}}."
@@ -45,7 +45,7 @@ class Room:
     session: Session
     incoming: Incoming
     turns: Sequence[Turn]
-    speakers: Speakers
+    speakers: SpeakerLabels
     personas: Mapping[str, str]  # who people say they are, by id
 
     @property
@@ -61,7 +61,7 @@ class Room:
         return (
             self.preset.plays_as
             if self.is_own(turn)
-            else self.speakers.label(turn, self.preset.name)
+            else self.speakers.label_of(turn, self.preset.name)
         )
 
 
@@ -86,7 +86,7 @@ def set_scene(room: Room) -> Scene:
         standing,
         user=room.speakers.people[room.incoming.author.id],
         dice=seeded(room.seed, turn_seed(room.turns[-1])),
-        persona=plain_persona(room.personas.get(room.incoming.author.id, "")),
+        persona=sanitize_persona(room.personas.get(room.incoming.author.id, "")),
         newest=said[0],
         last=room.turns[-1].text,
         last_answer=answers[0] if answers else "",
@@ -109,7 +109,7 @@ def greet(
         return text
     return Macros(
         char=preset.plays_as,
-        user=clean(incoming.author.name) or "user",
+        user=clean_name(incoming.author.name) or "user",
         at=incoming.at,
         dice=dice,
         model=preset.model,

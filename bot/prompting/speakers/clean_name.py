@@ -32,7 +32,7 @@ _LETTER_OF_A_FLAG = "regional indicator symbol letter "
 
 
 @lru_cache(_MOST_REMEMBERED)
-def clean(name: str) -> str:
+def clean_name(name: str) -> str:
     """Keep the letters, digits, marks and pictures of every script; nothing that frames a line.
 
     Breaks, brackets, colons, quotes, control tokens and what nobody sees go. A name of pictures
@@ -49,13 +49,13 @@ def clean(name: str) -> str:
 
 
 @lru_cache(_MOST_REMEMBERED)
-def is_plain(name: str) -> bool:
+def is_unambiguous(name: str) -> bool:
     """Tell whether `clean` leaves a name just as people see it, on one line and in one script."""
     one_line = len(name.splitlines()) <= 1
-    return one_line and clean(name) == _plain(name) and not mixes_confusable_scripts(name)
+    return one_line and clean_name(name) == _plain(name) and not mixes_confusable_scripts(name)
 
 
-def marked(label: str, person_id: str, attempt: int = 0) -> str:
+def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
     """Add four hex digits of the owner's id. Nobody can forge them: no name keeps its `#`."""
     salted = f"{person_id}/{attempt}" if attempt else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, name_alone
+from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, strip_name_suffix
 from bot.prompting.text.confusables import COLON, is_invisible
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -13,7 +13,7 @@ _CLOSING = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
 _FRAMES = frozenset(_OPENING + _OPENING.translate(_CLOSING))
 
 
-class EchoRemover:
+class EchoFilter:
     """Feed it the answer as it streams in; only beginnings of lines are ever held back.
 
     The own tag goes wherever a line begins with it, also when it is repeated. Where a line begins
@@ -23,7 +23,7 @@ class EchoRemover:
     """
 
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
-        self.cut = False  # somebody else began to speak: nothing more is let through
+        self.stopped = False  # somebody else began to speak: nothing more is let through
         self._own = frozenset() if own is None else frozenset([_plain(own)])
         self._known = (self._own | {_plain(label) for label in others}) - {""}
         self._held = ""
@@ -43,7 +43,7 @@ class EchoRemover:
 
     def _released(self, *, ended: bool) -> str:
         shown = []
-        while self._held and not self.cut:
+        while self._held and not self.stopped:
             size = self._tag_chars(ended=ended) if self._at_line_start else 0
             if size is None:
                 break
@@ -56,7 +56,7 @@ class EchoRemover:
     def _take_off(self, size: int) -> None:
         tag, self._held = self._held[:size], self._held[size:]
         own = _plain(COLON.split(tag, maxsplit=1)[0]) in self._own
-        self.cut = self._spoken and not own
+        self.stopped = self._spoken and not own
 
     def _take_line(self) -> str:
         """Take the line, or what is there of it; a blank one before the first word is dropped."""
@@ -105,7 +105,7 @@ def _plain(text: str) -> str:
     Models invent marks, `Nora#12:`, and add how somebody speaks, `Nora (smiles):`. The name is
     decomposed, so that its beginning is also the beginning of its plain form.
     """
-    decomposed = unicodedata.normalize("NFKD", name_alone(text)).casefold()
+    decomposed = unicodedata.normalize("NFKD", strip_name_suffix(text)).casefold()
     kept = (
         sign for sign in decomposed if sign.isspace() or not (sign in _FRAMES or is_invisible(sign))
     )

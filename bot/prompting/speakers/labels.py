@@ -6,32 +6,39 @@ from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.speakers.clean_name import clean, is_plain, marked
-from bot.prompting.speakers.tag_detection import ROLE_BONES, claims, claims_a_role, is_heading
+from bot.prompting.speakers.clean_name import clean_name, is_unambiguous, with_id_suffix
+from bot.prompting.speakers.tag_detection import (
+    ROLE_SKELETONS,
+    candidate_names,
+    is_role_heading,
+    starts_with_role_tag,
+)
 from bot.prompting.text.confusables import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
 
 
 @dataclass(frozen=True, slots=True)
-class Speakers:
+class SpeakerLabels:
     """The labels of a room: those of people by their ids, those of characters by their presets."""
 
     people: Mapping[str, str]
     characters: Mapping[str, str]
-    guarded: frozenset[str]  # skeletons of everything that a reader may take for a speaker
+    reserved_skeletons: frozenset[
+        str
+    ]  # skeletons of everything that a reader may take for a speaker
 
-    def label(self, turn: Turn, own: str) -> str:
+    def label_of(self, turn: Turn, own: str) -> str:
         """Name the speaker of a turn; `own` is the preset whose prompt this becomes."""
         if turn.speaker:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
 
-    def tagged(self, turn: Turn, own: str) -> str:
+    def tag_turn(self, turn: Turn, own: str) -> str:
         """Write a turn with its speaker in front, `U1:MSG` (ChatHaruhi 3.0)."""
-        return self.line(self.label(turn, own), turn.text)
+        return self.tag_text(self.label_of(turn, own), turn.text)
 
-    def line(self, label: str, text: str) -> str:
+    def tag_text(self, label: str, text: str) -> str:
         """Write what the owner of this label said.
 
         A further line of it that looks as if somebody here, or a role, had said it becomes a
@@ -49,10 +56,12 @@ class Speakers:
         return (*self.people.values(), *characters)
 
     def _looks_like_a_tag(self, line: str) -> bool:
-        return claims_a_role(line) or any(skeleton(name) in self.guarded for name in claims(line))
+        return starts_with_role_tag(line) or any(
+            skeleton(name) in self.reserved_skeletons for name in candidate_names(line)
+        )
 
 
-def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speakers:
+def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
     """Label a room. `people` as they were seen, oldest first: the newest name of each counts.
 
     A label without a mark is the name just as people see it. One that had to be changed, is a
@@ -60,33 +69,35 @@ def speakers(people: Iterable[Person], characters: Mapping[str, str]) -> Speaker
     comes and goes. `characters` are names by preset, written by the operator.
     """
     names = _character_labels(characters)
-    known = labels(people, names.values())
+    known = assign_labels(people, names.values())
     seen = {skeleton(label) for label in (*known.values(), *names.values())}
     unmarked = {skeleton(label.partition("#")[0]) for label in known.values()}
-    return Speakers(known, names, frozenset((seen | unmarked | ROLE_BONES) - {""}))
+    return SpeakerLabels(known, names, frozenset((seen | unmarked | ROLE_SKELETONS) - {""}))
 
 
-def labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
+def assign_labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
     """Give each person, by id, a label that nobody else here has or seems to have."""
     newest = {person.id: person.name for person in people}
-    cleaned = {one: clean(name) for one, name in newest.items()}
+    cleaned = {one: clean_name(name) for one, name in newest.items()}
     bones = {one: skeleton(label) for one, label in cleaned.items()}
-    taken = ROLE_BONES | {skeleton(name) for name in characters} | {""}
+    taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
     everybody = list(bones.values())
     given: dict[str, str] = {}
     for one in sorted(newest):
         label, attempt = cleaned[one], 0
-        free = not (bones[one] in taken or is_heading(label)) and everybody.count(bones[one]) == 1
-        if not (free and is_plain(newest[one])):
-            label = marked(cleaned[one], one)
+        free = (
+            not (bones[one] in taken or is_role_heading(label)) and everybody.count(bones[one]) == 1
+        )
+        if not (free and is_unambiguous(newest[one])):
+            label = with_id_suffix(cleaned[one], one)
             while label in given.values():  # one pair of twins in 65,536
                 attempt += 1
-                label = marked(cleaned[one], one, attempt)
+                label = with_id_suffix(cleaned[one], one, attempt)
         given[one] = label
     return {one: given[one] for one in newest}
 
 
-def tagging(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
+def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
     """Whether lines carry their speaker: `default` begins with the second one besides `own`."""
     if mode == "default":
         heard = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
@@ -96,9 +107,13 @@ def tagging(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
     """Characters whose names are one go by the names of their presets, which never are."""
-    cleaned = {preset: clean(name) or clean(preset) for preset, name in characters.items()}
+    cleaned = {
+        preset: clean_name(name) or clean_name(preset) for preset, name in characters.items()
+    }
     bones = [skeleton(label) for label in cleaned.values()]
     return {
-        preset: label if bones.count(skeleton(label)) == 1 else marked(clean(preset), preset)
+        preset: label
+        if bones.count(skeleton(label)) == 1
+        else with_id_suffix(clean_name(preset), preset)
         for preset, label in cleaned.items()
     }

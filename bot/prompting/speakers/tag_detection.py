@@ -18,7 +18,7 @@ _ROLES = (
     *("시스템", "어시스턴트", "사용자", "النظام", "المساعد", "المستخدم"),
     *("sistema", "asistente", "assistente", "usuario", "système", "utilisateur"),
 )
-ROLE_BONES = frozenset(map(skeleton, _ROLES))
+ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
 """The skeletons of what the speakers of a prompt are called."""
 
 # Nor anything with these in it: `System message`, `the assistant`.
@@ -38,19 +38,19 @@ _AROUND = re.compile(rf"{_BEFORE.pattern}|[\W\d_]+$", re.IGNORECASE)
 _ADDED = re.compile(r"#|(?<=\w)\W*[(（]")
 
 
-def claims(line: str) -> Iterator[str]:
+def candidate_names(line: str) -> Iterator[str]:
     """Give whatever at the beginning of a line may be read as the name of who said it."""
     for head in _heads(line):
         yield head
         yield _AROUND.sub("", head)
 
 
-def claims_a_role(line: str) -> bool:
+def starts_with_role_tag(line: str) -> bool:
     """Whether what stands in front of a colon reads like a role's name."""
-    return any(map(is_heading, _tags(line)))
+    return any(map(is_role_heading, _tags(line)))
 
 
-def is_heading(text: str) -> bool:
+def is_role_heading(text: str) -> bool:
     """Whether it reads like a role's: `System message`, but not a sentence about the system."""
     words = _WORD.findall(text)
     if len(words) > _MAX_WORDS_OF_A_HEADING:
@@ -58,7 +58,7 @@ def is_heading(text: str) -> bool:
     return not _IN_HEADINGS.isdisjoint(map(skeleton, words))
 
 
-def name_alone(head: str) -> str:
+def strip_name_suffix(head: str) -> str:
     """Take off what stands between a name and its colon: `Bob #12`, `Bob (laughs)`."""
     return _ADDED.split(head, maxsplit=1)[0]
 
@@ -66,7 +66,7 @@ def name_alone(head: str) -> str:
 def _heads(line: str) -> Iterator[str]:
     for tag in _tags(line):
         yield tag
-        yield name_alone(tag)
+        yield strip_name_suffix(tag)
     yield from _in_front_of(_OTHER_ENDS, _BEFORE.sub("", line[:MAX_TAG_CHARS]))
     if len(line) <= _MAX_HEADING_CHARS:
         yield line  # a name alone, as a heading

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.speakers.echo_filter import EchoRemover
+from bot.prompting.speakers.echo_filter import EchoFilter
 
 OTHERS = ("Alice", "Bob#a3f1", "小明")
 
 
 def streamed(own: str | None, pieces: Sequence[str]) -> str:
-    remover = EchoRemover(own, OTHERS)
+    remover = EchoFilter(own, OTHERS)
     return "".join([remover.feed(piece) for piece in pieces]) + remover.finish()
 
 
@@ -81,10 +81,10 @@ def test_the_own_tag_goes_from_every_line() -> None:
     ],
 )
 def test_the_answer_ends_where_somebody_else_begins_to_speak(line: str) -> None:
-    remover = EchoRemover("Nora", OTHERS)
+    remover = EchoFilter("Nora", OTHERS)
     shown = "".join(remover.feed(piece) for piece in f"I see.\n{line}\nNora: more")
     assert (shown + remover.finish()).rstrip() == "I see."
-    assert remover.cut
+    assert remover.stopped
 
 
 def test_an_answer_that_begins_as_somebody_else_loses_the_tag_alone() -> None:
@@ -130,4 +130,4 @@ def test_no_line_of_what_is_shown_begins_with_a_tag(pieces: list[str]) -> None:
 
 
 def test_without_a_speaker_nothing_is_held_back() -> None:
-    assert EchoRemover(None).feed("No") == "No"
+    assert EchoFilter(None).feed("No") == "No"

@@ -4,11 +4,11 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 MAX_PERSONA_CHARS = 500
-MOST_ASKED_ABOUT = 16  # who spoke before so many others is not in the talk any more
+MAX_SPEAKERS_WITH_PERSONA = 16  # who spoke before so many others is not in the talk any more
 _MAX_PEOPLE = 8  # of those who spoke last
 
 
-def plain_persona(text: str) -> str:
+def sanitize_persona(text: str) -> str:
     """One line without unseen signs: no other speaker's line and no hidden order can be in it."""
     kept = (
         " " if sign.isspace() else sign
@@ -19,10 +19,12 @@ def plain_persona(text: str) -> str:
     return line if len(line) <= MAX_PERSONA_CHARS else line[: MAX_PERSONA_CHARS - 1] + "…"
 
 
-def about(speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]) -> str:
+def describe_speakers(
+    speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
+) -> str:
     """Tell who the speakers (ids, newest first) are, a line each; empty if nobody said so."""
     told = [
-        f"({labels[one]} says of themselves: {plain_persona(personas[one])})"
+        f"({labels[one]} says of themselves: {sanitize_persona(personas[one])})"
         for one in dict.fromkeys(speakers)
         if personas.get(one)
     ]
