@@ -16,7 +16,7 @@ from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import how_to_ask
 from bot.prompting.prompters.prompters import prompter_of
-from bot.routing.active_presets import Cast, Casting
+from bot.routing.active_presets import ActivePreset, PresetResolver
 
 _log = structlog.get_logger(__name__)
 _MAX_LISTED_CHARS = 100
@@ -42,14 +42,14 @@ class CommandDesk:
 
     def __init__(
         self,
-        casting: Casting,
+        resolver: PresetResolver,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
         context: ContextDesk,
         people: People,
         dice: random.Random | None = None,
     ) -> None:
-        self._casting = casting
+        self._resolver = resolver
         self._may_change = may_change
         self._known = commands
         self._people = people
@@ -97,17 +97,17 @@ class CommandDesk:
     async def _use(self, name: str, incoming: Incoming) -> Reply:
         if not name:
             raise UserError("Which preset? For example: /preset use assistant")
-        preset = self._casting.find(name)
+        preset = self._resolver.find(name)
         await self._require_admin(incoming)
-        await self._casting.use(incoming.scopes[0], preset, incoming.author.id)
+        await self._resolver.use(incoming.scopes[0], preset, incoming.author.id)
         return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
 
     async def _add(self, name: str, incoming: Incoming) -> Reply:
         if not name:
             raise UserError("Which preset? For example: /preset add assistant")
-        preset = self._casting.find(name)
+        preset = self._resolver.find(name)
         await self._require_admin(incoming)
-        here = await self._casting.add(incoming.scopes, preset, incoming.author.id)
+        here = await self._resolver.add(incoming.scopes, preset, incoming.author.id)
         said = f"{preset.name} joins. Here are now: {_listed(here)}."
         greeting = greet(preset, incoming, dice=self._dice, number=None)
         return _greeted(said, preset, greeting, new_session=False)
@@ -115,15 +115,15 @@ class CommandDesk:
     async def _remove(self, name: str, incoming: Incoming) -> Reply:
         if not name:
             raise UserError("Which preset? /preset list says who is here.")
-        preset = self._casting.find(name)
+        preset = self._resolver.find(name)
         await self._require_admin(incoming)
-        here = await self._casting.remove(incoming.scopes, preset, incoming.author.id)
+        here = await self._resolver.remove(incoming.scopes, preset, incoming.author.id)
         return Reply(f"{preset.name} leaves. Here are now: {_listed(here)}.")
 
     async def _reset(self, incoming: Incoming) -> Reply:
         await self._require_admin(incoming)
-        await self._casting.reset(incoming.scopes[0], incoming.author.id)
-        cast = await self._casting.cast(incoming.scopes)
+        await self._resolver.reset(incoming.scopes[0], incoming.author.id)
+        cast = await self._resolver.resolve_first(incoming.scopes)
         said = f"Back to {cast.preset.name} ({_origin(cast, incoming)})."
         return self._begin(said, cast.preset, incoming)
 
@@ -131,7 +131,7 @@ class CommandDesk:
         number = int(argument) if argument.isascii() and argument.isdecimal() else None
         if argument and (number is None or len(argument) > 3):
             raise UserError("Which greeting? Give its number, for example: /new 2")
-        cast = await self._casting.cast(incoming.scopes)
+        cast = await self._resolver.resolve_first(incoming.scopes)
         return self._begin("A new conversation begins.", cast.preset, incoming, number)
 
     def _begin(
@@ -142,14 +142,14 @@ class CommandDesk:
 
     async def _show(self, name: str, incoming: Incoming) -> Reply:
         if name:
-            preset, origin = self._casting.find(name), None
+            preset, origin = self._resolver.find(name), None
         else:
-            first, *others = await self._casting.ensemble(incoming.scopes)
+            first, *others = await self._resolver.resolve(incoming.scopes)
             preset, origin = first.preset, _origin(first, incoming)
             if others:
                 return _many([first, *others], origin)
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
-        if version := self._casting.versions.get(preset.name):
+        if version := self._resolver.versions.get(preset.name):
             lines.append(f"version: {version}")
         lines += [f"used here: {origin}"] if origin else []
         if preset.system and await self._may_change(incoming):
@@ -157,11 +157,11 @@ class CommandDesk:
         return Reply("\n".join(line for line in lines if line))
 
     async def _list(self, incoming: Incoming) -> Reply:
-        here = await self._casting.ensemble(incoming.scopes)
+        here = await self._resolver.resolve(incoming.scopes)
         names = {cast.preset.name for cast in here}
         lines = [
             _line("→" if preset.name in names else "·", preset)
-            for preset in sorted(self._casting.presets.values(), key=lambda one: one.name)
+            for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
         ]
         return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
@@ -181,7 +181,7 @@ class CommandDesk:
                 raise UserError("Say /context, or /context prompt for the exact prompt (admins).")
 
     async def _help(self, incoming: Incoming) -> Reply:
-        cast = await self._casting.cast(incoming.scopes)
+        cast = await self._resolver.resolve_first(incoming.scopes)
         lines = [
             f"I am {cast.preset.plays_as}. Write to me here; in a group, "
             "mention me or reply to me.",
@@ -213,7 +213,7 @@ def _greeted(said: str, preset: Preset, greeting: str | None, *, new_session: bo
     return Reply(f"{said}\n\n{greeting}", new_session, greeting, preset.name)
 
 
-def _many(casts: Sequence[Cast], origin: str) -> Reply:
+def _many(casts: Sequence[ActivePreset], origin: str) -> Reply:
     lines = [_line("→", cast.preset) for cast in casts]
     return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
 
@@ -227,7 +227,7 @@ def _listed(here: Sequence[Preset]) -> str:
     return ", ".join(preset.name for preset in here)
 
 
-def _origin(cast: Cast, incoming: Incoming) -> str:
+def _origin(cast: ActivePreset, incoming: Incoming) -> str:
     if cast.scope is None:
         return "the default"
     if cast.scope == incoming.scopes[0]:

@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 8  # in one place; each has to be told of all others
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class ActivePreset:
     """A preset, and the scope that it was chosen in; None: nobody chose, it is the default."""
 
     preset: Preset
@@ -24,7 +24,7 @@ class Cast:
     version: int | None  # None: nobody numbered it
 
 
-class Casting:
+class PresetResolver:
     """Presets resolve from the narrowest scope out: topic or thread > channel > guild > default."""
 
     def __init__(
@@ -43,12 +43,12 @@ class Casting:
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
 
-    async def cast(self, scopes: Sequence[str]) -> Cast:
+    async def resolve_first(self, scopes: Sequence[str]) -> ActivePreset:
         """Who answers here, or the first of those who do."""
-        first, *_ = await self.ensemble(scopes)
+        first, *_ = await self.resolve(scopes)
         return first
 
-    async def ensemble(self, scopes: Sequence[str]) -> tuple[Cast, ...]:
+    async def resolve(self, scopes: Sequence[str]) -> tuple[ActivePreset, ...]:
         """Everybody who answers here, in the order in which they were added; at least one."""
         choice = await self._choices.resolve(scopes, _KEY)
         if choice is None:
@@ -62,15 +62,15 @@ class Casting:
                 here.append(self._cast(preset, choice.scope))
         return tuple(here) or (self._cast(self.default, None),)
 
-    def names(self, presets: Iterable[str]) -> dict[str, str]:
+    def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """What these presets' characters are called; one whose file is gone goes by its name."""
         return {
             name: self.presets[name].plays_as if name in self.presets else name
             for name in sorted(presets)
         }
 
-    def _cast(self, preset: Preset, scope: str | None) -> Cast:
-        return Cast(preset, scope, self.versions.get(preset.name))
+    def _cast(self, preset: Preset, scope: str | None) -> ActivePreset:
+        return ActivePreset(preset, scope, self.versions.get(preset.name))
 
     def find(self, name: str) -> Preset:
         """Find a preset by name in any case; raises `UserError` that tells the nearest name."""
@@ -85,7 +85,7 @@ class Casting:
 
     async def add(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
         """Let this one answer here, too; raises `UserError` if it does. Gives all who do now."""
-        here = [cast.preset for cast in await self.ensemble(scopes)]
+        here = [cast.preset for cast in await self.resolve(scopes)]
         if preset in here:
             raise UserError(f"{preset.name} is here already.")
         if len(here) >= _MOST_CHARACTERS:
@@ -96,7 +96,7 @@ class Casting:
 
     async def remove(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
         """Let all others go on without it; raises `UserError` if there are none."""
-        here = [cast.preset for cast in await self.ensemble(scopes)]
+        here = [cast.preset for cast in await self.resolve(scopes)]
         if preset not in here:
             raise UserError(f"{preset.name} is not here; /preset list says who is.")
         if len(here) == 1:

@@ -16,7 +16,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhear:
+class Observe:
     """Said near the character: remembered, not answered."""
 
 
@@ -25,7 +25,7 @@ class Ignore:
     """Nothing to do, and nothing to keep."""
 
 
-Decision = Command | Answer | Overhear | Ignore
+Decision = Command | Answer | Observe | Ignore
 
 
 def decide(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> Decision:
@@ -54,8 +54,8 @@ def _settled(incoming: Incoming, room: Sequence[Preset]) -> Command | Ignore | N
     return parse(incoming.text)
 
 
-def _unanswered(room: Sequence[Preset]) -> Overhear | Ignore:
-    return Overhear() if any(preset.context == "all" for preset in room) else Ignore()
+def _unanswered(room: Sequence[Preset]) -> Observe | Ignore:
+    return Observe() if any(preset.context == "all" for preset in room) else Ignore()
 
 
 def wakes(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> bool:

@@ -32,7 +32,7 @@ _SHORTEST_QUOTE_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Talk:
+class _DrawContext:
     """What feeling like speaking depends on, besides the character."""
 
     recent: Sequence[Turn]
@@ -42,7 +42,7 @@ class _Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SpeakerCandidate:
     """A character: what speaks for its turn, in points and in words, and what came of it."""
 
     preset: str
@@ -53,7 +53,7 @@ class Candidate:
 
 def schedule(
     room: Sequence[Preset], incoming: Incoming, recent: Sequence[Turn], *, dice: Dice, now: datetime
-) -> tuple[Candidate, ...]:
+) -> tuple[SpeakerCandidate, ...]:
     """Who answers what a person said: the chosen in their order, then the others.
 
     `recent` is what was said before it, oldest first. Nobody is chosen when it was said to others
@@ -69,7 +69,7 @@ def schedule(
             [one if one.chosen else _because(one, "another was called") for one in called]
         )
     to_us = any(called_by_platform(incoming, preset) for preset in room)
-    talk = _Talk(recent, now, dice, share=1.0 if to_us else 0.0)
+    talk = _DrawContext(recent, now, dice, share=1.0 if to_us else 0.0)
     moved = [
         _with(one, preset.talkativeness, "wakes by its own rules")
         if wishes(incoming, preset, dice)
@@ -89,7 +89,7 @@ def react(
     *,
     dice: Dice,
     now: datetime,
-) -> tuple[Candidate, ...]:
+) -> tuple[SpeakerCandidate, ...]:
     """Who speaks after the newest of `answers`, which characters gave since a person spoke.
 
     One at most: it is asked anew after each answer. Who has spoken already has to be called.
@@ -98,7 +98,7 @@ def react(
         return ()
     *_, newest = answers
     spoke = {turn.preset for turn in answers}
-    talk = _Talk(recent, now, dice, share=_REACTION_SHARE)
+    talk = _DrawContext(recent, now, dice, share=_REACTION_SHARE)
     others = [preset for preset in room if preset.name != newest.preset]
     called = _called(others, newest.text, recent)
     ranked = _ordered(
@@ -110,7 +110,7 @@ def react(
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
 
-def _called(room: Sequence[Preset], text: str, recent: Sequence[Turn]) -> list[Candidate]:
+def _called(room: Sequence[Preset], text: str, recent: Sequence[Turn]) -> list[SpeakerCandidate]:
     """Everybody, with points for being in the talk, and many for being called by a name."""
     candidates = []
     for preset in room:
@@ -119,14 +119,16 @@ def _called(room: Sequence[Preset], text: str, recent: Sequence[Turn]) -> list[C
         )
         if place is None:
             points, reasons = _in_the_talk(preset, recent)
-            candidates.append(Candidate(preset.name, points, reasons))
+            candidates.append(SpeakerCandidate(preset.name, points, reasons))
         else:  # and whoever spoke last does not come before who was called first
             points = _CALLED - place / len(text)
-            candidates.append(Candidate(preset.name, points, ("was called by name",), chosen=True))
+            candidates.append(
+                SpeakerCandidate(preset.name, points, ("was called by name",), chosen=True)
+            )
     return candidates
 
 
-def _moved(one: Candidate, preset: Preset, talk: _Talk) -> Candidate:
+def _moved(one: SpeakerCandidate, preset: Preset, talk: _DrawContext) -> SpeakerCandidate:
     """Whether a character feels like speaking; who was called does."""
     if one.chosen:
         return one
@@ -145,7 +147,7 @@ def _moved(one: Candidate, preset: Preset, talk: _Talk) -> Candidate:
     )
 
 
-def _ordered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def _ordered(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
     """By score, the chosen first; of those only as many as may speak in a row."""
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     return tuple(
@@ -156,11 +158,11 @@ def _ordered(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     )
 
 
-def _with(one: Candidate, points: float, reason: str) -> Candidate:
+def _with(one: SpeakerCandidate, points: float, reason: str) -> SpeakerCandidate:
     return replace(one, score=one.score + points, reasons=(*one.reasons, reason), chosen=True)
 
 
-def _because(one: Candidate, reason: str) -> Candidate:
+def _because(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
     return replace(one, reasons=(*one.reasons, reason))
 
 
@@ -173,7 +175,7 @@ def _in_the_talk(preset: Preset, recent: Sequence[Turn]) -> tuple[float, tuple[s
     return points, ("spoke last" if turns_ago == 0 else "spoke lately",)
 
 
-def _seconds_silent(preset: Preset, talk: _Talk) -> float:
+def _seconds_silent(preset: Preset, talk: _DrawContext) -> float:
     last = next((turn.at for turn in reversed(talk.recent) if turn.preset == preset.name), None)
     return math.inf if last is None else (talk.now - last).total_seconds()
 

@@ -8,20 +8,20 @@ from bot.chat.incoming import Incoming, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
-from bot.routing.active_presets import Cast
+from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Decision, decide, decide_among
-from bot.routing.scheduling import Candidate, Dice, react, schedule
+from bot.routing.scheduling import Dice, SpeakerCandidate, react, schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
+class ActiveCharacters:
     """Everybody who answers in a place; most places have one."""
 
-    casts: tuple[Cast, ...]
+    casts: tuple[ActivePreset, ...]
 
     def decide(
         self, incoming: Incoming, recent: Sequence[Turn], *, dice: Dice, now: datetime
-    ) -> tuple[Decision, tuple[Cast, ...]]:
+    ) -> tuple[Decision, tuple[ActivePreset, ...]]:
         """What a message asks for, and if that is an answer, who gives it, in order."""
         if len(self.casts) == 1:
             return decide(incoming, self.casts[0].preset, dice), self.casts
@@ -31,12 +31,12 @@ class Ensemble:
 
     def reaction(
         self, answers: Sequence[Turn], recent: Sequence[Turn], *, dice: Dice, now: datetime
-    ) -> tuple[Cast, ...]:
+    ) -> tuple[ActivePreset, ...]:
         """Who says something to the newest of these answers: one, or nobody."""
         turns = [*recent, *answers]
         return self._chosen(react(self._presets, answers, turns, dice=dice, now=now))
 
-    def rehearse(
+    def explain(
         self, text: str, incoming: Incoming, recent: Sequence[Turn], *, dice: Dice, now: datetime
     ) -> str:
         """Tell who would answer this if the author of `incoming` said it to the bot, and why."""
@@ -49,7 +49,7 @@ class Ensemble:
             for one in found
         )
 
-    def line(self, cast: Cast, names: Mapping[str, str], form: str) -> str:
+    def line(self, cast: ActivePreset, names: Mapping[str, str], form: str) -> str:
         """The line that tells who speaks, in this form; empty where that is plain."""
         if len(self.casts) == 1:
             return ""
@@ -64,6 +64,6 @@ class Ensemble:
     def _presets(self) -> list[Preset]:
         return [cast.preset for cast in self.casts]
 
-    def _chosen(self, found: Sequence[Candidate]) -> tuple[Cast, ...]:
+    def _chosen(self, found: Sequence[SpeakerCandidate]) -> tuple[ActivePreset, ...]:
         by_name = {cast.preset.name: cast for cast in self.casts}
         return tuple(by_name[one.preset] for one in found if one.chosen)

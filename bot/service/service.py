@@ -25,7 +25,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
 from bot.prompting.presets.files import edition
 from bot.replying.showing import Showing
-from bot.routing.active_presets import Casting
+from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker import Desk
@@ -73,7 +73,7 @@ class App:
         settings: Settings,
         database: Database,
         coordinator: Coordinator,
-        casting: Casting,
+        resolver: PresetResolver,
         backends: Mapping[str, Backend],
         find_stories: FindStories,
         exact_prompts: ExactPrompts,
@@ -89,14 +89,14 @@ class App:
         self.inbox = SqlInbox(database, self.clock)
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
-        self.casting = casting
+        self.resolver = resolver
         self.people = People(SqlChatSettings(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
         context = PlatformContext(
             commands=COMMANDS,
-            complete_preset=self.casting.complete,
+            complete_preset=self.resolver.complete,
             wait_until_idle=self.idle,
             clock=self.clock,
         )
@@ -129,9 +129,9 @@ class App:
         )
         self.walk = Walk(
             conversations=self.conversations,
-            casting=self.casting,
+            resolver=self.resolver,
             commands=CommandDesk(
-                self.casting,
+                self.resolver,
                 self._may_change,
                 COMMANDS,
                 ContextDesk(
@@ -157,7 +157,7 @@ class App:
     def _speaking(self, showing: Showing) -> Speaking:
         return Speaking(
             conversations=self.conversations,
-            casting=self.casting,
+            resolver=self.resolver,
             people=self.people,
             find_stories=self._find_stories,
             summarizer=self.summarizer,
@@ -322,13 +322,13 @@ async def running(
         choices = SqlChatSettings(database, SystemClock())
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.save([edition(preset) for preset in presets.values()])
-        casting = Casting(presets, settings.default_preset, choices, numbers)
-        await provide_model(settings, casting.default, progress)
+        resolver = PresetResolver(presets, settings.default_preset, choices, numbers)
+        await provide_model(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
             stack.push_async_callback(backend.close)
-        warming = asyncio.create_task(warm(backends, casting.default))
+        warming = asyncio.create_task(warm(backends, resolver.default))
         stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
             url = await stack.enter_async_context(embedded_valkey(settings.data_dir))
@@ -341,7 +341,7 @@ async def running(
             settings,
             database,
             coordinator,
-            casting,
+            resolver,
             backends,
             find_stories,
             exact,

@@ -21,9 +21,9 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
 from bot.replying.stream import LiveReply, final
 from bot.replying.writing import Written, receipt_of, write
-from bot.routing.active_presets import Cast, Casting
+from bot.routing.active_presets import ActivePreset, PresetResolver
 from bot.routing.scheduling import LONGEST_CHAIN
-from bot.routing.speakers import Ensemble
+from bot.routing.speakers import ActiveCharacters
 from bot.stories.retrieve import FindStories
 from bot.summaries.summarizer import Summarizer
 
@@ -49,7 +49,7 @@ class _Talk:
 
     claim: Claim
     heard: InboxMessage
-    ensemble: Ensemble
+    active: ActiveCharacters
     session: Session
     company: Mapping[str, str]  # what characters are called, by preset
     personas: Mapping[str, str]  # who people say they are, by id
@@ -63,7 +63,7 @@ class Speaking:
         self,
         *,
         conversations: Conversations,
-        casting: Casting,
+        resolver: PresetResolver,
         people: People,
         find_stories: FindStories,
         summarizer: Summarizer,
@@ -73,7 +73,7 @@ class Speaking:
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations
-        self._casting = casting
+        self._resolver = resolver
         self._people = people
         self._find_stories = find_stories
         self._summarizer = summarizer
@@ -83,7 +83,11 @@ class Speaking:
         self._dice = dice
 
     async def answers(
-        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, chosen: Sequence[Cast]
+        self,
+        claim: Claim,
+        heard: InboxMessage,
+        active: ActiveCharacters,
+        chosen: Sequence[ActivePreset],
     ) -> Answers:
         """Let the chosen speak, and then whoever has something to say to that.
 
@@ -91,7 +95,7 @@ class Speaking:
             BackendError: nobody had an answer; this is what the first of them failed with.
             UserError: the same, and it is for the author to mend.
         """
-        talk = await self._recall(claim, heard, ensemble, chosen)
+        talk = await self._recall(claim, heard, active, chosen)
         failures: list[Exception] = []
         queue = list(chosen)
         while queue and len(talk.said.turns) < LONGEST_CHAIN:
@@ -108,17 +112,21 @@ class Speaking:
         return talk.said
 
     async def _recall(
-        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, chosen: Sequence[Cast]
+        self,
+        claim: Claim,
+        heard: InboxMessage,
+        active: ActiveCharacters,
+        chosen: Sequence[ActivePreset],
     ) -> _Talk:
         session = await self._conversations.load_session(
             claim.conversation, _turns_worth_reading(chosen)
         )
         spoke = {turn.preset for turn in session.turns if turn.preset}
-        company = self._casting.names(ensemble.presets | spoke)
+        company = self._resolver.character_names(active.presets | spoke)
         personas = await self._people.introduced(session, heard.incoming)
-        return _Talk(claim, heard, ensemble, session, company, personas)
+        return _Talk(claim, heard, active, session, company, personas)
 
-    async def _speak(self, cast: Cast, talk: _Talk) -> None:
+    async def _speak(self, cast: ActivePreset, talk: _Talk) -> None:
         """One character's answer, shown while it grows."""
         said, address = talk.said, talk.heard.incoming.address
         async with self._showing.live(talk.claim, talk.heard, len(said.parts)) as live:
@@ -130,7 +138,7 @@ class Speaking:
         )
         said.receipts.append(receipt)
 
-    async def _first_answer(self, cast: Cast, talk: _Talk, live: LiveReply) -> Receipt:
+    async def _first_answer(self, cast: ActivePreset, talk: _Talk, live: LiveReply) -> Receipt:
         """Ask the preset's model, and as long as there is no word, each of its fallbacks."""
         *others, last = (replace(cast, preset=one) for one in cast.preset.alternatives)
         for one in others:
@@ -141,7 +149,7 @@ class Speaking:
                 _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
         return await self._ask(last, talk, live)
 
-    async def _ask(self, cast: Cast, talk: _Talk, live: LiveReply) -> Receipt:
+    async def _ask(self, cast: ActivePreset, talk: _Talk, live: LiveReply) -> Receipt:
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         fitted = await self._fitted(preset, talk)
         show = opening_with(self._line(cast, talk), live.feed if preset.stream else _show_nothing)
@@ -151,10 +159,10 @@ class Speaking:
         self._sum_up(preset, talk, fitted)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
 
-    def _line(self, cast: Cast, talk: _Talk) -> str:
+    def _line(self, cast: ActivePreset, talk: _Talk) -> str:
         """What tells readers who speaks."""
         form = self._showing.limits(talk.heard.incoming.address).speaker_line
-        return talk.ensemble.line(cast, talk.company, form)
+        return talk.active.line(cast, talk.company, form)
 
     async def _fitted(self, preset: Preset, talk: _Talk) -> Fitted:
         """Compose what this speaker reads, and take as much of it as its budget allows."""
@@ -177,8 +185,8 @@ class Speaking:
             kept = sum(len(unit.messages) for unit in fitted.draft.history)
             self._summarizer.want(preset, talk.claim.conversation, kept)
 
-    def _reaction(self, talk: _Talk) -> tuple[Cast, ...]:
-        return talk.ensemble.reaction(
+    def _reaction(self, talk: _Talk) -> tuple[ActivePreset, ...]:
+        return talk.active.reaction(
             talk.said.turns, talk.session.turns, dice=self._dice, now=self._now()
         )
 
@@ -206,7 +214,7 @@ def _check(written: Written, preset: Preset) -> None:
         _log.info("answer_cut_at_length", preset=preset.name)
 
 
-def _turns_worth_reading(speakers: Sequence[Cast]) -> int:
+def _turns_worth_reading(speakers: Sequence[ActivePreset]) -> int:
     budgets = [cast.preset.max_input_tokens for cast in speakers]
     tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
     return min(_MOST_TURNS, max(tokens))

@@ -22,9 +22,9 @@ from bot.commands.handlers import CommandDesk
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.stream import final
-from bot.routing.active_presets import Casting
-from bot.routing.decide import Answer, Ignore, Overhear
-from bot.routing.speakers import Ensemble
+from bot.routing.active_presets import PresetResolver
+from bot.routing.decide import Answer, Ignore, Observe
+from bot.routing.speakers import ActiveCharacters
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import Speaking
 from bot.turn.lease import LEASE_SECONDS, held
@@ -45,7 +45,7 @@ class Walk:
         self,
         *,
         conversations: Conversations,
-        casting: Casting,
+        resolver: PresetResolver,
         commands: CommandDesk,
         speaking: Speaking,
         limits: Callable[[Address], Limits],
@@ -56,7 +56,7 @@ class Walk:
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._conversations = conversations
-        self._casting = casting
+        self._resolver = resolver
         self._commands = commands
         self._speaking = speaking
         self._limits = limits
@@ -123,43 +123,43 @@ class Walk:
     async def _answer(self, claim: Claim, heard: InboxMessage) -> str:
         """Do what the message asks for; gives what became of it, for the metrics."""
         incoming = heard.incoming
-        ensemble = Ensemble(await self._casting.ensemble(incoming.scopes))
-        recent = await self._recent(claim, ensemble)
-        decision, chosen = ensemble.decide(incoming, recent, dice=self._dice, now=self._now())
+        active = ActiveCharacters(await self._resolver.resolve(incoming.scopes))
+        recent = await self._recent(claim, active)
+        decision, chosen = active.decide(incoming, recent, dice=self._dice, now=self._now())
         match decision:
             case Ignore():
                 await self._conversations.finish(claim, heard, TurnResult())
                 return "ignored"
-            case Overhear():
+            case Observe():
                 await self._conversations.finish(claim, heard, TurnResult([_said(heard)]))
                 return "overheard"
             case Command() as command:
                 if (command.name, command.action) == ("preset", "who"):
-                    await self._rehearse(claim, heard, ensemble, command.argument)
+                    await self._explain(claim, heard, active, command.argument)
                 else:
                     await self._carry_out(claim, heard, command)
                 return "command"
             case Answer():
-                said = await self._speaking.answers(claim, heard, ensemble, chosen)
+                said = await self._speaking.answers(claim, heard, active, chosen)
                 turns = [_said(heard), *said.turns]
                 await self._finish(claim, heard, turns, said.parts, said.receipts)
                 return "answered"
 
-    async def _recent(self, claim: Claim, ensemble: Ensemble) -> Sequence[Turn]:
+    async def _recent(self, claim: Claim, active: ActiveCharacters) -> Sequence[Turn]:
         """What was said lately, if it matters to who speaks next."""
-        if len(ensemble.casts) == 1:
+        if len(active.casts) == 1:
             return ()
         return (
             await self._conversations.load_session(claim.conversation, _TURNS_TO_SCHEDULE)
         ).turns
 
-    async def _rehearse(
-        self, claim: Claim, heard: InboxMessage, ensemble: Ensemble, text: str
+    async def _explain(
+        self, claim: Claim, heard: InboxMessage, active: ActiveCharacters, text: str
     ) -> None:
         if not text:
             raise UserError("Who would answer what? For example: /preset who good morning")
-        recent = await self._recent(claim, ensemble)
-        told = ensemble.rehearse(text, heard.incoming, recent, dice=self._dice, now=self._now())
+        recent = await self._recent(claim, active)
+        told = active.explain(text, heard.incoming, recent, dice=self._dice, now=self._now())
         await self._say(claim, heard, told)
 
     async def _carry_out(self, claim: Claim, heard: InboxMessage, command: Command) -> None:

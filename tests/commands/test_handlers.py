@@ -13,7 +13,7 @@ from bot.commands.handlers import CommandDesk, Reply
 from bot.commands.personas import People
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import Casting
+from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS, parse
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -41,9 +41,9 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 class Office:
     def __init__(self, database: Database) -> None:
         choices = SqlChatSettings(database, SystemClock())
-        self.casting = Casting(PRESETS, "assistant", choices, {"nova": 4})
+        self.resolver = PresetResolver(PRESETS, "assistant", choices, {"nova": 4})
         self.desk = CommandDesk(
-            self.casting,
+            self.resolver,
             self.may_change,
             COMMANDS,
             ContextDesk(SqlReceipts(database), write_out, mask),
@@ -63,7 +63,7 @@ class Office:
         return await self.desk.carry_out(command, HERE)
 
     async def answering(self) -> str:
-        return (await self.casting.cast(HERE.scopes)).preset.name
+        return (await self.resolver.resolve_first(HERE.scopes)).preset.name
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ used here: chosen here
 
 
 async def test_who_joins_in_a_thread_joins_those_of_the_channel(office: Office) -> None:
-    await office.casting.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await office.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
     await office.does("/preset add assistant")
-    here = await office.casting.ensemble(HERE.scopes)
-    above = await office.casting.ensemble(HERE.scopes[1:])
+    here = await office.resolver.resolve(HERE.scopes)
+    above = await office.resolver.resolve(HERE.scopes[1:])
     assert [cast.preset.name for cast in here] == ["nova", "assistant"]
     assert [cast.preset.name for cast in above] == ["nova"]
 
@@ -111,7 +111,7 @@ async def test_who_joins_in_a_thread_joins_those_of_the_channel(office: Office) 
 async def test_use_makes_one_the_only_one(office: Office) -> None:
     await office.does("/preset add nova")
     await office.does("/preset use nova")
-    assert len(await office.casting.ensemble(HERE.scopes)) == 1
+    assert len(await office.resolver.resolve(HERE.scopes)) == 1
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ async def test_who_may_is_asked_each_time(office: Office) -> None:
 async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
     office: Office,
 ) -> None:
-    await office.casting.use("telegram:5", PRESETS["nova"], "telegram:1")
-    await office.casting.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
+    await office.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await office.resolver.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
     reply = await office.does("/preset reset")
     assert reply.text.splitlines()[0] == "Back to nova (inherited from the channel)."
     assert reply.new_session
@@ -179,7 +179,7 @@ async def test_a_view_says_where_the_preset_comes_from(
     office: Office, scope: str | None, origin: str
 ) -> None:
     if scope:
-        await office.casting.use(scope, PRESETS["nova"], "telegram:1")
+        await office.resolver.use(scope, PRESETS["nova"], "telegram:1")
     assert (await office.does("/preset list")).text.endswith(f"({origin})")
     assert f"used here: {origin}" in (await office.does("/preset show")).text
 
@@ -240,7 +240,7 @@ async def test_help_names_every_command(office: Office, line: str) -> None:
 
 
 async def test_help_shows_what_to_fill_in(office: Office) -> None:
-    await office.casting.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
+    await office.resolver.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
 
     reply = await office.does("/help")
 

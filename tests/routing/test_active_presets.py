@@ -6,7 +6,7 @@ import pytest
 
 from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import Casting
+from bot.routing.active_presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -18,23 +18,23 @@ PRESETS = {
 THREAD = ("discord:7", "discord:6", "discord:guild:5")
 
 
-def casting(database: Database, default: str = "assistant") -> Casting:
-    return Casting(PRESETS, default, SqlChatSettings(database, SystemClock()))
+def resolver(database: Database, default: str = "assistant") -> PresetResolver:
+    return PresetResolver(PRESETS, default, SqlChatSettings(database, SystemClock()))
 
 
-async def cast(one: Casting, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
-    found = await one.cast(scopes)
+async def cast(one: PresetResolver, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
+    found = await one.resolve_first(scopes)
     return found.preset.name, found.scope
 
 
 async def test_without_a_choice_the_default_answers(database: Database) -> None:
-    assert await cast(casting(database)) == ("Assistant", None)
+    assert await cast(resolver(database)) == ("Assistant", None)
 
 
 async def test_the_narrowest_choice_wins_and_resetting_it_uncovers_the_next(
     database: Database,
 ) -> None:
-    one = casting(database)
+    one = resolver(database)
     await one.use("discord:guild:5", PRESETS["nova"], "discord:1")
     assert await cast(one) == ("nova", "discord:guild:5")
     await one.use("discord:7", PRESETS["nora"], "discord:1")
@@ -46,23 +46,23 @@ async def test_the_narrowest_choice_wins_and_resetting_it_uncovers_the_next(
 
 async def test_a_preset_whose_file_is_gone_makes_way_for_the_default(database: Database) -> None:
     gone = Preset.model_validate({"name": "gone", "provider": "p", "model": "m"})
-    one = casting(database)
+    one = resolver(database)
     await one.use("discord:7", gone, "discord:1")
     assert await cast(one) == ("Assistant", None)
 
 
 async def test_of_several_those_answer_whose_files_are_there(database: Database) -> None:
     gone = Preset.model_validate({"name": "gone", "provider": "p", "model": "m"})
-    one = casting(database)
+    one = resolver(database)
     await one.add(THREAD, gone, "discord:1")
     await one.add(THREAD, PRESETS["nova"], "discord:1")
-    here = await one.ensemble(THREAD)
+    here = await one.resolve(THREAD)
     assert [each.preset.name for each in here] == ["Assistant", "nova"]
     assert {each.scope for each in here} == {"discord:7"}
 
 
 async def test_a_place_holds_eight(database: Database) -> None:
-    one = casting(database)
+    one = resolver(database)
     for number in range(7):
         extra = Preset.model_validate({"name": f"x{number}", "provider": "p", "model": "m"})
         one.presets = {**one.presets, extra.name: extra}
@@ -75,22 +75,22 @@ def test_names_are_those_of_the_roles(database: Database) -> None:
     named = Preset.model_validate(
         {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
     )
-    one = Casting({"lan": named}, "lan", SqlChatSettings(database, SystemClock()))
+    one = PresetResolver({"lan": named}, "lan", SqlChatSettings(database, SystemClock()))
     assert one.names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
 
 
 def test_a_preset_is_found_in_any_case(database: Database) -> None:
-    assert casting(database).find(" NOVA ").name == "nova"
+    assert resolver(database).find(" NOVA ").name == "nova"
 
 
 def test_a_name_that_is_almost_right_is_suggested(database: Database) -> None:
     with pytest.raises(UserError, match="did you mean 'nova'"):
-        casting(database).find("novva")
+        resolver(database).find("novva")
 
 
 def test_a_default_that_is_no_preset_names_its_setting(database: Database) -> None:
     with pytest.raises(SettingsError, match=r"TROUPE_DEFAULT_PRESET: no preset 'nowa'; did you"):
-        casting(database, "nowa")
+        resolver(database, "nowa")
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_default_that_is_no_preset_names_its_setting(database: Database) -> No
 def test_names_are_suggested_while_somebody_types(
     database: Database, typed: str, names: list[str]
 ) -> None:
-    assert list(casting(database).complete(typed)) == names
+    assert list(resolver(database).complete(typed)) == names

@@ -6,7 +6,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import WakeReason
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
-from bot.routing.decide import Answer, Decision, Ignore, Overhear, decide
+from bot.routing.decide import Answer, Decision, Ignore, Observe, decide
 from tests.samples import incoming
 
 
@@ -25,7 +25,7 @@ def test_what_is_said_to_the_bot_is_answered(wake: WakeReason) -> None:
 
 def test_what_is_said_near_the_bot_is_ignored_or_overheard() -> None:
     assert decided("hello", None, preset()) == Ignore()
-    assert decided("hello", None, preset(context="all")) == Overhear()
+    assert decided("hello", None, preset(context="all")) == Observe()
 
 
 def test_a_preset_can_wake_by_words_always_or_by_chance() -> None:

@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import Person, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
-from bot.routing.scheduling import LONGEST_CHAIN, Candidate, react, schedule
+from bot.routing.scheduling import LONGEST_CHAIN, SpeakerCandidate, react, schedule
 from tests.samples import incoming
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -39,12 +39,12 @@ def asked(
     recent: Sequence[Turn] = (),
     room: Sequence[Preset] = ROOM,
     dice: float = 0.99,
-) -> tuple[Candidate, ...]:
+) -> tuple[SpeakerCandidate, ...]:
     message = incoming(text, wake=wake, quote=quote)
     return schedule(room, message, recent, dice=lambda: dice, now=NOW)
 
 
-def chosen(candidates: Sequence[Candidate]) -> list[str]:
+def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
     return [one.preset for one in candidates if one.chosen]
 
 

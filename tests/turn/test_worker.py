@@ -22,7 +22,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.replying.showing import Showing
-from bot.routing.active_presets import Casting
+from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
@@ -100,7 +100,7 @@ class Stage:
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
         choices = SqlChatSettings(database, self.clock)
         presets = {each.name: each for each in (one, *more)}
-        casting = Casting(presets, one.name, choices, {one.name: 3})
+        resolver = PresetResolver(presets, one.name, choices, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
@@ -113,9 +113,9 @@ class Stage:
         )
         self.walk = Walk(
             conversations=self.conversations,
-            casting=casting,
+            resolver=resolver,
             commands=CommandDesk(
-                casting,
+                resolver,
                 self._may_change,
                 COMMANDS,
                 ContextDesk(SqlReceipts(database), write_out, mask),
@@ -123,7 +123,7 @@ class Stage:
             ),
             speaking=Speaking(
                 conversations=self.conversations,
-                casting=casting,
+                resolver=resolver,
                 people=People(choices),
                 find_stories=find_stories,
                 summarizer=self.summarizer,
