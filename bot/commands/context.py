@@ -19,7 +19,7 @@ WriteOut: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 """Gives the exact prompt of a receipt with this number, secrets removed."""
 
 
-class ContextDesk:
+class ContextView:
     """Tells what the last answer was made of; `mask` removes secrets from a text.
 
     Both raise `UserError` where nobody has answered of late.

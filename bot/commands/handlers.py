@@ -9,8 +9,8 @@ import structlog
 from bot.chat.command import Command, CommandSpec
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment
-from bot.commands.context import ContextDesk
-from bot.commands.personas import People
+from bot.commands.context import ContextView
+from bot.commands.personas import UserPersonas
 from bot.errors import UserError
 from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
@@ -23,7 +23,7 @@ _MAX_LISTED_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CommandResult:
     """What is said back. With `new_session` a conversation begins, `greeting` is its first line.
 
     With `forgets` everything said so far is deleted first; what came of it is said in front.
@@ -37,7 +37,7 @@ class Reply:
     file: Attachment | None = None  # that goes along; the text is then one short line
 
 
-class CommandDesk:
+class CommandHandlers:
     """`may_change(incoming)` asks, at the time, whether the author may change what others see."""
 
     def __init__(
@@ -45,18 +45,18 @@ class CommandDesk:
         resolver: PresetResolver,
         may_change: Callable[[Incoming], Awaitable[bool]],
         commands: Sequence[CommandSpec],
-        context: ContextDesk,
-        people: People,
+        context: ContextView,
+        personas: UserPersonas,
         dice: random.Random | None = None,
     ) -> None:
         self._resolver = resolver
         self._may_change = may_change
         self._known = commands
-        self._people = people
+        self._personas = personas
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._contexts = context
 
-    async def carry_out(self, command: Command, incoming: Incoming) -> Reply:
+    async def handle(self, command: Command, incoming: Incoming) -> CommandResult:
         """Raises `UserError`, whose text is for the person, when it cannot be done."""
         match command.name:
             case "preset":
@@ -64,7 +64,7 @@ class CommandDesk:
             case "new":
                 return await self._new(command.argument, incoming)
             case "me":
-                return Reply(await self._people.me(command.argument, incoming))
+                return CommandResult(await self._personas.handle_me(command.argument, incoming))
             case "context":
                 return await self._context(command.argument, incoming)
             case "forget":
@@ -75,7 +75,7 @@ class CommandDesk:
             case name:
                 raise _cannot(name)
 
-    async def _preset(self, command: Command, incoming: Incoming) -> Reply:
+    async def _preset(self, command: Command, incoming: Incoming) -> CommandResult:
         match command.action:
             case "use":
                 return await self._use(command.argument, incoming)
@@ -94,7 +94,7 @@ class CommandDesk:
                     f"There is no /preset {action}; try use, add, remove, list, show, who or reset."
                 )
 
-    async def _use(self, name: str, incoming: Incoming) -> Reply:
+    async def _use(self, name: str, incoming: Incoming) -> CommandResult:
         if not name:
             raise UserError("Which preset? For example: /preset use assistant")
         preset = self._resolver.find(name)
@@ -102,7 +102,7 @@ class CommandDesk:
         await self._resolver.use(incoming.scopes[0], preset, incoming.author.id)
         return self._begin(f"{preset.name} answers here from now on.", preset, incoming)
 
-    async def _add(self, name: str, incoming: Incoming) -> Reply:
+    async def _add(self, name: str, incoming: Incoming) -> CommandResult:
         if not name:
             raise UserError("Which preset? For example: /preset add assistant")
         preset = self._resolver.find(name)
@@ -112,22 +112,22 @@ class CommandDesk:
         greeting = greet(preset, incoming, dice=self._dice, number=None)
         return _greeted(said, preset, greeting, new_session=False)
 
-    async def _remove(self, name: str, incoming: Incoming) -> Reply:
+    async def _remove(self, name: str, incoming: Incoming) -> CommandResult:
         if not name:
             raise UserError("Which preset? /preset list says who is here.")
         preset = self._resolver.find(name)
         await self._require_admin(incoming)
         here = await self._resolver.remove(incoming.scopes, preset, incoming.author.id)
-        return Reply(f"{preset.name} leaves. Here are now: {_listed(here)}.")
+        return CommandResult(f"{preset.name} leaves. Here are now: {_listed(here)}.")
 
-    async def _reset(self, incoming: Incoming) -> Reply:
+    async def _reset(self, incoming: Incoming) -> CommandResult:
         await self._require_admin(incoming)
         await self._resolver.reset(incoming.scopes[0], incoming.author.id)
         cast = await self._resolver.resolve_first(incoming.scopes)
         said = f"Back to {cast.preset.name} ({_origin(cast, incoming)})."
         return self._begin(said, cast.preset, incoming)
 
-    async def _new(self, argument: str, incoming: Incoming) -> Reply:
+    async def _new(self, argument: str, incoming: Incoming) -> CommandResult:
         number = int(argument) if argument.isascii() and argument.isdecimal() else None
         if argument and (number is None or len(argument) > 3):
             raise UserError("Which greeting? Give its number, for example: /new 2")
@@ -136,11 +136,11 @@ class CommandDesk:
 
     def _begin(
         self, said: str, preset: Preset, incoming: Incoming, number: int | None = None
-    ) -> Reply:
+    ) -> CommandResult:
         greeting = greet(preset, incoming, dice=self._dice, number=number)
         return _greeted(said, preset, greeting, new_session=True)
 
-    async def _show(self, name: str, incoming: Incoming) -> Reply:
+    async def _show(self, name: str, incoming: Incoming) -> CommandResult:
         if name:
             preset, origin = self._resolver.find(name), None
         else:
@@ -154,33 +154,33 @@ class CommandDesk:
         lines += [f"used here: {origin}"] if origin else []
         if preset.system and await self._may_change(incoming):
             lines.append(f"instructions: {preset.system}")
-        return Reply("\n".join(line for line in lines if line))
+        return CommandResult("\n".join(line for line in lines if line))
 
-    async def _list(self, incoming: Incoming) -> Reply:
+    async def _list(self, incoming: Incoming) -> CommandResult:
         here = await self._resolver.resolve(incoming.scopes)
         names = {cast.preset.name for cast in here}
         lines = [
             _line("→" if preset.name in names else "·", preset)
             for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
         ]
-        return Reply("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
+        return CommandResult("\n".join([*lines, f"({_origin(here[0], incoming)})"]))
 
-    async def _context(self, argument: str, incoming: Incoming) -> Reply:
+    async def _context(self, argument: str, incoming: Incoming) -> CommandResult:
         conversation = incoming.address.conversation
         match argument.lower():
             case "":
                 for_admin = await self._may_change(incoming)
-                return Reply(await self._contexts.show(conversation, for_admin=for_admin))
+                return CommandResult(await self._contexts.show(conversation, for_admin=for_admin))
             case "prompt":
                 await self._require_admin(
                     incoming, "see the exact prompt, which holds my instructions"
                 )
                 text, file = await self._contexts.prompts(conversation)
-                return Reply(text, file=file)
+                return CommandResult(text, file=file)
             case _:
                 raise UserError("Say /context, or /context prompt for the exact prompt (admins).")
 
-    async def _help(self, incoming: Incoming) -> Reply:
+    async def _help(self, incoming: Incoming) -> CommandResult:
         cast = await self._resolver.resolve_first(incoming.scopes)
         lines = [
             f"I am {cast.preset.plays_as}. Write to me here; in a group, "
@@ -189,7 +189,7 @@ class CommandDesk:
         ]
         if prompter := prompter_of(cast.preset):
             lines.append(f"Here I answer what is filled in:\n{how_to_ask(prompter.slots)}")
-        return Reply("\n".join(lines))
+        return CommandResult("\n".join(lines))
 
     async def _require_admin(
         self, incoming: Incoming, what: str = "change who answers here"
@@ -207,15 +207,19 @@ def _cannot(name: str) -> UserError:
     return UserError(f"I do not know /{name[:32]}. /help says what I can do.")
 
 
-def _greeted(said: str, preset: Preset, greeting: str | None, *, new_session: bool) -> Reply:
+def _greeted(
+    said: str, preset: Preset, greeting: str | None, *, new_session: bool
+) -> CommandResult:
     if not greeting:
-        return Reply(said, new_session)
-    return Reply(f"{said}\n\n{greeting}", new_session, greeting, preset.name)
+        return CommandResult(said, new_session)
+    return CommandResult(f"{said}\n\n{greeting}", new_session, greeting, preset.name)
 
 
-def _many(casts: Sequence[ActivePreset], origin: str) -> Reply:
+def _many(casts: Sequence[ActivePreset], origin: str) -> CommandResult:
     lines = [_line("→", cast.preset) for cast in casts]
-    return Reply("\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."]))
+    return CommandResult(
+        "\n".join([*lines, f"used here: {origin}", "/preset show NAME tells more."])
+    )
 
 
 def _line(mark: str, preset: Preset) -> str:

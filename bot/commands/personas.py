@@ -13,17 +13,17 @@ _KEY = "persona"
 _EVERYWHERE = "everywhere"
 
 
-class People:
+class UserPersonas:
     """A narrower place wins: topic or thread > channel > guild > everywhere."""
 
     def __init__(self, choices: ChatSettings) -> None:
         self._choices = choices
 
-    async def personas(self, people: Iterable[str], places: Sequence[str]) -> dict[str, str]:
+    async def resolve(self, personas: Iterable[str], places: Sequence[str]) -> dict[str, str]:
         """What these people (ids) say of themselves at the first of these places, by id."""
         scopes = {
             scope: person
-            for person in dict.fromkeys(people)
+            for person in dict.fromkeys(personas)
             for scope in [*(f"{person}@{place}" for place in places), person]
         }
         told = await self._choices.get_all(list(scopes), _KEY)
@@ -33,13 +33,13 @@ class People:
                 found.setdefault(person, told[scope])
         return found
 
-    async def introduced(self, session: Session, incoming: Incoming) -> dict[str, str]:
+    async def of_speakers(self, session: Session, incoming: Incoming) -> dict[str, str]:
         """Who the author and those heard lately say they are, by id."""
         speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
         newest = dict.fromkeys([incoming.author.id, *speakers])
-        return await self.personas(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
+        return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
-    async def me(self, argument: str, incoming: Incoming) -> str:
+    async def handle_me(self, argument: str, incoming: Incoming) -> str:
         """Carry out `/me [everywhere] [text|clear]`; gives what is said back."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
@@ -55,7 +55,7 @@ class People:
         return f"You are, {where}: {text}"
 
     async def _shown(self, incoming: Incoming) -> str:
-        personas = await self.personas([incoming.author.id], incoming.scopes)
+        personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
             raise UserError("I do not know who you are. For example: /me I am a tall knight")
         return f"You are: {personas[incoming.author.id]}"

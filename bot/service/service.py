@@ -11,9 +11,9 @@ import structlog
 
 from bot.backends.exact_prompt import ExactPrompts
 from bot.chat.incoming import Incoming
-from bot.commands.context import ContextDesk
-from bot.commands.handlers import CommandDesk
-from bot.commands.personas import People
+from bot.commands.context import ContextView
+from bot.commands.handlers import CommandHandlers
+from bot.commands.personas import UserPersonas
 from bot.console.health import serving
 from bot.delivery.pace import Pace, PacedSurface
 from bot.delivery.sender import Sender
@@ -90,7 +90,7 @@ class App:
         self.conversations = SqlConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         self.resolver = resolver
-        self.people = People(SqlChatSettings(database, self.clock))
+        self.personas = UserPersonas(SqlChatSettings(database, self.clock))
         self.coordinator = coordinator
         self.backends = backends
         self.database = database
@@ -130,16 +130,16 @@ class App:
         self.walk = Walk(
             conversations=self.conversations,
             resolver=self.resolver,
-            commands=CommandDesk(
+            commands=CommandHandlers(
                 self.resolver,
                 self._may_change,
                 COMMANDS,
-                ContextDesk(
+                ContextView(
                     SqlReceipts(self.database),
                     self._exact_prompts.write_out,
                     self._exact_prompts.mask,
                 ),
-                self.people,
+                self.personas,
             ),
             speaking=self._speaking(showing),
             limits=showing.limits,
@@ -158,7 +158,7 @@ class App:
         return Speaking(
             conversations=self.conversations,
             resolver=self.resolver,
-            people=self.people,
+            personas=self.personas,
             find_stories=self._find_stories,
             summarizer=self.summarizer,
             backends=self.backends,

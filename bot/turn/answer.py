@@ -11,7 +11,7 @@ from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn
-from bot.commands.personas import People
+from bot.commands.personas import UserPersonas
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
 from bot.prompting.compose.compose import compose
@@ -64,7 +64,7 @@ class Speaking:
         *,
         conversations: Conversations,
         resolver: PresetResolver,
-        people: People,
+        personas: UserPersonas,
         find_stories: FindStories,
         summarizer: Summarizer,
         backends: Mapping[str, Backend],
@@ -74,7 +74,7 @@ class Speaking:
     ) -> None:
         self._conversations = conversations
         self._resolver = resolver
-        self._people = people
+        self._personas = personas
         self._find_stories = find_stories
         self._summarizer = summarizer
         self._backends = backends
@@ -123,7 +123,7 @@ class Speaking:
         )
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._resolver.character_names(active.presets | spoke)
-        personas = await self._people.introduced(session, heard.incoming)
+        personas = await self._personas.of_speakers(session, heard.incoming)
         return _Talk(claim, heard, active, session, company, personas)
 
     async def _speak(self, cast: ActivePreset, talk: _Talk) -> None:

@@ -18,7 +18,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, OutgoingPart
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
-from bot.commands.handlers import CommandDesk
+from bot.commands.handlers import CommandHandlers
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.stream import final
@@ -46,7 +46,7 @@ class Walk:
         *,
         conversations: Conversations,
         resolver: PresetResolver,
-        commands: CommandDesk,
+        commands: CommandHandlers,
         speaking: Speaking,
         limits: Callable[[Address], Limits],
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
@@ -163,7 +163,7 @@ class Walk:
         await self._say(claim, heard, told)
 
     async def _carry_out(self, claim: Claim, heard: InboxMessage, command: Command) -> None:
-        reply = await self._commands.carry_out(command, heard.incoming)
+        reply = await self._commands.handle(command, heard.incoming)
         greeting = [self._greeting(reply.greeting, reply.greeter)] if reply.greeting else []
         text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
         await self._say(

@@ -8,9 +8,9 @@ from inline_snapshot import snapshot
 
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming
-from bot.commands.context import ContextDesk
-from bot.commands.handlers import CommandDesk, Reply
-from bot.commands.personas import People
+from bot.commands.context import ContextView
+from bot.commands.handlers import CommandHandlers, CommandResult
+from bot.commands.personas import UserPersonas
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import PresetResolver
@@ -38,16 +38,16 @@ PRESETS: dict[str, Preset] = {
 HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
 
 
-class Office:
+class Setup:
     def __init__(self, database: Database) -> None:
         choices = SqlChatSettings(database, SystemClock())
         self.resolver = PresetResolver(PRESETS, "assistant", choices, {"nova": 4})
-        self.desk = CommandDesk(
+        self.handlers = CommandHandlers(
             self.resolver,
             self.may_change,
             COMMANDS,
-            ContextDesk(SqlReceipts(database), write_out, mask),
-            People(choices),
+            ContextView(SqlReceipts(database), write_out, mask),
+            UserPersonas(choices),
             random.Random(1),
         )
         self.admin = True
@@ -57,61 +57,61 @@ class Office:
         self.asked.append(incoming)
         return self.admin
 
-    async def does(self, line: str) -> Reply:
+    async def run_command(self, line: str) -> CommandResult:
         command = parse(line)
         assert isinstance(command, Command)
-        return await self.desk.carry_out(command, HERE)
+        return await self.handlers.handle(command, HERE)
 
-    async def answering(self) -> str:
+    async def active_preset(self) -> str:
         return (await self.resolver.resolve_first(HERE.scopes)).preset.name
 
 
 @pytest.fixture
-def office(database: Database) -> Office:
-    return Office(database)
+def setup(database: Database) -> Setup:
+    return Setup(database)
 
 
-async def test_an_admin_lets_a_preset_answer_here(office: Office) -> None:
-    reply = await office.does("/preset use Nova")
-    assert reply == Reply(
+async def test_an_admin_lets_a_preset_answer_here(setup: Setup) -> None:
+    reply = await setup.run_command("/preset use Nova")
+    assert reply == CommandResult(
         "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here.", "nova"
     )
-    assert await office.answering() == "nova"
+    assert await setup.active_preset() == "nova"
 
 
-async def test_characters_join_and_leave_and_the_talk_goes_on(office: Office) -> None:
-    joined = await office.does("/preset add nova")
-    assert joined == Reply(
+async def test_characters_join_and_leave_and_the_talk_goes_on(setup: Setup) -> None:
+    joined = await setup.run_command("/preset add nova")
+    assert joined == CommandResult(
         "nova joins. Here are now: assistant, nova.\n\nHi, Nova here.",
         greeting="Hi, Nova here.",
         greeter="nova",
     )
-    assert (await office.does("/preset show")).text == snapshot("""\
+    assert (await setup.run_command("/preset show")).text == snapshot("""\
 → assistant: A helper.
 → nova
 used here: chosen here
 /preset show NAME tells more.\
 """)
-    assert (await office.does("/preset list")).text.count("→") == 2
+    assert (await setup.run_command("/preset list")).text.count("→") == 2
 
-    left = await office.does("/preset remove assistant")
-    assert left == Reply("assistant leaves. Here are now: nova.")
-    assert await office.answering() == "nova"
+    left = await setup.run_command("/preset remove assistant")
+    assert left == CommandResult("assistant leaves. Here are now: nova.")
+    assert await setup.active_preset() == "nova"
 
 
-async def test_who_joins_in_a_thread_joins_those_of_the_channel(office: Office) -> None:
-    await office.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
-    await office.does("/preset add assistant")
-    here = await office.resolver.resolve(HERE.scopes)
-    above = await office.resolver.resolve(HERE.scopes[1:])
+async def test_who_joins_in_a_thread_joins_those_of_the_channel(setup: Setup) -> None:
+    await setup.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await setup.run_command("/preset add assistant")
+    here = await setup.resolver.resolve(HERE.scopes)
+    above = await setup.resolver.resolve(HERE.scopes[1:])
     assert [cast.preset.name for cast in here] == ["nova", "assistant"]
     assert [cast.preset.name for cast in above] == ["nova"]
 
 
-async def test_use_makes_one_the_only_one(office: Office) -> None:
-    await office.does("/preset add nova")
-    await office.does("/preset use nova")
-    assert len(await office.resolver.resolve(HERE.scopes)) == 1
+async def test_use_makes_one_the_only_one(setup: Setup) -> None:
+    await setup.run_command("/preset add nova")
+    await setup.run_command("/preset use nova")
+    assert len(await setup.resolver.resolve(HERE.scopes)) == 1
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ async def test_use_makes_one_the_only_one(office: Office) -> None:
         ("/preset remove", "Which preset?"),
     ],
 )
-async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, words: str) -> None:
+async def test_nobody_joins_twice_and_somebody_stays(setup: Setup, line: str, words: str) -> None:
     with pytest.raises(UserError, match=words.replace("?", r"\?")):
-        await office.does(line)
+        await setup.run_command(line)
 
 
 @pytest.mark.parametrize(
@@ -140,28 +140,28 @@ async def test_nobody_joins_twice_and_somebody_stays(office: Office, line: str, 
         "/context prompt",
     ],
 )
-async def test_nobody_else_changes_what_others_see(office: Office, line: str) -> None:
-    office.admin = False
+async def test_nobody_else_changes_what_others_see(setup: Setup, line: str) -> None:
+    setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
-        await office.does(line)
-    assert await office.answering() == "assistant"
+        await setup.run_command(line)
+    assert await setup.active_preset() == "assistant"
 
 
-async def test_who_may_is_asked_each_time(office: Office) -> None:
-    await office.does("/preset use nova")
-    office.admin = False
+async def test_who_may_is_asked_each_time(setup: Setup) -> None:
+    await setup.run_command("/preset use nova")
+    setup.admin = False
     with pytest.raises(UserError):
-        await office.does("/preset reset")
-    assert office.asked == [HERE, HERE]
-    assert await office.answering() == "nova"
+        await setup.run_command("/preset reset")
+    assert setup.asked == [HERE, HERE]
+    assert await setup.active_preset() == "nova"
 
 
 async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
-    office: Office,
+    setup: Setup,
 ) -> None:
-    await office.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
-    await office.resolver.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
-    reply = await office.does("/preset reset")
+    await setup.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
+    await setup.resolver.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
+    reply = await setup.run_command("/preset reset")
     assert reply.text.splitlines()[0] == "Back to nova (inherited from the channel)."
     assert reply.new_session
 
@@ -176,16 +176,16 @@ async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
     ],
 )
 async def test_a_view_says_where_the_preset_comes_from(
-    office: Office, scope: str | None, origin: str
+    setup: Setup, scope: str | None, origin: str
 ) -> None:
     if scope:
-        await office.resolver.use(scope, PRESETS["nova"], "telegram:1")
-    assert (await office.does("/preset list")).text.endswith(f"({origin})")
-    assert f"used here: {origin}" in (await office.does("/preset show")).text
+        await setup.resolver.use(scope, PRESETS["nova"], "telegram:1")
+    assert (await setup.run_command("/preset list")).text.endswith(f"({origin})")
+    assert f"used here: {origin}" in (await setup.run_command("/preset show")).text
 
 
-async def test_the_list_marks_who_answers(office: Office) -> None:
-    assert (await office.does("/preset")).text == snapshot(
+async def test_the_list_marks_who_answers(setup: Setup) -> None:
+    assert (await setup.run_command("/preset")).text == snapshot(
         """\
 → assistant: A helper.
 · fox
@@ -196,10 +196,10 @@ async def test_the_list_marks_who_answers(office: Office) -> None:
     )
 
 
-async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
-    assert "You are Nova." in (await office.does("/preset show nova")).text
-    office.admin = False
-    assert (await office.does("/preset show nova")).text == snapshot(
+async def test_instructions_are_shown_to_admins_only(setup: Setup) -> None:
+    assert "You are Nova." in (await setup.run_command("/preset show nova")).text
+    setup.admin = False
+    assert (await setup.run_command("/preset show nova")).text == snapshot(
         "nova\nmodel: p / m\nversion: 4"
     )
 
@@ -219,51 +219,53 @@ async def test_instructions_are_shown_to_admins_only(office: Office) -> None:
     ],
 )
 async def test_what_cannot_be_done_is_said_with_the_remedy(
-    office: Office, line: str, words: str
+    setup: Setup, line: str, words: str
 ) -> None:
     with pytest.raises(UserError) as told:
-        await office.does(line)
+        await setup.run_command(line)
     assert words in str(told.value)
 
 
-async def test_a_new_conversation_begins_with_the_greeting_of_who_answers(office: Office) -> None:
-    assert await office.does("/new") == Reply("A new conversation begins.", True, None)
-    await office.does("/preset use nova")
-    assert (await office.does("/new")).greeting == "Hi, Nova here."
+async def test_a_new_conversation_begins_with_the_greeting_of_who_answers(setup: Setup) -> None:
+    assert await setup.run_command("/new") == CommandResult(
+        "A new conversation begins.", True, None
+    )
+    await setup.run_command("/preset use nova")
+    assert (await setup.run_command("/new")).greeting == "Hi, Nova here."
 
 
 @pytest.mark.parametrize("line", ["/help", "/start"])
-async def test_help_names_every_command(office: Office, line: str) -> None:
-    reply = await office.does(line)
+async def test_help_names_every_command(setup: Setup, line: str) -> None:
+    reply = await setup.run_command(line)
     assert not reply.new_session
     assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
 
 
-async def test_help_shows_what_to_fill_in(office: Office) -> None:
-    await office.resolver.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
+async def test_help_shows_what_to_fill_in(setup: Setup) -> None:
+    await setup.resolver.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
 
-    reply = await office.does("/help")
+    reply = await setup.run_command("/help")
 
     assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
 
 
-async def test_new_begins_with_the_greeting_that_was_asked_for(office: Office) -> None:
-    await office.does("/preset use fox")
+async def test_new_begins_with_the_greeting_that_was_asked_for(setup: Setup) -> None:
+    await setup.run_command("/preset use fox")
 
-    assert (await office.does("/new 2")).greeting == "Ho, Alice."
-    assert (await office.does("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
+    assert (await setup.run_command("/new 2")).greeting == "Ho, Alice."
+    assert (await setup.run_command("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
     with pytest.raises(UserError, match="Give its number"):
-        await office.does("/new two")
+        await setup.run_command("/new two")
 
 
-async def test_me_is_carried_out_without_being_an_admin(office: Office) -> None:
-    office.admin = False
+async def test_me_is_carried_out_without_being_an_admin(setup: Setup) -> None:
+    setup.admin = False
 
-    assert (await office.does("/me a knight")).text == "You are, here: a knight"
-    assert (await office.does("/me")).text == "You are: a knight"
+    assert (await setup.run_command("/me a knight")).text == "You are, here: a knight"
+    assert (await setup.run_command("/me")).text == "You are: a knight"
 
 
-async def test_forgetting_begins_anew(office: Office) -> None:
-    assert await office.does("/forget") == Reply(
+async def test_forgetting_begins_anew(setup: Setup) -> None:
+    assert await setup.run_command("/forget") == CommandResult(
         "A new conversation begins.", new_session=True, forgets=True
     )

@@ -14,9 +14,9 @@ from bot.chat.outgoing import Attachment, Limits
 from bot.chat.prompt import QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
-from bot.commands.context import ContextDesk
-from bot.commands.handlers import CommandDesk
-from bot.commands.personas import People
+from bot.commands.context import ContextView
+from bot.commands.handlers import CommandHandlers
+from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import ConversationMemory
@@ -114,17 +114,17 @@ class Stage:
         self.walk = Walk(
             conversations=self.conversations,
             resolver=resolver,
-            commands=CommandDesk(
+            commands=CommandHandlers(
                 resolver,
                 self._may_change,
                 COMMANDS,
-                ContextDesk(SqlReceipts(database), write_out, mask),
-                People(choices),
+                ContextView(SqlReceipts(database), write_out, mask),
+                UserPersonas(choices),
             ),
             speaking=Speaking(
                 conversations=self.conversations,
                 resolver=resolver,
-                people=People(choices),
+                personas=UserPersonas(choices),
                 find_stories=find_stories,
                 summarizer=self.summarizer,
                 backends={"p": backend, "q": fallback or backend},
