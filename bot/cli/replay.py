@@ -10,7 +10,7 @@ from bot.backends.exact_prompt import ExactPrompts
 from bot.backends.registry import make_backend
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, UserError
-from bot.replying.writing import write
+from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.sql.database import exists, opened
@@ -47,7 +47,9 @@ async def replay(receipt: Receipt, settings: Settings) -> str:
     async with Renderer() as renderer:
         backend = make_backend(receipt.provider, provider, settings.data_dir, renderer)
         try:
-            written = await write(backend, receipt.prompt, _quietly, _quietly, SystemClock())
+            written = await generate_answer(
+                backend, receipt.prompt, _quietly, _quietly, SystemClock()
+            )
         finally:
             await backend.close()
     return difference(receipt.answer, written.text)

@@ -17,7 +17,7 @@ from bot.chat.outgoing import Limits, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
-from bot.replying.split import split
+from bot.replying.splitting.split import split
 
 _log = structlog.get_logger(__name__)
 _WHOLE_SECONDS = 0.25  # an answer that is whole by then is sent whole: one request, not two
@@ -49,7 +49,7 @@ async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
         await clock.sleep(pause)
 
 
-def standing(waiting: QueuePosition) -> str:
+def queue_notice(waiting: QueuePosition) -> str:
     """What somebody in line is told."""
     first = (
         "You are next" if waiting.position == 1 else f"You are number {waiting.position} in line"
@@ -59,7 +59,7 @@ def standing(waiting: QueuePosition) -> str:
     return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"
 
 
-class GrowingText:
+class StreamBuffer:
     """What was written so far, and when to show it next, by a clock that never goes back."""
 
     def __init__(self, limits: Limits) -> None:
@@ -145,7 +145,7 @@ class LiveReply:
         self._arrival = arrival
         self._clock = clock
         self._limits = surface.limits(address)
-        self._growing = GrowingText(self._limits)
+        self._growing = StreamBuffer(self._limits)
         self._rows: list[int] = []
         self._message_ids: list[str] = []
         self._shown: list[str] = []
@@ -169,7 +169,7 @@ class LiveReply:
 
     def announce(self, waiting: QueuePosition) -> None:
         """Show how one waits until the answer begins, which takes its place."""
-        self._growing.announce(standing(waiting))
+        self._growing.announce(queue_notice(waiting))
         self._fresh.set()
 
     async def __aenter__(self) -> Self:

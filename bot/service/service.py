@@ -24,7 +24,7 @@ from bot.platforms.registry import make_platform, terminal_platforms
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
 from bot.prompting.presets.files import edition
-from bot.replying.showing import Showing
+from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
@@ -117,7 +117,7 @@ class App:
         )
         self.due_lanes = self._desk("lanes", self.outbox.due_lanes, self.sender.work, _MOST_LANES)
         self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
-        showing = Showing(
+        showing = LiveReplies(
             self.conversations,
             {
                 name: PacedSurface(one, pace, self.clock, courtesy=True)
@@ -154,7 +154,7 @@ class App:
         intake = WakingIntake(self.inbox, self.walks.wake)
         self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
 
-    def _speaking(self, showing: Showing) -> Speaking:
+    def _speaking(self, showing: LiveReplies) -> Speaking:
         return Speaking(
             conversations=self.conversations,
             resolver=self.resolver,

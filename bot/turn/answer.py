@@ -18,9 +18,9 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for
 from bot.prompting.draft.fit import Fitted
 from bot.prompting.presets.preset import Preset
-from bot.replying.showing import Showing
+from bot.replying.generate import GeneratedAnswer, generate_answer, receipt_of
+from bot.replying.live_replies import LiveReplies
 from bot.replying.stream import LiveReply, final
-from bot.replying.writing import Written, receipt_of, write
 from bot.routing.active_presets import ActivePreset, PresetResolver
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.routing.speakers import ActiveCharacters
@@ -68,7 +68,7 @@ class Speaking:
         find_stories: FindStories,
         summarizer: Summarizer,
         backends: Mapping[str, Backend],
-        showing: Showing,
+        showing: LiveReplies,
         clock: Clock,
         dice: Callable[[], float] = random.random,
     ) -> None:
@@ -152,9 +152,11 @@ class Speaking:
     async def _ask(self, cast: ActivePreset, talk: _Talk, live: LiveReply) -> Receipt:
         preset, backend = cast.preset, self._backends[cast.preset.provider]
         fitted = await self._fitted(preset, talk)
-        show = opening_with(self._line(cast, talk), live.feed if preset.stream else _show_nothing)
+        show = prefix_speaker_line(
+            self._line(cast, talk), live.feed if preset.stream else _show_nothing
+        )
         queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
-        written = await write(backend, fitted.prompt, show, live.announce, self._clock)
+        written = await generate_answer(backend, fitted.prompt, show, live.announce, self._clock)
         _check(written, preset)
         self._sum_up(preset, talk, fitted)
         return receipt_of(written, fitted, preset, cast.version, queued_seconds)
@@ -194,7 +196,7 @@ class Speaking:
         return datetime.fromtimestamp(self._clock.now(), UTC)
 
 
-def opening_with(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
+def prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
     """Show a line once, just before the first words."""
     waiting = [line]
 
@@ -206,7 +208,7 @@ def opening_with(line: str, show: Callable[[str], None]) -> Callable[[str], None
     return show_with_line if line else show
 
 
-def _check(written: Written, preset: Preset) -> None:
+def _check(written: GeneratedAnswer, preset: Preset) -> None:
     if not written.text:
         notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
         raise BackendError("an empty answer", notice=notice)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
-from bot.replying.split import split
-from bot.replying.stream import GrowingText, LiveReply, final, keep_typing
+from bot.replying.splitting.split import split
+from bot.replying.stream import LiveReply, StreamBuffer, final, keep_typing
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, settle
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -65,11 +65,11 @@ class Stage:
 
 
 def test_nothing_is_due_before_the_first_words() -> None:
-    assert GrowingText(LIMITS).seconds_until_due(0) == math.inf
+    assert StreamBuffer(LIMITS).seconds_until_due(0) == math.inf
 
 
 def test_the_first_words_are_due_when_they_are_enough_or_old_enough() -> None:
-    draft = GrowingText(LIMITS)
+    draft = StreamBuffer(LIMITS)
     draft.feed("Hello", 0)
 
     assert draft.seconds_until_due(0.9) > 0
@@ -83,7 +83,7 @@ def test_the_first_words_are_due_when_they_are_enough_or_old_enough() -> None:
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["feed", "refuse", "take"])), max_size=60)
 )
 def test_two_looks_are_never_closer_than_the_pace(steps: list[tuple[float, str]]) -> None:
-    draft, now, last = GrowingText(LIMITS), 0.0, -math.inf
+    draft, now, last = StreamBuffer(LIMITS), 0.0, -math.inf
     for seconds, what in steps:
         now += seconds
         if what == "feed":
@@ -97,7 +97,7 @@ def test_two_looks_are_never_closer_than_the_pace(steps: list[tuple[float, str]]
 
 
 def test_refusals_double_the_pace_up_to_ten_seconds_and_success_restores_it() -> None:
-    draft = GrowingText(LIMITS)
+    draft = StreamBuffer(LIMITS)
     draft.feed(ENOUGH, 0)
 
     waits = []
@@ -113,7 +113,7 @@ def test_refusals_double_the_pace_up_to_ten_seconds_and_success_restores_it() ->
 
 
 def test_a_retry_after_is_waited_for_in_full() -> None:
-    draft = GrowingText(LIMITS)
+    draft = StreamBuffer(LIMITS)
     draft.feed(ENOUGH, 0)
 
     draft.slow_down(0, retry_after_seconds=137)

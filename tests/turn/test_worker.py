@@ -21,7 +21,7 @@ from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset
-from bot.replying.showing import Showing
+from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -104,7 +104,7 @@ class Stage:
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
-        showing = Showing(
+        showing = LiveReplies(
             self.conversations,
             {"telegram": self.surface},
             self.sender.arrival,

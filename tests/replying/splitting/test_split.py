@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
-from bot.replying.graphemes import is_inside, is_visible
-from bot.replying.split import pieces_of, split
+from bot.replying.splitting.graphemes import is_inside, is_visible
+from bot.replying.splitting.split import part_spans, split
 from tests.shared_data import shared_folder
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
@@ -71,7 +71,7 @@ def test_real_limits_keep_every_promise(text: str, limits: Limits, data: st.Data
 @given(texts, small)
 def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits: Limits) -> None:
     position, closer = 0, ""
-    for piece in pieces_of(text, limits):
+    for piece in part_spans(text, limits):
         lost = legible(text[position : piece.start])
         assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
         position, closer = piece.end, piece.closer
@@ -92,7 +92,7 @@ def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> 
 def test_no_visible_character_is_torn(characters: list[str]) -> None:
     text = "".join(characters)
 
-    for piece in pieces_of(text, Limits(24, "utf16", 1, 5)):
+    for piece in part_spans(text, Limits(24, "utf16", 1, 5)):
         assert not is_inside(text, piece.start)
         assert not is_inside(text, piece.end)
 

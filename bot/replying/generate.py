@@ -27,7 +27,7 @@ _INTERRUPTED = "\n\n⚠ (interrupted)"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class GeneratedAnswer:
     """An answer, as its readers are to see it in the end."""
 
     text: str
@@ -39,7 +39,11 @@ class Written:
 
 
 def receipt_of(
-    written: Written, fitted: Fitted, preset: Preset, version: int | None, queued_seconds: float
+    written: GeneratedAnswer,
+    fitted: Fitted,
+    preset: Preset,
+    version: int | None,
+    queued_seconds: float,
 ) -> Receipt:
     """Put down what was sent, what was left out, and what it took."""
     return Receipt(
@@ -59,19 +63,19 @@ def receipt_of(
     )
 
 
-async def write(
+async def generate_answer(
     backend: Backend,
     prompt: Prompt,
     show: Callable[[str], None],
     announce: Callable[[QueuePosition], None],
     clock: Clock,
-) -> Written:
+) -> GeneratedAnswer:
     """Ask for an answer, and `show` it piece by piece as it comes; `announce` waiting for it.
 
     Raises:
         BackendError: there is none. What is interrupted after its first word is kept and marked.
     """
-    answer = _Answer(prompt, show, announce, clock)
+    answer = _AnswerBuilder(prompt, show, announce, clock)
     interrupted = False
     try:
         async with aclosing(backend.generate(prompt)) as stream:
@@ -86,7 +90,7 @@ async def write(
     return answer.written(interrupted=interrupted)
 
 
-class _Answer:
+class _AnswerBuilder:
     """What has come of an answer so far."""
 
     def __init__(
@@ -132,10 +136,10 @@ class _Answer:
             case QueuePosition():
                 self._announce(event)
 
-    def written(self, *, interrupted: bool) -> Written:
+    def written(self, *, interrupted: bool) -> GeneratedAnswer:
         self._hear(self._cleaned.feed(self._echo.finish()) + self._cleaned.finish())
         text = "".join(self._said).strip()
-        return Written(
+        return GeneratedAnswer(
             text=text + _INTERRUPTED if interrupted else text,
             reason=None if interrupted else self._end.reason,
             usage=self._end.usage,

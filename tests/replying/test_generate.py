@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Message, Prompt, Usage
 from bot.ports import Backend
-from bot.replying.writing import write
+from bot.replying.generate import generate_answer
 from tests.fakes import FakeClock
 
 PROMPT = Prompt((Message("user", "hello"),), "m", "room")
@@ -43,7 +43,7 @@ async def test_tokens_are_counted_and_those_that_were_cached() -> None:
     before = counted()
 
     for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
-        await write(Costly(usage), PROMPT, lambda _: None, lambda _: None, FakeClock())
+        await generate_answer(Costly(usage), PROMPT, lambda _: None, lambda _: None, FakeClock())
 
     after = counted()
     assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
-from bot.replying.fences import Fence
-from bot.replying.graphemes import is_inside
+from bot.replying.splitting.code_fences import Fence
+from bot.replying.splitting.graphemes import is_inside
 
 _GAP = re.compile(r"\s+")
 # "e.g. this" and "1. one" end no sentence: two letters must stand before the mark.
@@ -28,7 +28,7 @@ _WHOLE = re.compile(
 
 
 @dataclass(slots=True)
-class Window:
+class CutWindow:
     """What may be looked at to choose a cut: nothing behind `stop` may matter."""
 
     text: str
@@ -68,7 +68,7 @@ class Window:
         return letter in "`~" and self.text[position - 1] == letter
 
 
-class _Pause(IntEnum):
+class _BreakStrength(IntEnum):
     """How long a reader would pause within a line."""
 
     WORD = 0
@@ -80,7 +80,7 @@ def closing_units(fence: Fence | None) -> int:
     return 1 + len(fence.closer) if fence else 0
 
 
-def choose_cut(window: Window) -> tuple[int, int]:
+def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Give where the piece ends and where the text goes on; white space between them is lost."""
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
@@ -99,18 +99,21 @@ def choose_cut(window: Window) -> tuple[int, int]:
     return last_line or _cut_line(window, words)
 
 
-def _is_between_paragraphs(window: Window, end: int, resume: int) -> bool:
+def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
     if window.fence_at(resume):
         return False
     blank_line = window.text.count("\n", end, resume) > 1
     return blank_line or not window.edges.isdisjoint((end, resume))
 
 
-def _cut_line(window: Window, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Cut within a line: behind a sentence, behind a word, anywhere; `gaps` come last first."""
     whole = _whole_spans(window)
     best = _last_gap(window, gaps, whole)
-    for pattern, pause in ((_CJK_SENTENCE_END, _Pause.SENTENCE), (_CJK_WORD_END, _Pause.WORD)):
+    for pattern, pause in (
+        (_CJK_SENTENCE_END, _BreakStrength.SENTENCE),
+        (_CJK_WORD_END, _BreakStrength.WORD),
+    ):
         place = _last_match(window, pattern, whole)
         if place is not None:
             best = max(best or (pause, 0, 0), (pause, place, place))
@@ -118,25 +121,25 @@ def _cut_line(window: Window, gaps: Sequence[tuple[int, int]]) -> tuple[int, int
 
 
 def _last_gap(
-    window: Window, gaps: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
-) -> tuple[_Pause, int, int] | None:
+    window: CutWindow, gaps: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
+) -> tuple[_BreakStrength, int, int] | None:
     """The last gap behind a sentence or, without any, behind a word."""
-    last: tuple[_Pause, int, int] | None = None
+    last: tuple[_BreakStrength, int, int] | None = None
     for end, resume in gaps:
         if window.shows_fence(resume) or _tears(whole, resume) or not window.admits(end, resume):
             continue
         if _ends_sentence(window, end, resume):
-            return _Pause.SENTENCE, end, resume
-        last = last or (_Pause.WORD, end, resume)
+            return _BreakStrength.SENTENCE, end, resume
+        last = last or (_BreakStrength.WORD, end, resume)
     return last
 
 
-def _ends_sentence(window: Window, end: int, resume: int) -> bool:
+def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
     begin = max(0, end - _LONGEST_SENTENCE_END)
     return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _whole_spans(window: Window) -> list[tuple[int, int]]:
+def _whole_spans(window: CutWindow) -> list[tuple[int, int]]:
     """What should not be torn, as far as a cut could do so."""
     matches = _WHOLE.finditer(window.text, window.start, window.stop)
     return [span for span in (match.span() for match in matches) if span[1] > window.half]
@@ -148,7 +151,7 @@ def _tears(whole: Sequence[tuple[int, int]], position: int) -> bool:
 
 
 def _last_match(
-    window: Window, pattern: re.Pattern[str], whole: Sequence[tuple[int, int]]
+    window: CutWindow, pattern: re.Pattern[str], whole: Sequence[tuple[int, int]]
 ) -> int | None:
     """The last place without white space behind what the pattern finds; None inside of code."""
     last = None
@@ -159,7 +162,7 @@ def _last_match(
     return last
 
 
-def _cut_anywhere(window: Window, whole: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _cut_anywhere(window: CutWindow, whole: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Cut a text without pauses: between characters, as a last resort within one."""
     fitting = [
         place

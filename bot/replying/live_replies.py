@@ -11,7 +11,7 @@ from bot.ports import Clock, Conversations, Surface
 from bot.replying.stream import LiveReply, keep_typing
 
 
-class Showing:
+class LiveReplies:
     """`surfaces` are those of live, unhurried edits; `arrival` gives the message of a row."""
 
     def __init__(

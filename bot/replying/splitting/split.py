@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from bot.chat.outgoing import Limits
-from bot.replying.cutting import Window, choose_cut, closing_units
-from bot.replying.fences import Fence, FenceLine, fence_lines
-from bot.replying.graphemes import is_visible
+from bot.replying.splitting.code_fences import Fence, FenceLine, fence_lines
+from bot.replying.splitting.cut_points import CutWindow, choose_cut_point, closing_units
+from bot.replying.splitting.graphemes import is_visible
 
 _VISIBLE = re.compile(r"\S")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
@@ -21,7 +21,7 @@ _CLOSING_LINE = re.compile(r"^[ \t]*(?P<run>`{3,}|~{3,})[ \t\r]*(?:\n|\Z)", re.M
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PartSpan:
     """One message: a stretch of the text and what is added so that it stands alone."""
 
     start: int
@@ -42,10 +42,10 @@ def split(text: str, limits: Limits) -> list[str]:
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _units(simple, limits) <= limits.max_units:
         return [simple] if is_visible(simple) else []
-    return [piece.read(text) for piece in pieces_of(text, limits)]
+    return [piece.read(text) for piece in part_spans(text, limits)]
 
 
-def pieces_of(text: str, limits: Limits) -> Iterator[Piece]:
+def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Give the stretches of the text that become one message each, in order."""
     offsets = _offsets(text, limits)
     position, fence = 0, None
@@ -56,14 +56,14 @@ def pieces_of(text: str, limits: Limits) -> Iterator[Piece]:
             return
         opener = f"{fence.opener}\n" if fence else ""
         room = limits.max_units - _units(opener, limits)
-        reading = _Reading(text, offsets, position, start, fence, room, limits.max_units // 4)
+        reading = _FenceScanner(text, offsets, position, start, fence, room, limits.max_units // 4)
         window = reading.until_too_much()
-        end, position = choose_cut(window) if window else (len(text), len(text))
+        end, position = choose_cut_point(window) if window else (len(text), len(text))
         fence = reading.fence_at(position)
         content = text[start:end].rstrip()
         if is_visible(content):
             closer = f"\n{fence.closer}" if fence else ""
-            yield Piece(start, start + len(content), opener, closer)
+            yield PartSpan(start, start + len(content), opener, closer)
         fence = replace(fence, margin="") if fence else None  # it is opened at the margin again
 
 
@@ -86,7 +86,7 @@ def _first_content(text: str, position: int, fence: Fence | None) -> int:
     return visible.start() if fence is None else position  # code keeps its indentation
 
 
-class _Reading:
+class _FenceScanner:
     """Reads on from the start of a piece and notes where code blocks begin and end.
 
     Room is kept for closing whatever may turn out to be a code block. How much is kept only grows
@@ -120,7 +120,7 @@ class _Reading:
         """The code block that is open there."""
         return next(fence for begin, fence in reversed(self._marks) if begin <= position)
 
-    def until_too_much(self) -> Window | None:
+    def until_too_much(self) -> CutWindow | None:
         """What is needed to choose a cut; None when all of the text fits."""
         for line in fence_lines(self._text, self._position, self._end):
             if line.start >= self._end:
@@ -141,7 +141,7 @@ class _Reading:
         if self._stop is None:
             return None
         half = bisect_left(self._offsets, (self._offsets[self._start] + self._top) // 2)
-        return Window(
+        return CutWindow(
             self._text,
             self._offsets,
             self._start,

@@ -1,0 +1,1 @@
+"""Split a long text into messages that a platform accepts."""
