@@ -16,7 +16,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 0.5  # until a platform was connected once
 
 
-class Listening:
+class PlatformSupervisor:
     """Runs platforms side by side; one that fails is run again, unless no retry helps."""
 
     def __init__(

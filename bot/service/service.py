@@ -30,10 +30,10 @@ from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker import Desk
 from bot.runtime.tasks import cancelled
-from bot.service.platform_supervisor import Listening
+from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.wiring import (
-    learning,
     make_backends,
+    open_story_retriever,
     presets_folder,
     provide_model,
     warm,
@@ -51,11 +51,11 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.retention import forget_old
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.versions import SqlPresetVersions
-from bot.stories.retrieve import FindStories
+from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
 from bot.templates.renderer import Renderer
-from bot.turn.answer import Speaking
-from bot.turn.worker import Walk
+from bot.turn.answer import AnswerPipeline
+from bot.turn.worker import ConversationWorker
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -75,14 +75,14 @@ class App:
         coordinator: Coordinator,
         resolver: PresetResolver,
         backends: Mapping[str, Backend],
-        find_stories: FindStories,
+        retrieve_stories: RetrieveStories,
         exact_prompts: ExactPrompts,
         progress: Callable[[str], None],
         platforms: Sequence[PlatformSpec],
     ) -> None:
         self.settings = settings
         self._exact_prompts = exact_prompts
-        self._find_stories = find_stories
+        self._retrieve_stories = retrieve_stories
         self._progress = progress
         self.clock = SystemClock()
         self.owner = _owner(settings)
@@ -127,7 +127,7 @@ class App:
             self.due_lanes.wake,
             self.clock,
         )
-        self.walk = Walk(
+        self.worker = ConversationWorker(
             conversations=self.conversations,
             resolver=self.resolver,
             commands=CommandHandlers(
@@ -141,7 +141,7 @@ class App:
                 ),
                 self.personas,
             ),
-            speaking=self._speaking(showing),
+            pipeline=self._pipeline(showing),
             limits=showing.limits,
             wake_lanes=self.due_lanes.wake,
             owner=self.owner,
@@ -150,16 +150,20 @@ class App:
                 each for each in self.backends.values() if isinstance(each, ConversationMemory)
             ],
         )
-        self.walks = self._desk("walks", self._waiting, self.walk.work, _MOST_WALKS)
-        intake = WakingIntake(self.inbox, self.walks.wake)
-        self.listening = Listening(self.platforms.values(), intake, self.clock, self._announce)
+        self.conversation_workers = self._desk(
+            "walks", self._waiting, self.worker.work, _MOST_WALKS
+        )
+        intake = WakingIntake(self.inbox, self.conversation_workers.wake)
+        self.supervisor = PlatformSupervisor(
+            self.platforms.values(), intake, self.clock, self._announce
+        )
 
-    def _speaking(self, showing: LiveReplies) -> Speaking:
-        return Speaking(
+    def _pipeline(self, showing: LiveReplies) -> AnswerPipeline:
+        return AnswerPipeline(
             conversations=self.conversations,
             resolver=self.resolver,
             personas=self.personas,
-            find_stories=self._find_stories,
+            retrieve_stories=self._retrieve_stories,
             summarizer=self.summarizer,
             backends=self.backends,
             showing=showing,
@@ -203,8 +207,8 @@ class App:
             jobs = [
                 asyncio.create_task(job)
                 for job in (
-                    self.listening.until_stopped(),
-                    self.walks.run(),
+                    self.supervisor.until_stopped(),
+                    self.conversation_workers.run(),
                     self.due_lanes.run(),
                     self.summarizer.run(),
                     self._give_up_stale(),
@@ -217,14 +221,14 @@ class App:
                     await job  # a desk never ends: it raises what broke it
             finally:
                 await self._drain()
-                await self.listening.close()
+                await self.supervisor.close()
                 await cancelled(jobs)
 
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
             await self._waiting(1)
-            or self.walks.busy
+            or self.conversation_workers.busy
             or await self.outbox.due_lanes(1)
             or self.due_lanes.busy
         ):
@@ -232,8 +236,8 @@ class App:
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
-        self.walk.stopping = True
-        await self.walks.drain(_DRAIN_SECONDS)
+        self.worker.stopping = True
+        await self.conversation_workers.drain(_DRAIN_SECONDS)
         with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while await self.outbox.due_lanes(1) or self.due_lanes.busy:
@@ -284,7 +288,7 @@ class App:
 
     def _platform_probe(self, platform: Platform) -> Callable[[], Awaitable[str | None]]:
         async def probe() -> str | None:
-            return self.listening.trouble(platform)
+            return self.supervisor.trouble(platform)
 
         return probe
 
@@ -335,7 +339,9 @@ async def running(
         else:
             url = settings.redis_url.get_secret_value()
         coordinator = await stack.enter_async_context(connected(url))
-        find_stories = await stack.enter_async_context(learning(settings, roles, database))
+        retrieve_stories = await stack.enter_async_context(
+            open_story_retriever(settings, roles, database)
+        )
         exact = ExactPrompts(settings, renderer)
         app = App(
             settings,
@@ -343,7 +349,7 @@ async def running(
             coordinator,
             resolver,
             backends,
-            find_stories,
+            retrieve_stories,
             exact,
             progress,
             platforms or settings.configured_platforms or terminal_platforms(),

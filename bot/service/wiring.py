@@ -21,8 +21,8 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancelled
 from bot.settings import Settings
 from bot.storage.sql.database import Database
-from bot.stories.index import learn
-from bot.stories.retrieve import FindStories, StoryFinder, no_stories
+from bot.stories.index import index_stories
+from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
 
 _log = structlog.get_logger(__name__)
@@ -58,9 +58,9 @@ async def warm(backends: Mapping[str, Backend], default: Preset) -> None:
 
 
 @contextlib.asynccontextmanager
-async def learning(
+async def open_story_retriever(
     settings: Settings, roles: Mapping[str, PresetWithStories], database: Database
-) -> AsyncIterator[FindStories]:
+) -> AsyncIterator[RetrieveStories]:
     """Learn the roles' stories while the block runs; without any nothing is loaded for them.
 
     Raises:
@@ -72,9 +72,9 @@ async def learning(
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
     stories = await plug("bot.storage.sql.stories", "stories_in")(database)
-    task = asyncio.create_task(learn(libraries, embedder, stories, SystemClock()))
+    task = asyncio.create_task(index_stories(libraries, embedder, stories, SystemClock()))
     try:
-        yield StoryFinder(embedder, stories, libraries).find
+        yield StoryRetriever(embedder, stories, libraries).find
     finally:
         await cancelled([task])
         await embedder.close()

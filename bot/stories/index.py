@@ -17,7 +17,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
-async def learn(
+async def index_stories(
     libraries: Mapping[str, Sequence[str]], embedder: Embedder, stories: Stories, clock: Clock
 ) -> None:
     """Learn the stories of each character; those that fail are tried again until they work."""

@@ -13,10 +13,10 @@ from bot.ports import Embedder, Stories
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
 
-FoundStories: TypeAlias = Mapping[str, Sequence[Story]]
+RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """By what was looked for, best first, with their scores."""
 
-FindStories: TypeAlias = Callable[[Preset, str], Awaitable[FoundStories | None]]
+RetrieveStories: TypeAlias = Callable[[Preset, str], Awaitable[RetrievedStories | None]]
 """What a preset and the newest message find; None where the preset has no stories."""
 
 _log = structlog.get_logger(__name__)
@@ -24,12 +24,12 @@ _SECONDS = 3.0  # an answer without its stories is better than one that nobody w
 _KNOWN_QUERIES = 512  # a persona's own words are the same every time
 
 
-async def no_stories(_preset: Preset, _newest: str) -> FoundStories | None:
+async def no_stories(_preset: Preset, _newest: str) -> RetrievedStories | None:
     """Where no preset has any."""
     return None
 
 
-class StoryFinder:
+class StoryRetriever:
     """Looks in the stories of these characters, which are named like their presets."""
 
     def __init__(self, embedder: Embedder, stories: Stories, characters: Collection[str]) -> None:
@@ -38,7 +38,7 @@ class StoryFinder:
         self._characters = frozenset(characters)
         self._vectors: OrderedDict[str, PackedVector] = OrderedDict()
 
-    async def find(self, preset: Preset, newest: str) -> FoundStories | None:
+    async def find(self, preset: Preset, newest: str) -> RetrievedStories | None:
         """Find what the persona asks for; what no vector can be made for in time stays empty.
 
         Raises:

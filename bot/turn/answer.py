@@ -24,7 +24,7 @@ from bot.replying.stream import LiveReply, final
 from bot.routing.active_presets import ActivePreset, PresetResolver
 from bot.routing.scheduling import LONGEST_CHAIN
 from bot.routing.speakers import ActiveCharacters
-from bot.stories.retrieve import FindStories
+from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
 
 _log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ _NOTHING_SAID = "The model gave an empty answer. Please try again or say it diff
 
 
 @dataclass(slots=True)
-class Answers:
+class AnswerSet:
     """What was said to one message; its readers see `parts`."""
 
     turns: list[Turn] = field(default_factory=list)
@@ -48,15 +48,15 @@ class _Talk:
     """What every speaker has to know, and what has been said so far."""
 
     claim: Claim
-    heard: InboxMessage
+    message: InboxMessage
     active: ActiveCharacters
     session: Session
     company: Mapping[str, str]  # what characters are called, by preset
     personas: Mapping[str, str]  # who people say they are, by id
-    said: Answers = field(default_factory=Answers)
+    said: AnswerSet = field(default_factory=AnswerSet)
 
 
-class Speaking:
+class AnswerPipeline:
     """Lets characters answer, one after the other, each hearing those before."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Speaking:
         conversations: Conversations,
         resolver: PresetResolver,
         personas: UserPersonas,
-        find_stories: FindStories,
+        retrieve_stories: RetrieveStories,
         summarizer: Summarizer,
         backends: Mapping[str, Backend],
         showing: LiveReplies,
@@ -75,7 +75,7 @@ class Speaking:
         self._conversations = conversations
         self._resolver = resolver
         self._personas = personas
-        self._find_stories = find_stories
+        self._retrieve_stories = retrieve_stories
         self._summarizer = summarizer
         self._backends = backends
         self._showing = showing
@@ -85,17 +85,17 @@ class Speaking:
     async def answers(
         self,
         claim: Claim,
-        heard: InboxMessage,
+        message: InboxMessage,
         active: ActiveCharacters,
         chosen: Sequence[ActivePreset],
-    ) -> Answers:
+    ) -> AnswerSet:
         """Let the chosen speak, and then whoever has something to say to that.
 
         Raises:
             BackendError: nobody had an answer; this is what the first of them failed with.
             UserError: the same, and it is for the author to mend.
         """
-        talk = await self._recall(claim, heard, active, chosen)
+        talk = await self._recall(claim, message, active, chosen)
         failures: list[Exception] = []
         queue = list(chosen)
         while queue and len(talk.said.turns) < LONGEST_CHAIN:
@@ -114,7 +114,7 @@ class Speaking:
     async def _recall(
         self,
         claim: Claim,
-        heard: InboxMessage,
+        message: InboxMessage,
         active: ActiveCharacters,
         chosen: Sequence[ActivePreset],
     ) -> _Talk:
@@ -123,13 +123,13 @@ class Speaking:
         )
         spoke = {turn.preset for turn in session.turns if turn.preset}
         company = self._resolver.character_names(active.presets | spoke)
-        personas = await self._personas.of_speakers(session, heard.incoming)
-        return _Talk(claim, heard, active, session, company, personas)
+        personas = await self._personas.of_speakers(session, message.incoming)
+        return _Talk(claim, message, active, session, company, personas)
 
     async def _speak(self, cast: ActivePreset, talk: _Talk) -> None:
         """One character's answer, shown while it grows."""
-        said, address = talk.said, talk.heard.incoming.address
-        async with self._showing.live(talk.claim, talk.heard, len(said.parts)) as live:
+        said, address = talk.said, talk.message.incoming.address
+        async with self._showing.live(talk.claim, talk.message, len(said.parts)) as live:
             receipt = await self._first_answer(cast, talk, live)
         text = self._line(cast, talk) + receipt.answer
         said.parts += final(text, self._showing.limits(address), len(said.parts))
@@ -155,7 +155,7 @@ class Speaking:
         show = prefix_speaker_line(
             self._line(cast, talk), live.feed if preset.stream else _show_nothing
         )
-        queued_seconds = max(0.0, self._clock.now() - talk.heard.incoming.at.timestamp())
+        queued_seconds = max(0.0, self._clock.now() - talk.message.incoming.at.timestamp())
         written = await generate_answer(backend, fitted.prompt, show, live.announce, self._clock)
         _check(written, preset)
         self._sum_up(preset, talk, fitted)
@@ -163,12 +163,12 @@ class Speaking:
 
     def _line(self, cast: ActivePreset, talk: _Talk) -> str:
         """What tells readers who speaks."""
-        form = self._showing.limits(talk.heard.incoming.address).speaker_line
+        form = self._showing.limits(talk.message.incoming.address).speaker_line
         return talk.active.line(cast, talk.company, form)
 
     async def _fitted(self, preset: Preset, talk: _Talk) -> Fitted:
         """Compose what this speaker reads, and take as much of it as its budget allows."""
-        incoming = talk.heard.incoming
+        incoming = talk.message.incoming
         draft = compose(
             preset,
             talk.session,
@@ -176,7 +176,7 @@ class Speaking:
             company=talk.company,
             answers=tuple(talk.said.turns),
             personas=talk.personas,
-            stories=await self._find_stories(preset, incoming.text),
+            stories=await self._retrieve_stories(preset, incoming.text),
             summary=await self._summarizer.part(preset, talk.claim.conversation),
         )
         return await fit_for(preset, draft, self._backends[preset.provider])

@@ -12,21 +12,23 @@ LEASE_SECONDS = 15.0
 
 
 @contextlib.asynccontextmanager
-async def held(conversations: Conversations, claim: Claim, clock: Clock) -> AsyncIterator[None]:
+async def renewed_lease(
+    conversations: Conversations, claim: Claim, clock: Clock
+) -> AsyncIterator[None]:
     """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
-    walking = asyncio.current_task()
+    running_worker = asyncio.current_task()
     renewing = asyncio.create_task(_renew(conversations, claim, clock), name="renew lease")
     inside = True
 
     def stop(renewed: asyncio.Task[None]) -> None:
-        if _failed(renewed) and inside and walking is not None:
-            walking.cancel()
+        if _failed(renewed) and inside and running_worker is not None:
+            running_worker.cancel()
 
     renewing.add_done_callback(stop)
     try:
         yield
     except asyncio.CancelledError:
-        if walking is not None and _failed(renewing) and walking.uncancel() == 0:
+        if running_worker is not None and _failed(renewing) and running_worker.uncancel() == 0:
             lost = renewing.exception()
             raise Fenced(f"the lease of {claim.conversation} was lost") from lost
         raise

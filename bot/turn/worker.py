@@ -26,8 +26,8 @@ from bot.routing.active_presets import PresetResolver
 from bot.routing.decide import Answer, Ignore, Observe
 from bot.routing.speakers import ActiveCharacters
 from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
-from bot.turn.answer import Speaking
-from bot.turn.lease import LEASE_SECONDS, held
+from bot.turn.answer import AnswerPipeline
+from bot.turn.lease import LEASE_SECONDS, renewed_lease
 
 _log = structlog.get_logger(__name__)
 # A message is set aside when the process died this often over it. Not fewer: whoever kills a
@@ -38,7 +38,7 @@ _SET_ASIDE = "⚠ Something in this message stops me every time. I have set it a
 _BUG = "⚠ Something went wrong on my side. It has been noted; please try again."
 
 
-class Walk:
+class ConversationWorker:
     """One process's way through conversations."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Walk:
         conversations: Conversations,
         resolver: PresetResolver,
         commands: CommandHandlers,
-        speaking: Speaking,
+        pipeline: AnswerPipeline,
         limits: Callable[[Address], Limits],
         wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
         owner: str,
@@ -58,7 +58,7 @@ class Walk:
         self._conversations = conversations
         self._resolver = resolver
         self._commands = commands
-        self._speaking = speaking
+        self._pipeline = pipeline
         self._limits = limits
         self._wake_lanes = wake_lanes
         self._owner = owner
@@ -75,7 +75,7 @@ class Walk:
             if claim is None:
                 return
             try:
-                async with held(self._conversations, claim, self._clock):
+                async with renewed_lease(self._conversations, claim, self._clock):
                     await self._answer_all(claim)
                 more = await self._conversations.release(claim)
             except Fenced as error:
@@ -87,62 +87,62 @@ class Walk:
                 raise
 
     async def _answer_all(self, claim: Claim) -> None:
-        while not self.stopping and (heard := await self._conversations.next_message(claim)):
+        while not self.stopping and (message := await self._conversations.next_message(claim)):
             try:
-                await self._answer_safely(claim, heard)
+                await self._answer_safely(claim, message)
             except (asyncio.CancelledError, StoreError):  # a full disk is not its fault either
                 with contextlib.suppress(Fenced, StoreError):
-                    await self._conversations.undo_attempt(claim, heard)
+                    await self._conversations.undo_attempt(claim, message)
                 raise
 
-    async def _answer_safely(self, claim: Claim, heard: InboxMessage) -> None:
+    async def _answer_safely(self, claim: Claim, message: InboxMessage) -> None:
         """Whatever goes wrong with one message, it is told, and the conversation goes on."""
         outcome = "failed"
         try:
-            if heard.crashes >= _MOST_CRASHES:
+            if message.crashes >= _MOST_CRASHES:
                 outcome = "set_aside"
-                _log.error("set_aside", turn=heard.turn, crashes=heard.crashes)
-                await self._say(claim, heard, _SET_ASIDE)
+                _log.error("set_aside", turn=message.turn, crashes=message.crashes)
+                await self._say(claim, message, _SET_ASIDE)
             else:
-                outcome = await self._answer(claim, heard)
+                outcome = await self._answer(claim, message)
         except (Fenced, StoreError):
             raise
         except UserError as error:
             outcome = "told"
-            await self._say(claim, heard, f"⚠ {error}")
+            await self._say(claim, message, f"⚠ {error}")
         except BackendError as error:
-            _log.warning("not_answered", turn=heard.turn, reason=str(error))
-            await self._say(claim, heard, f"⚠ {error.notice}")
+            _log.warning("not_answered", turn=message.turn, reason=str(error))
+            await self._say(claim, message, f"⚠ {error.notice}")
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
-            _log.exception("walk_failed", turn=heard.turn)
-            await self._say(claim, heard, _BUG)
-        incoming = heard.incoming
+            _log.exception("walk_failed", turn=message.turn)
+            await self._say(claim, message, _BUG)
+        incoming = message.incoming
         FINISHED.labels(incoming.address.platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
 
-    async def _answer(self, claim: Claim, heard: InboxMessage) -> str:
+    async def _answer(self, claim: Claim, message: InboxMessage) -> str:
         """Do what the message asks for; gives what became of it, for the metrics."""
-        incoming = heard.incoming
+        incoming = message.incoming
         active = ActiveCharacters(await self._resolver.resolve(incoming.scopes))
         recent = await self._recent(claim, active)
         decision, chosen = active.decide(incoming, recent, dice=self._dice, now=self._now())
         match decision:
             case Ignore():
-                await self._conversations.finish(claim, heard, TurnResult())
+                await self._conversations.finish(claim, message, TurnResult())
                 return "ignored"
             case Observe():
-                await self._conversations.finish(claim, heard, TurnResult([_said(heard)]))
+                await self._conversations.finish(claim, message, TurnResult([_said(message)]))
                 return "overheard"
             case Command() as command:
                 if (command.name, command.action) == ("preset", "who"):
-                    await self._explain(claim, heard, active, command.argument)
+                    await self._explain(claim, message, active, command.argument)
                 else:
-                    await self._carry_out(claim, heard, command)
+                    await self._carry_out(claim, message, command)
                 return "command"
             case Answer():
-                said = await self._speaking.answers(claim, heard, active, chosen)
-                turns = [_said(heard), *said.turns]
-                await self._finish(claim, heard, turns, said.parts, said.receipts)
+                said = await self._pipeline.answers(claim, message, active, chosen)
+                turns = [_said(message), *said.turns]
+                await self._finish(claim, message, turns, said.parts, said.receipts)
                 return "answered"
 
     async def _recent(self, claim: Claim, active: ActiveCharacters) -> Sequence[Turn]:
@@ -154,20 +154,20 @@ class Walk:
         ).turns
 
     async def _explain(
-        self, claim: Claim, heard: InboxMessage, active: ActiveCharacters, text: str
+        self, claim: Claim, message: InboxMessage, active: ActiveCharacters, text: str
     ) -> None:
         if not text:
             raise UserError("Who would answer what? For example: /preset who good morning")
         recent = await self._recent(claim, active)
-        told = active.explain(text, heard.incoming, recent, dice=self._dice, now=self._now())
-        await self._say(claim, heard, told)
+        told = active.explain(text, message.incoming, recent, dice=self._dice, now=self._now())
+        await self._say(claim, message, told)
 
-    async def _carry_out(self, claim: Claim, heard: InboxMessage, command: Command) -> None:
-        reply = await self._commands.handle(command, heard.incoming)
+    async def _carry_out(self, claim: Claim, message: InboxMessage, command: Command) -> None:
+        reply = await self._commands.handle(command, message.incoming)
         greeting = [self._greeting(reply.greeting, reply.greeter)] if reply.greeting else []
         text = f"{await self._forget(claim)} {reply.text}" if reply.forgets else reply.text
         await self._say(
-            claim, heard, text, greeting, new_session=reply.new_session, file=reply.file
+            claim, message, text, greeting, new_session=reply.new_session, file=reply.file
         )
         if reply.new_session:
             for memory in self._memories:
@@ -183,7 +183,7 @@ class Walk:
     async def _say(
         self,
         claim: Claim,
-        heard: InboxMessage,
+        message: InboxMessage,
         text: str,
         turns: Sequence[Turn] = (),
         *,
@@ -191,15 +191,15 @@ class Walk:
         file: Attachment | None = None,
     ) -> None:
         """Answer with a text of our own, not the model's; beside a file it is one short line."""
-        parts = final(text, self._limits(heard.incoming.address))
+        parts = final(text, self._limits(message.incoming.address))
         if file is not None:
             parts = (OutgoingPart(0, text, file=file),)
-        await self._finish(claim, heard, turns, parts, new_session=new_session)
+        await self._finish(claim, message, turns, parts, new_session=new_session)
 
     async def _finish(
         self,
         claim: Claim,
-        heard: InboxMessage,
+        message: InboxMessage,
         turns: Sequence[Turn],
         outgoing: Sequence[OutgoingPart],
         receipts: Sequence[Receipt] = (),
@@ -207,8 +207,8 @@ class Walk:
         new_session: bool = False,
     ) -> None:
         result = TurnResult(turns, outgoing, receipts, new_session)
-        await self._conversations.finish(claim, heard, result)
-        await self._wake_lanes([heard.incoming.address.lane])
+        await self._conversations.finish(claim, message, result)
+        await self._wake_lanes([message.incoming.address.lane])
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
@@ -217,6 +217,6 @@ class Walk:
         return Turn("assistant", text, None, self._now(), preset)
 
 
-def _said(heard: InboxMessage) -> Turn:
-    incoming = heard.incoming
+def _said(message: InboxMessage) -> Turn:
+    incoming = message.incoming
     return Turn("user", incoming.text, incoming.author, incoming.at)

@@ -10,7 +10,7 @@ from bot.errors import BackendUnavailable
 from bot.prompting.presets.preset import Preset
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
-from bot.stories.retrieve import FoundStories
+from bot.stories.retrieve import RetrievedStories
 from tests.fakes import FakeBackend, Step
 from tests.samples import BOB, incoming
 from tests.turn.test_worker import CHAT, Stage
@@ -215,7 +215,7 @@ async def test_a_card_s_lore_knows_the_other_characters_from_its_own(database: D
 
 
 async def test_everything_at_once_keeps_to_a_small_budget(database: Database) -> None:
-    async def find(preset: Preset, newest: str) -> FoundStories | None:
+    async def find(preset: Preset, newest: str) -> RetrievedStories | None:
         stories = [Story(n, f"Story {n}: a storm. " * 6, 0.9 - n / 10) for n in range(3)]
         return {newest: stories} if preset.persona else None
 
@@ -227,7 +227,7 @@ async def test_everything_at_once_keeps_to_a_small_budget(database: Database) ->
         "summary": {},
         "max_input_tokens": 150,
     }
-    stage = await on_stage(database, ["The storm!"], preset=full, find_stories=find)
+    stage = await on_stage(database, ["The storm!"], preset=full, retrieve_stories=find)
     summing = asyncio.create_task(stage.summarizer.run())
     await stage.talk("/me a tall knight", *["nora and nils, was there a storm?"] * 6)
     summing.cancel()

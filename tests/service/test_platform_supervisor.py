@@ -11,7 +11,7 @@ from bot.chat.incoming import Incoming
 from bot.errors import PlatformFatal
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
-from bot.service.platform_supervisor import Listening
+from bot.service.platform_supervisor import PlatformSupervisor
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
 from tests.waiting import passes, until
@@ -61,29 +61,29 @@ class FakePlatform(Platform):
 
 async def test_after_a_signal_answers_can_still_go_out() -> None:
     platform = FakePlatform()
-    listening = Listening([platform], FakeIntake(), SystemClock(), lambda _: None)
-    stopped = asyncio.create_task(listening.until_stopped())
+    supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), lambda _: None)
+    stopped = asyncio.create_task(supervisor.until_stopped())
     await asyncio.sleep(0.05)
 
     os.kill(os.getpid(), signal.SIGTERM)
     await stopped
     assert platform.connected
 
-    await listening.close()
+    await supervisor.close()
     assert not platform.connected
 
 
 async def test_it_says_where_it_can_be_found_once_it_can() -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
-    listening = Listening([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
-    stopped = asyncio.create_task(listening.until_stopped())
+    supervisor = PlatformSupervisor([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
+    stopped = asyncio.create_task(supervisor.until_stopped())
 
     async with asyncio.timeout(5):
         assert await told.get() == "on fake as here"
 
     os.kill(os.getpid(), signal.SIGTERM)
     await stopped
-    await listening.close()
+    await supervisor.close()
 
 
 class FailingPlatform(FakePlatform):
@@ -107,30 +107,30 @@ class FailingPlatform(FakePlatform):
             raise self._errors.pop(0)
 
 
-def listening_to(*platforms: Platform, clock: Clock | None = None) -> Listening:
-    return Listening(platforms, FakeIntake(), clock or SystemClock(), lambda _: None)
+def supervise(*platforms: Platform, clock: Clock | None = None) -> PlatformSupervisor:
+    return PlatformSupervisor(platforms, FakeIntake(), clock or SystemClock(), lambda _: None)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError(), asyncio.CancelledError()])
 async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
-    listening = listening_to(platform, clock=clock)
-    stopped = asyncio.create_task(listening.until_stopped())
-    await until(lambda: listening.trouble(platform) not in {None, "not connected"})
+    supervisor = supervise(platform, clock=clock)
+    stopped = asyncio.create_task(supervisor.until_stopped())
+    await until(lambda: supervisor.trouble(platform) not in {None, "not connected"})
     await passes(clock, 3)
     await stopped
     assert platform.runs == 2
-    assert listening.trouble(platform) == "not connected"
+    assert supervisor.trouble(platform) == "not connected"
 
 
 async def test_who_is_refused_for_good_at_the_start_ends_the_service() -> None:
-    listening = listening_to(FakePlatform(), FailingPlatform("b", PlatformFatal("wrong token")))
+    supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("wrong token")))
     with pytest.raises(PlatformFatal, match="wrong token"):
-        await listening.until_stopped()
-    await listening.close()
+        await supervisor.until_stopped()
+    await supervisor.close()
 
 
 async def test_it_ends_when_every_platform_has_nothing_more_to_hear() -> None:
-    listening = listening_to(FailingPlatform("a"), FailingPlatform("b"))
+    supervisor = supervise(FailingPlatform("a"), FailingPlatform("b"))
     async with asyncio.timeout(5):
-        await listening.until_stopped()
+        await supervisor.until_stopped()

@@ -12,7 +12,7 @@ import pytest
 from bot.prompting.character.embedding import NANO_E5
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import stories_in
-from bot.stories.index import learn
+from bot.stories.index import index_stories
 from tests.fakes import FakeClock
 
 FOLDER = Path(__file__).parent
@@ -36,7 +36,7 @@ async def ranks(
 ) -> list[int]:
     """Where each question's own story stands among all, from 1."""
     embedder, stories = NANO_E5, await stories_in(database)
-    await learn({"nora": texts}, embedder, stories, FakeClock())
+    await index_stories({"nora": texts}, embedder, stories, FakeClock())
     places = []
     for question, story in questions:
         vector = await embedder.embed_query(question)

@@ -13,8 +13,8 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancelled
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import stories_in
-from bot.stories.index import learn
-from bot.stories.retrieve import StoryFinder, no_stories
+from bot.stories.index import index_stories
+from bot.stories.retrieve import StoryRetriever, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
 
 LAMP, STORM, GULL = "Nora trims the lamp.", "A storm took the roof.", "The gull stole a herring."
@@ -27,10 +27,10 @@ def nora(persona: str = "You keep a light.\n{{RAG-dialogue}}\n{{RAG-dialogue|tea
 
 async def learned(
     database: Database, embedder: FakeEmbedder, texts: Sequence[str] = TEXTS
-) -> StoryFinder:
+) -> StoryRetriever:
     stories = await stories_in(database)
-    await learn({"nora": texts}, embedder, stories, FakeClock())
-    return StoryFinder(embedder, stories, ["nora"])
+    await index_stories({"nora": texts}, embedder, stories, FakeClock())
+    return StoryRetriever(embedder, stories, ["nora"])
 
 
 async def test_what_a_persona_asks_for_is_found_best_first(database: Database) -> None:
@@ -108,11 +108,11 @@ async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -
     embedder, clock = FakeEmbedder(), FakeClock()
     embedder.down = True
     stories = await stories_in(database)
-    learning = asyncio.create_task(learn({"nora": TEXTS}, embedder, stories, clock))
+    indexing = asyncio.create_task(index_stories({"nora": TEXTS}, embedder, stories, clock))
     await asyncio.sleep(0.1)
 
     embedder.down = False
-    while not learning.done():
+    while not indexing.done():
         await clock.advance(1)
         await asyncio.sleep(0.02)
 
@@ -122,14 +122,14 @@ async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -
 async def test_one_character_that_fails_keeps_no_other_from_learning(database: Database) -> None:
     embedder = Choosy()
     stories = await stories_in(database)
-    learning = asyncio.create_task(
-        learn({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
+    indexing = asyncio.create_task(
+        index_stories({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
     )
     while embedder.read != TEXTS:  # noqa: ASYNC110 # the other task reads them
         await asyncio.sleep(0.01)
 
-    assert not learning.done()
-    await cancelled([learning])
+    assert not indexing.done()
+    await cancelled([indexing])
 
 
 class Choosy(FakeEmbedder):

@@ -63,17 +63,17 @@ async def one_chat_does_not_hold_up_another(database: Database, _given: Any) -> 
     held = asyncio.Event()
     busy = Stage(database, backend=FakeBackend([held, "at last"]))
     await busy.hear(*[incoming("again", key=f"5:{number}") for number in range(300)])
-    walk = asyncio.create_task(busy.walk.work("telegram:5"))
+    worker = asyncio.create_task(busy.worker.work("telegram:5"))
     other = Stage(database, backend=FakeBackend(["here"]), owner="other")
     await other.hear(incoming("hello?", chat="6", key="6:1"))
 
-    await other.walk.work("telegram:6")
+    await other.worker.work("telegram:6")
     await other.deliver(["telegram:6"])
 
     assert other.texts == ["here"]
-    assert not walk.done()
-    walk.cancel()
-    await asyncio.wait([walk])
+    assert not worker.done()
+    worker.cancel()
+    await asyncio.wait([worker])
 
 
 SCENES: Mapping[str, Scene] = {

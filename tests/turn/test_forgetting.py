@@ -13,7 +13,7 @@ from bot.storage.sql.database import Database
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, incoming
-from tests.turn.test_worker import CHAT, Stage, walking
+from tests.turn.test_worker import CHAT, Stage, running_worker
 from tests.waiting import until
 
 CANARY = "canary-5e1f0d"
@@ -49,11 +49,11 @@ async def forgets_an_answer_under_way(stage: Stage, folder: Path) -> None:
     stage.backend = FakeBackend([f"{CANARY} ", goes_on, LONG])
     stage = Stage(stage.database, backend=stage.backend)
     await stage.hear(f"say {LONG}")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         await stage.hear("/forget")
         goes_on.set()
-        await walk
+        await worker
     assert stage.texts[-1].startswith("Forgotten for good: 2 messages")
     assert traces(folder) == []
 
@@ -94,7 +94,7 @@ async def forgets_no_other_place(stage: Stage, folder: Path) -> None:
 
 async def _says_elsewhere(stage: Stage, said: Incoming) -> None:
     await stage.hear(said)
-    await stage.walk.work(said.address.conversation)
+    await stage.worker.work(said.address.conversation)
     await stage.deliver([said.address.lane])
 
 

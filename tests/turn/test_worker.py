@@ -32,10 +32,10 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import conversation, inbox, turn
-from bot.stories.retrieve import FindStories, FoundStories, no_stories
+from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
-from bot.turn.answer import Speaking
-from bot.turn.worker import Walk
+from bot.turn.answer import AnswerPipeline
+from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until
@@ -87,7 +87,7 @@ class Stage:
         clock: FakeClock | None = None,
         others: Sequence[dict[str, object]] = (),
         dice: Callable[[], float] = lambda: 0.99,
-        find_stories: FindStories = no_stories,
+        retrieve_stories: RetrieveStories = no_stories,
         fallback: FakeBackend | None = None,
     ) -> None:
         self.database = database
@@ -111,7 +111,7 @@ class Stage:
             self.deliver,
             self.clock,
         )
-        self.walk = Walk(
+        self.worker = ConversationWorker(
             conversations=self.conversations,
             resolver=resolver,
             commands=CommandHandlers(
@@ -121,11 +121,11 @@ class Stage:
                 ContextView(SqlReceipts(database), write_out, mask),
                 UserPersonas(choices),
             ),
-            speaking=Speaking(
+            pipeline=AnswerPipeline(
                 conversations=self.conversations,
                 resolver=resolver,
                 personas=UserPersonas(choices),
-                find_stories=find_stories,
+                retrieve_stories=retrieve_stories,
                 summarizer=self.summarizer,
                 backends={"p": backend, "q": fallback or backend},
                 showing=showing,
@@ -162,7 +162,7 @@ class Stage:
     async def talk(self, *said: str | Incoming) -> None:
         """Say something, and let it be answered."""
         await self.hear(*said)
-        await self.walk.work(CHAT)
+        await self.worker.work(CHAT)
 
     async def session(self) -> Session:
         return await self.conversations.load_session(CHAT, 100)
@@ -185,9 +185,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def walking(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
+async def running_worker(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
     """Walk the conversation beside the block, as a desk lets it be walked."""
-    task = asyncio.create_task(stage.walk.work(CHAT))
+    task = asyncio.create_task(stage.worker.work(CHAT))
     try:
         yield task
     finally:
@@ -201,7 +201,7 @@ async def walking(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
 async def test_a_message_is_answered_once_and_remembered(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["Hi ", "there."]))
     await stage.talk("hello")
-    await stage.walk.work(CHAT)
+    await stage.worker.work(CHAT)
     assert stage.texts == ["Hi there."]
     assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(stage.backend.prompts) == 1
@@ -239,11 +239,11 @@ async def test_a_message_that_comes_during_an_answer_is_answered_after_it(
     go_on = asyncio.Event()
     stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
     await stage.hear("a")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         await stage.hear("b")
         go_on.set()
-        await walk
+        await worker
     assert stage.texts == ["one", "two"]
 
 
@@ -498,12 +498,12 @@ async def test_a_command_that_nobody_knows_is_answered_with_help(database: Datab
 async def growing(stage: Stage, go_on: asyncio.Event) -> list[str]:
     """Walk a message, look at the chat while the model still speaks, and let it end."""
     await stage.hear("hello")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         await passes(stage.clock, 3)
         before = stage.texts
         go_on.set()
-        await walk
+        await worker
     return before
 
 
@@ -568,7 +568,7 @@ async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken
     never = asyncio.Event()
     first = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
     await first.hear("hello")
-    async with walking(first):
+    async with running_worker(first):
         await until(lambda: len(first.backend.prompts) == 1)
         for _ in range(50):
             await passes(first.clock, 1)
@@ -577,7 +577,7 @@ async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken
     assert first.texts == ["x" * 30, "y" * 30]
 
     reborn = Stage(database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock)
-    await reborn.walk.work(CHAT)
+    await reborn.worker.work(CHAT)
 
     assert reborn.texts == ["z"]
     assert await reborn.history() == [("user", "hello"), ("assistant", "z")]
@@ -591,7 +591,7 @@ async def test_a_message_that_killed_the_process_too_often_is_set_aside(
     await database.write(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
-    await stage.walk.work(CHAT)
+    await stage.worker.work(CHAT)
     assert [text[:20] for text in stage.texts] == ["⚠ Something in this ", "Hi."]
     assert len(stage.backend.prompts) == 1
 
@@ -600,11 +600,11 @@ async def test_a_fenced_walk_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
     stage = Stage(database, backend=FakeBackend([go_on, "Too late."]))
     await stage.hear("hello")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         await stage.take_over()
         go_on.set()
-        await walk
+        await worker
     assert stage.texts == []
     assert await stage.history() == []
     assert len(await stage.unanswered()) == 1
@@ -614,12 +614,12 @@ async def test_a_lease_lost_in_the_middle_stops_the_model(database: Database) ->
     never = asyncio.Event()
     stage = Stage(database, backend=FakeBackend(["Once ", never]))
     await stage.hear("hello")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         await stage.take_over()
         await passes(stage.clock, 6)
-        await until(walk.done)
-        assert walk.exception() is None
+        await until(worker.done)
+        assert worker.exception() is None
     assert stage.backend.stopped == 1
 
 
@@ -627,13 +627,13 @@ async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) ->
     go_on = asyncio.Event()
     stage = Stage(database, backend=FakeBackend([go_on, "At last."]))
     await stage.hear("hello")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
         for _ in range(6):
             await passes(stage.clock, 5)
         assert await stage.conversations.claim(CHAT, "other", 15) is None
         go_on.set()
-        await walk
+        await worker
     assert stage.texts == ["At last."]
 
 
@@ -641,12 +641,12 @@ async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Da
     never = asyncio.Event()
     stage = Stage(database, backend=FakeBackend([never]))
     await stage.hear("hello")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
-        walk.cancel()
+        worker.cancel()
         with suppress(asyncio.CancelledError):
-            await walk
-        assert walk.cancelled()
+            await worker
+        assert worker.cancelled()
     assert stage.backend.stopped == 1
     assert await stage.unanswered() == [0]
     assert await stage.conversations.claim(CHAT, "other", 15) is not None
@@ -659,7 +659,7 @@ async def test_a_full_disk_is_not_counted_against_the_message(database: Database
         with pytest.raises(StoreError):
             await stage.talk(*([] if await stage.unanswered() else ["hello"]))
     stage.conversations.full = False
-    await stage.walk.work(CHAT)
+    await stage.worker.work(CHAT)
     assert stage.texts == ["Hi."]
 
 
@@ -667,11 +667,11 @@ async def test_who_is_stopping_begins_no_further_message(database: Database) -> 
     go_on = asyncio.Event()
     stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
     await stage.hear("a", "b")
-    async with walking(stage) as walk:
+    async with running_worker(stage) as worker:
         await until(lambda: len(stage.backend.prompts) == 1)
-        stage.walk.stopping = True
+        stage.worker.stopping = True
         go_on.set()
-        await walk
+        await worker
     assert stage.texts == ["one"]
     assert await stage.unanswered() == [0]
 
@@ -680,7 +680,7 @@ async def test_a_conversation_that_somebody_else_walks_is_left_to_them(database:
     stage = Stage(database, backend=FakeBackend())
     await stage.hear("hello")
     await stage.conversations.claim(CHAT, "other", 15)
-    await stage.walk.work(CHAT)
+    await stage.worker.work(CHAT)
     assert stage.backend.prompts == []
 
 
@@ -695,13 +695,13 @@ async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
 async def test_stories_are_found_by_what_was_said_and_stand_in_the_prompt(
     database: Database,
 ) -> None:
-    async def find(preset: Preset, newest: str) -> FoundStories:
+    async def find(preset: Preset, newest: str) -> RetrievedStories:
         assert (preset.name, newest) == ("nora", "Was there a storm?")
         return {newest: [Story(0, "A storm took the roof.", 0.9)]}
 
     backend = FakeBackend(["Yes."])
     persona: dict[str, object] = {"persona": "You keep a light.\n{{RAG-dialogue}}"}
-    stage = Stage(database, backend=backend, preset=persona, find_stories=find)
+    stage = Stage(database, backend=backend, preset=persona, retrieve_stories=find)
 
     await stage.talk("Was there a storm?")
 
