@@ -76,7 +76,7 @@ def test_names_are_those_of_the_roles(database: Database) -> None:
         {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
     )
     one = PresetResolver({"lan": named}, "lan", SqlChatSettings(database, SystemClock()))
-    assert one.names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
+    assert one.character_names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
 
 
 def test_a_preset_is_found_in_any_case(database: Database) -> None:
