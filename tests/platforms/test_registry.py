@@ -1,0 +1,164 @@
+"""A platform is one package: settings, command line and service learn it from the registry."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from typing_extensions import override
+
+from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.cli.check import check
+from bot.errors import SettingsError
+from bot.platforms import registry
+from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.ports import Intake, Platform, Surface
+from bot.service.service import running
+from bot.settings import read_settings, secrets_of, unknown_variables
+from tests.fakes import FakeSurface
+
+CHANNEL = Address("toy", "1")
+SURFACE = FakeSurface()
+
+
+class ToySettings(PlatformSettings):
+    token: SecretStr | None = None
+    greeting: str = "hello"
+
+    @property
+    @override
+    def is_configured(self) -> bool:
+        return self.token is not None
+
+
+class ToyPlatform(Platform):
+    """Receives one message, and ends when it is answered."""
+
+    def __init__(self, settings: ToySettings, context: PlatformContext) -> None:
+        self._settings = settings
+        self._context = context
+
+    @property
+    @override
+    def name(self) -> str:
+        return "toy"
+
+    @property
+    @override
+    def surface(self) -> Surface:
+        return SURFACE
+
+    @property
+    @override
+    def connection_error(self) -> str | None:
+        return None
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        message = Incoming(
+            address=CHANNEL,
+            external_key="1",
+            message_id="1",
+            author=Person("toy:7", "Ada"),
+            text=self._settings.greeting,
+            at=datetime.now(UTC),
+            wake=WakeReason.DM,
+            scopes=(CHANNEL.lane,),
+        )
+        await intake.receive([message], {})
+        await self._context.wait_until_idle()
+
+    @override
+    async def check(self) -> str:
+        return "a toy"
+
+    @override
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    @override
+    async def is_admin(self, incoming: Incoming) -> bool:
+        return False
+
+
+def make(settings: ToySettings, context: PlatformContext) -> Platform:
+    return ToyPlatform(settings, context)
+
+
+TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:make")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
+    """Register the platform, and use a folder with one preset that echoes."""
+    monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
+    registry.register(TOY)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    preset = {"name": "assistant", "provider": "echo", "model": "m"}
+    (tmp_path / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+    monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
+    monkeypatch.setenv("TROUPE_CONSOLE__PORT", "0")
+    monkeypatch.setenv("TROUPE_TOY__TOKEN", "toy-secret")
+    return TOY
+
+
+def test_settings_of_a_registered_platform_are_read(
+    toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_TOY__GREETING", "good evening")
+    settings = read_settings(admins="toy:7")
+    assert settings.configured_platforms == [toy]
+    assert settings.platform(toy) == ToySettings(
+        token=SecretStr("toy-secret"), greeting="good evening"
+    )
+    assert "toy-secret" in secrets_of(settings)
+    assert settings.admins == {"toy:7"}
+
+
+def test_wrong_settings_of_a_registered_platform_are_named(
+    toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_TOY_GREETING", "x")
+    assert unknown_variables() == {"TROUPE_TOY_GREETING": "TROUPE_TOY__GREETING"}
+    monkeypatch.setenv("TROUPE_TOY__TOKN", "x")
+    with pytest.raises(SettingsError, match="TROUPE_TOY__TOKN"):
+        read_settings()
+
+
+def test_settings_of_an_unregistered_platform_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_TOY__TOKEN", "x")
+    assert "TROUPE_TOY__TOKEN" in unknown_variables()
+
+
+def test_kind_cannot_be_registered_twice(toy: PlatformSpec) -> None:
+    with pytest.raises(ValueError, match="'toy' is registered already"):
+        registry.register(toy)
+
+
+@pytest.mark.service
+async def test_registered_platform_is_checked(toy: PlatformSpec) -> None:
+    lines: list[str] = []
+    assert await check(read_settings(), lines.append)
+    assert "ok     toy: a toy" in lines
+
+
+@pytest.mark.service
+async def test_message_of_a_registered_platform_is_answered(toy: PlatformSpec) -> None:
+    notices: list[str] = []
+    async with running(read_settings(), notices.append) as service:
+        await service.serve()
+    assert list(SURFACE.messages.values()) == ["hello"]
+    assert "on toy as a toy" in notices
+
+
+def test_settings_and_registry_import_no_vendor_library() -> None:
+    code = (
+        "import sys, bot.settings, bot.platforms.registry;"
+        "print({name.split('.')[0] for name in sys.modules} & {'discord', 'aiogram', 'aiohttp'})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ended.stdout.decode().strip() == "set()"
