@@ -52,9 +52,10 @@ def _always(*_: Any, **__: Any) -> bool:
     return True
 
 
-def _before(owner: type, name: str, passed: Passed, when: Callable[..., bool] = _always) -> None:
+def _before(
+    owner: type, original: Method, passed: Passed, when: Callable[..., bool] = _always
+) -> None:
     """Pass the point each time before this method runs; `when` is asked with its arguments."""
-    original: Method = getattr(owner, name)
 
     @functools.wraps(original)
     async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
@@ -62,12 +63,13 @@ def _before(owner: type, name: str, passed: Passed, when: Callable[..., bool] = 
             passed()
         return await original(self, *args, **more)
 
-    setattr(owner, name, wrapped)
+    setattr(owner, original.__name__, wrapped)
 
 
-def _after(owner: type, name: str, passed: Passed, when: Callable[..., bool] = _always) -> None:
+def _after(
+    owner: type, original: Method, passed: Passed, when: Callable[..., bool] = _always
+) -> None:
     """Pass the point each time this method has run; `when` is asked with what it gave and took."""
-    original: Method = getattr(owner, name)
 
     @functools.wraps(original)
     async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
@@ -76,7 +78,7 @@ def _after(owner: type, name: str, passed: Passed, when: Callable[..., bool] = _
             passed()
         return result
 
-    setattr(owner, name, wrapped)
+    setattr(owner, original.__name__, wrapped)
 
 
 def _something_heard(heard: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
@@ -113,29 +115,34 @@ def _between_parts(passed: Passed) -> None:
             in_parts.add(heard.turn)
         return False
 
-    _after(SqlConversations, "finish", passed, note)
-    _after(SqlOutbox, "sent", passed, lambda _, row, __: row.part > 0 or row.turn in in_parts)
+    _after(SqlConversations, SqlConversations.finish, passed, note)
+    _after(
+        SqlOutbox,
+        SqlOutbox.mark_sent,
+        passed,
+        lambda _, row, __: row.part > 0 or row.turn in in_parts,
+    )
 
 
 def _during_reconcile(passed: Passed) -> None:
     for surface in (DiscordSurface, TelegramSurface):
-        _after(surface, "find", passed)
+        _after(surface, surface.find, passed)
 
 
 POINTS: dict[str, Callable[[Passed], None]] = {
     "never": lambda _: None,
-    "after_received": lambda passed: _before(SqlInbox, "hear", passed, _something_heard),
-    "after_commit": lambda passed: _after(SqlInbox, "hear", passed, _was_heard),
-    "after_wake": lambda passed: _after(WakingIntake, "hear", passed, _was_heard),
+    "after_received": lambda passed: _before(SqlInbox, SqlInbox.receive, passed, _something_heard),
+    "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _was_heard),
+    "after_wake": lambda passed: _after(WakingIntake, WakingIntake.receive, passed, _was_heard),
     "after_claim": lambda passed: _after(
-        SqlConversations, "claim", passed, lambda claim, *_: claim is not None
+        SqlConversations, SqlConversations.claim, passed, lambda claim, *_: claim is not None
     ),
-    "after_open": lambda passed: _after(SqlConversations, "open", passed),
+    "after_open": lambda passed: _after(SqlConversations, SqlConversations.open, passed),
     "during_generation": _during_generation,
-    "before_finish": lambda passed: _before(SqlConversations, "finish", passed),
-    "after_finish": lambda passed: _after(SqlConversations, "finish", passed),
-    "after_take": lambda passed: _after(SqlOutbox, "take", passed, _to_be_sent),
-    "after_http": lambda passed: _after(Sender, "_carry_out", passed),
+    "before_finish": lambda passed: _before(SqlConversations, SqlConversations.finish, passed),
+    "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
+    "after_take": lambda passed: _after(SqlOutbox, SqlOutbox.take, passed, _to_be_sent),
+    "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
 }
