@@ -18,9 +18,9 @@ from bot.chat.session import Session, Turn
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.ports import TokenizingBackend
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.fit_for_backend import estimated, fit_for
+from bot.prompting.compose.fit_for_backend import estimate_prompt_tokens, fit_for_backend
 from bot.prompting.draft.draft import Draft
-from bot.prompting.draft.fit import fit
+from bot.prompting.draft.fit import fit_draft
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
 from bot.settings import ProviderSettings, Settings
@@ -57,7 +57,7 @@ async def preset_prompt(
     Raises UserError for what cannot be shown, and what rendering raises.
     """
     draft = _draft(preset, messages)
-    prompt = (await fit(draft, preset.max_input_tokens, estimated)).prompt
+    prompt = (await fit_draft(draft, preset.max_input_tokens, estimate_prompt_tokens)).prompt
     provider = settings.providers.get(preset.provider)
     if provider is None:
         raise SettingsError(
@@ -69,7 +69,7 @@ async def preset_prompt(
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
             if view is View.TOKENS and isinstance(backend, TokenizingBackend):
-                fitted = await fit_for(preset, draft, backend)
+                fitted = await fit_for_backend(preset, draft, backend)
                 return as_tokens(await backend.tokenize(fitted.prompt))
         finally:
             await backend.close()

@@ -17,7 +17,7 @@ from bot.chat.prompt import (
 from bot.chat.receipt import Receipt, Timings
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
-from bot.prompting.draft.fit import Fitted
+from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
@@ -40,7 +40,7 @@ class GeneratedAnswer:
 
 def receipt_of(
     written: GeneratedAnswer,
-    fitted: Fitted,
+    fitted: FittedPrompt,
     preset: Preset,
     version: int | None,
     queued_seconds: float,

@@ -14,7 +14,7 @@ from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, Reaso
 from bot.chat.session import StoredTurn, Summary, fingerprint
 from bot.errors import BackendError, StoreError
 from bot.ports import Backend, ConversationMemory, Summaries
-from bot.prompting.draft.draft import Part
+from bot.prompting.draft.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.summaries.prompt import instruction, transcript, worth_reading
 from bot.telemetry.metrics import count_tokens
@@ -34,14 +34,14 @@ class Summarizer:
         self._busy: set[str] = set()
         self._rung = asyncio.Event()
 
-    async def part(self, preset: Preset, conversation: str) -> Part | None:
+    async def part(self, preset: Preset, conversation: str) -> PromptPart | None:
         """What goes into a prompt; None while there is no summary that still holds."""
         if preset.summary is None:
             return None
         summary = await self._summaries.current(conversation)
         if summary is None:
             return None
-        return Part("summary", f"What was said before, in short:\n{summary.text}")
+        return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def want(self, preset: Preset, conversation: str, kept: int) -> None:
         """Have all but the newest `kept` turns summed up some time soon."""

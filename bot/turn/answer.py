@@ -15,8 +15,8 @@ from bot.commands.personas import UserPersonas
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock, Conversations
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.fit_for_backend import fit_for
-from bot.prompting.draft.fit import Fitted
+from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, generate_answer, receipt_of
 from bot.replying.live_replies import LiveReplies
@@ -166,7 +166,7 @@ class AnswerPipeline:
         form = self._showing.limits(talk.message.incoming.address).speaker_line
         return talk.active.line(cast, talk.company, form)
 
-    async def _fitted(self, preset: Preset, talk: _Talk) -> Fitted:
+    async def _fitted(self, preset: Preset, talk: _Talk) -> FittedPrompt:
         """Compose what this speaker reads, and take as much of it as its budget allows."""
         incoming = talk.message.incoming
         draft = compose(
@@ -179,9 +179,9 @@ class AnswerPipeline:
             stories=await self._retrieve_stories(preset, incoming.text),
             summary=await self._summarizer.part(preset, talk.claim.conversation),
         )
-        return await fit_for(preset, draft, self._backends[preset.provider])
+        return await fit_for_backend(preset, draft, self._backends[preset.provider])
 
-    def _sum_up(self, preset: Preset, talk: _Talk, fitted: Fitted) -> None:
+    def _sum_up(self, preset: Preset, talk: _Talk, fitted: FittedPrompt) -> None:
         """What no longer fits into the history is for the summary."""
         if any(one.section == "history" for one in fitted.dropped):
             kept = sum(len(unit.messages) for unit in fitted.draft.history)

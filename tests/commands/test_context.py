@@ -10,16 +10,19 @@ from inline_snapshot import snapshot
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.commands.context import show_context
-from bot.prompting.draft.draft import Draft, Part, Unit
+from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.draft.token_shares import tokens_by_section
 
 DRAFT = Draft(
-    frame=Prompt((), "default", "telegram:5"),
-    system=(Part("system", "You are Nora. " * 10, needed=True), Part("lore", "It rains.", "Rain")),
+    base=Prompt((), "default", "telegram:5"),
+    system=(
+        PromptPart("system", "You are Nora. " * 10, needed=True),
+        PromptPart("lore", "It rains.", "Rain"),
+    ),
     pinned=(Message("user", "hi"), Message("assistant", "ho")),
-    summary=Part("summary", "They talked of the sea."),
-    history=(Unit((Message("user", "one " * 40), Message("assistant", "two " * 40))),),
-    context=(Part("stories", "Once at the inn …", "The Inn", score=0.834),),
+    summary=PromptPart("summary", "They talked of the sea."),
+    history=(HistoryUnit((Message("user", "one " * 40), Message("assistant", "two " * 40))),),
+    context=(PromptPart("stories", "Once at the inn …", "The Inn", score=0.834),),
     newest=Message("user", "and now?"),
 )
 RECEIPT = Receipt(
@@ -67,7 +70,9 @@ def test_an_answer_without_usage_or_losses_is_shown_too() -> None:
 
 
 def test_many_stories_do_not_make_a_long_answer() -> None:
-    stories = tuple(Part("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300))
+    stories = tuple(
+        PromptPart("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300)
+    )
     crowded = replace(DRAFT, context=stories)
     receipt = replace(RECEIPT, prompt=crowded.prompt, layout=crowded.layout)
     receipt = replace(receipt, dropped=RECEIPT.dropped * 100)

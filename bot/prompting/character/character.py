@@ -32,9 +32,9 @@ from bot.prompting.personas.haruhi_rows import (
     write_jsonl,
 )
 from bot.prompting.personas.haruhi_text import without_brackets
-from bot.prompting.personas.persona import Count, parse_persona, roleplay_system
+from bot.prompting.personas.persona import parse_persona, roleplay_system
 from bot.prompting.speakers.clean_name import clean_name
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
 
 Model = Callable[[Messages], str]
 AsyncModel = Callable[[Messages], Awaitable[str]]
@@ -256,7 +256,7 @@ def _numbers(vector: Vector | str) -> Vector:
     return decode_floats(vector) if isinstance(vector, str) else vector
 
 
-def _counter(token_counter: Callable[[str], int] | str | None) -> Count:
+def _counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
     match token_counter:
         case None:
             return lambda texts: [0 for _ in texts]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
-from bot.prompting.personas.persona import Count
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
+from bot.prompting.text.token_counter import TextTokenCounter
 
 Messages = list[dict[str, str]]
 
@@ -57,7 +57,7 @@ class Transcript:
             for line in lines
         ]
 
-    def newest(self, tokens: int | None, count: Count) -> Messages:
+    def newest(self, tokens: int | None, count: TextTokenCounter) -> Messages:
         """What fits of all lines: the first that does not leaves those before it out, too."""
         messages = self.written(self.lines)
         if tokens is None:

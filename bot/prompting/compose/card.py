@@ -21,7 +21,7 @@ from bot.prompting.compose.lore import (
     parts_at,
 )
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
-from bot.prompting.draft.draft import Draft, Part
+from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import Lore, Lorebook, Position, Timed
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.user_personas import describe_speakers
@@ -45,7 +45,7 @@ def stage(draft: Draft, room: Room) -> Draft:
             context=(*draft.context, *_last_word(room, scene)),
         )
     if people := describe_speakers(_newest_first(room), room.speakers.people, room.personas):
-        draft = replace(draft, context=(Part("people", people, priority=1), *draft.context))
+        draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
 
@@ -93,7 +93,9 @@ def _with_lore(draft: Draft, lore: Lore) -> Draft:
     )
 
 
-def _system(parts: Sequence[Part], lore: Lore, preset: Preset, scene: Scene) -> tuple[Part, ...]:
+def _system(
+    parts: Sequence[PromptPart], lore: Lore, preset: Preset, scene: Scene
+) -> tuple[PromptPart, ...]:
     """The system message, in our order or as a `story_string` lays it out."""
     before, after = parts_at(lore, Position.BEFORE_CHAR), parts_at(lore, Position.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
@@ -114,18 +116,18 @@ def _system(parts: Sequence[Part], lore: Lore, preset: Preset, scene: Scene) -> 
             "user": scene.standing.user,
         }
     )
-    story = [Part("system", told, needed=True)] if told else []
+    story = [PromptPart("system", told, needed=True)] if told else []
     return (*story, *examples, *others)
 
 
-def _joined(parts: Sequence[Part]) -> str:
+def _joined(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _last_word(room: Room, scene: Scene) -> list[Part]:
+def _last_word(room: Room, scene: Scene) -> list[PromptPart]:
     text = room.preset.post_history_instructions or ""
     said = scene.now.expand(text) if room.preset.macros else text
-    return [Part("post_history", said, needed=True)] if said.strip() else []
+    return [PromptPart("post_history", said, needed=True)] if said.strip() else []
 
 
 def _newest_first(room: Room) -> list[str]:

@@ -18,7 +18,7 @@ from bot.errors import UserError
 from bot.prompting.compose.card import stage
 from bot.prompting.compose.instructions import instructions, persona_of_card
 from bot.prompting.compose.scene import Room
-from bot.prompting.draft.draft import Draft, Part, units
+from bot.prompting.draft.draft import Draft, PromptPart, group_history
 from bot.prompting.draft.rounds import rounds
 from bot.prompting.personas.persona import Filled
 from bot.prompting.presets.messages import PresetMessage
@@ -42,7 +42,7 @@ def compose(
     *,
     company: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
-    summary: Part | None = None,
+    summary: PromptPart | None = None,
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
 ) -> Draft:
@@ -63,7 +63,7 @@ def compose(
     before = len(room.turns) - len(answers)
     sent = (*rounds(room.turns[:before], preset.max_rounds), *room.turns[before:])
     *earlier, newest = [_line(turn, room, tagged=tagged) for turn in sent]
-    history = units(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
+    history = group_history(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
     pinned = [_pinned(one) for one in preset.messages]
     system, told = _opening(room, stories)
     if prompter := prompter_of(preset, told.text):
@@ -72,7 +72,7 @@ def compose(
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
             pinned, history = [], ()
     draft = Draft(
-        frame=_frame(room, tagged=tagged),
+        base=_frame(room, tagged=tagged),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
@@ -141,7 +141,7 @@ def _frame(room: Room, *, tagged: bool) -> Prompt:
 
 def _opening(
     room: Room, stories: Mapping[str, Sequence[Story]] | None
-) -> tuple[list[Part], Filled]:
+) -> tuple[list[PromptPart], Filled]:
     """What the preset says of itself, as parts and as text."""
     preset, newest = room.preset, room.incoming.text
     if preset.macros and not preset.prompter:
@@ -167,8 +167,10 @@ def _pinned(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(section: str, text: str | None, *, needed: bool = False, priority: int = 0) -> list[Part]:
-    return [Part(section, text, needed=needed, priority=priority)] if text else []
+def _part(
+    section: str, text: str | None, *, needed: bool = False, priority: int = 0
+) -> list[PromptPart]:
+    return [PromptPart(section, text, needed=needed, priority=priority)] if text else []
 
 
 def _filled(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:

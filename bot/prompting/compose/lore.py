@@ -13,11 +13,11 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.scene import seeded, turn_seed
-from bot.prompting.draft.draft import Inserted, Part, Unit
-from bot.prompting.draft.fit import Estimate
+from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
 from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Position, Timed
 from bot.prompting.lorebook.keys import Patience
 from bot.prompting.lorebook.search import UNMENTIONED, consult
+from bot.prompting.text.token_counter import TextTokenCounter
 
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
 _TOKENS_WITHOUT_LIMIT = 1024
@@ -43,7 +43,7 @@ def lore_of(
     max_input_tokens: int | None,
     macros: Macros,
     seed: str,
-    estimate: Estimate,
+    estimate: TextTokenCounter,
 ) -> Lore:
     """Search for what the newest of `lines` and those before it wake."""
     budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _SHARE_OF_PROMPT
@@ -80,19 +80,19 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
     return answered[len(answered) - most :] if most < len(answered) else answered
 
 
-def parts_at(lore: Lore, *positions: Position) -> list[Part]:
+def parts_at(lore: Lore, *positions: Position) -> list[PromptPart]:
     """The entries that belong there, in the order of their insertion."""
     return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
 
 
-def beside_newest(lore: Lore) -> list[Part]:
+def beside_newest(lore: Lore) -> list[PromptPart]:
     """What stands with the newest message: notes, and what is to be at its very depth."""
     deep = [_part(lore, entry) for entry in lore.entries if _is_beside(entry)]
     notes = parts_at(lore, Position.NOTE_TOP, Position.NOTE_BOTTOM)
     return [*notes, *deep]
 
 
-def at_depth(lore: Lore, history: Sequence[Unit]) -> tuple[Unit, ...]:
+def at_depth(lore: Lore, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
     """Put entries between the messages; one that is deeper than the history stands at its start.
 
     They belong to the unit around them, so that a question keeps its answer.
@@ -107,7 +107,7 @@ def at_depth(lore: Lore, history: Sequence[Unit]) -> tuple[Unit, ...]:
         said = len(unit.messages)
         last = before + said == total - 1  # what stands just before the newest is its, too
         inserted = tuple(
-            Inserted(place, Message(entry.role, entry.content), _told(lore, entry))
+            InsertedMessage(place, Message(entry.role, entry.content), _told(lore, entry))
             for place in range(said + last)
             for entry in waiting[before + place]
         )
@@ -116,7 +116,7 @@ def at_depth(lore: Lore, history: Sequence[Unit]) -> tuple[Unit, ...]:
     return tuple(placed)
 
 
-def homeless(lore: Lore, history: Sequence[Unit]) -> list[Part]:
+def homeless(lore: Lore, history: Sequence[HistoryUnit]) -> list[PromptPart]:
     """What has a depth, but no history to stand in."""
     if history:
         return []
@@ -140,8 +140,8 @@ def _is_beside(entry: Entry) -> bool:
     return entry.position is Position.AT_DEPTH and entry.depth <= 0
 
 
-def _part(lore: Lore, entry: Entry) -> Part:
-    return Part("lore", entry.content, name=_told(lore, entry), priority=_LORE_PRIORITY)
+def _part(lore: Lore, entry: Entry) -> PromptPart:
+    return PromptPart("lore", entry.content, name=_told(lore, entry), priority=_LORE_PRIORITY)
 
 
 def _told(lore: Lore, entry: Entry) -> str:

@@ -16,7 +16,7 @@ _BETWEEN = "\n\n"  # the parts of one message
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PromptPart:
     """A text in the system message or beside the newest one: a story, an entry of a lorebook."""
 
     section: str  # what a receipt counts it under: "system", "lore", "stories", "quote", ...
@@ -28,7 +28,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class InsertedMessage:
     """An entry of a lorebook that stands in the history, behind so many messages of its unit."""
 
     after: int
@@ -37,14 +37,14 @@ class Inserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class HistoryUnit:
     """What is kept or left out together: a question with its answers."""
 
     messages: tuple[Message, ...]
-    inserted: tuple[Inserted, ...] = ()
+    inserted: tuple[InsertedMessage, ...] = ()
 
     @property
-    def read(self) -> Sequence[tuple[Message, str]]:
+    def contents(self) -> Sequence[tuple[Message, str]]:
         """What a model reads, in order; an inserted one with its name."""
         if not self.inserted:  # as nearly always: each history is read several times
             return [(message, "") for message in self.messages]
@@ -59,12 +59,12 @@ class Unit:
 class Draft:
     """The sections of a prompt, stable ones first, so that a backend keeps their prefix warm."""
 
-    frame: Prompt  # everything but its messages
-    system: tuple[Part, ...]  # instructions, persona, standing lore
+    base: Prompt  # everything but its messages
+    system: tuple[PromptPart, ...]  # instructions, persona, standing lore
     pinned: tuple[Message, ...]  # turns that every conversation begins with
-    summary: Part | None  # of what is too old for the history
-    history: tuple[Unit, ...]  # oldest first
-    context: tuple[Part, ...]  # what changes with every message; stands with the newest one
+    summary: PromptPart | None  # of what is too old for the history
+    history: tuple[HistoryUnit, ...]  # oldest first
+    context: tuple[PromptPart, ...]  # what changes with every message; stands with the newest one
     newest: Message
     stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
     left_out: tuple[DroppedItem, ...] = ()  # before it came to the budget
@@ -76,9 +76,9 @@ class Draft:
         if self.summary:
             fixed.append(Message("system", self.summary.text))
         said = (message for message, _ in self._read())
-        return replace(self.frame, messages=(*fixed, *said, _beside(self)))
+        return replace(self.base, messages=(*fixed, *said, _beside(self)))
 
-    def without(self, story: Story) -> "Draft":
+    def without_story(self, story: Story) -> "Draft":
         """The same draft, less one of the stories in its system text."""
         told = f"###\n{story.text}"
         parts = (replace(part, text=part.text.replace(told, "", 1)) for part in self.system)
@@ -88,7 +88,7 @@ class Draft:
     @property
     def layout(self) -> tuple[PromptSpan, ...]:
         """Where each section stands in the prompt."""
-        spans = [*_stretches(self.system, 0, self.stories)]
+        spans = [*_part_spans(self.system, 0, self.stories)]
         at = 1 if spans else 0
         for section, messages in (
             ("pinned", len(self.pinned)),
@@ -101,13 +101,15 @@ class Draft:
             messages = len(list(some))
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
-        return (*spans, *_stretches(self.context, at), PromptSpan("newest", at))
+        return (*spans, *_part_spans(self.context, at), PromptSpan("newest", at))
 
     def _read(self) -> Iterator[tuple[Message, str]]:
-        return (each for unit in self.history for each in unit.read)
+        return (each for unit in self.history for each in unit.contents)
 
 
-def units(messages: Iterable[Message], *, questions: Sequence[bool] = ()) -> tuple[Unit, ...]:
+def group_history(
+    messages: Iterable[Message], *, questions: Sequence[bool] = ()
+) -> tuple[HistoryUnit, ...]:
     """Group a history: each question begins a unit, and the answers to it belong there, too.
 
     `questions` says of each message whether it is one; without it all are that a user sent. A
@@ -122,16 +124,16 @@ def units(messages: Iterable[Message], *, questions: Sequence[bool] = ()) -> tup
             groups[-1].append(message)
         else:
             groups.append([message])
-    return tuple(Unit(tuple(group)) for group in groups)
+    return tuple(HistoryUnit(tuple(group)) for group in groups)
 
 
-def name_of(story: Story) -> str:
+def story_title(story: Story) -> str:
     """What a receipt calls a story: its first line."""
     return story.text.partition("\n")[0]
 
 
-def _stretches(
-    parts: Iterable[Part], message: int, stories: Sequence[Story] = ()
+def _part_spans(
+    parts: Iterable[PromptPart], message: int, stories: Sequence[Story] = ()
 ) -> Iterator[PromptSpan]:
     for part in parts:
         at = 0
@@ -141,13 +143,15 @@ def _stretches(
                 continue
             if begin > at:
                 yield PromptSpan(part.section, message, 1, begin - at)
-            yield PromptSpan("stories", message, 1, len(story.text), name_of(story), story.score)
+            yield PromptSpan(
+                "stories", message, 1, len(story.text), story_title(story), story.score
+            )
             at = begin + len(story.text)
         chars = len(part.text) + len(_BETWEEN) - at
         yield PromptSpan(part.section, message, 1, chars, part.name, part.score)
 
 
-def _system_message(parts: Sequence[Part]) -> list[Message]:
+def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
     text = _BETWEEN.join(part.text for part in parts)
     return [Message("system", text)] if text else []
 

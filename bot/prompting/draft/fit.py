@@ -8,13 +8,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
-from bot.prompting.draft.draft import Draft, Part, Unit, name_of
+from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.image_tokens import image_tokens
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
 
 # What a chat template wraps around a message, generously: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
@@ -23,12 +24,12 @@ _UNITS_AT_ONCE = 32
 _TOO_LARGE, _FULL = "larger than the room that was left", "the budget was full"
 _GUESSES = 4  # after so many the search halves what is left to search
 
-Count = Callable[[Prompt], Awaitable[int]]
-Estimate = Callable[[Sequence[str]], Sequence[int]]
+PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
+"""Count the tokens of a whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedPrompt:
     """A draft of which only so much is left that its prompt fits, and what that prompt takes."""
 
     draft: Draft
@@ -37,14 +38,17 @@ class Fitted:
     limit: int | None
     dropped: tuple[DroppedItem, ...]
 
-    def after(self, earlier: "Fitted") -> "Fitted":
+    def with_earlier_drops(self, earlier: "FittedPrompt") -> "FittedPrompt":
         """The same, with what had been left out before."""
         return replace(self, dropped=(*earlier.dropped, *self.dropped))
 
 
-async def fit(
-    draft: Draft, limit: int | None, count: Count, estimate: Estimate = count_tokens
-) -> Fitted:
+async def fit_draft(
+    draft: Draft,
+    limit: int | None,
+    count: PromptTokenCounter,
+    estimate: TextTokenCounter = count_tokens,
+) -> FittedPrompt:
     """Leave out as little as makes the prompt cost at most `limit` tokens; None: it may be any.
 
     Stories stand where the persona wants them, so they go last, those that fit least first.
@@ -52,14 +56,14 @@ async def fit(
     Raises:
         UserError: what must be in it is larger than that.
     """
-    choices = _Choices(draft, limit, estimate)
+    choices = _OptionalContent(draft, limit, estimate)
     if limit is None:
-        return choices.fitted(choices.most, choices.estimated(choices.most))
+        return choices.fitted(choices.most, choices.estimate(choices.most))
     kept, tokens = await _most_that_fits(choices, limit, count)
     if kept < 0 and draft.stories:
-        return await fit(_with_a_story_less(draft, estimate), limit, count, estimate)
+        return await fit_draft(_with_a_story_less(draft, estimate), limit, count, estimate)
     if kept < 0:
-        newest = sum(costs([draft.newest], estimate))
+        newest = sum(estimate_message_tokens([draft.newest], estimate))
         raise UserError(
             f"That message is too long for me: about {newest} tokens, and with my instructions "
             f"at most {limit} fit. Please send it in smaller parts."
@@ -67,14 +71,16 @@ async def fit(
     return choices.fitted(kept, tokens)
 
 
-def _with_a_story_less(draft: Draft, estimate: Estimate) -> Draft:
+def _with_a_story_less(draft: Draft, estimate: TextTokenCounter) -> Draft:
     worst = min(draft.stories, key=lambda story: story.score)
     tokens = sum(estimate([worst.text]))
-    gone = DroppedItem("stories", name_of(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
-    return replace(draft.without(worst), left_out=(*draft.left_out, gone))
+    gone = DroppedItem("stories", story_title(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
+    return replace(draft.without_story(worst), left_out=(*draft.left_out, gone))
 
 
-def costs(messages: Sequence[Message], estimate: Estimate) -> Sequence[int]:
+def estimate_message_tokens(
+    messages: Sequence[Message], estimate: TextTokenCounter
+) -> Sequence[int]:
     """What each message takes of the context, in tokens, roughly."""
     texts = estimate([message.content for message in messages])
     return [
@@ -83,13 +89,15 @@ def costs(messages: Sequence[Message], estimate: Estimate) -> Sequence[int]:
     ]
 
 
-class _Choices:
+class _OptionalContent:
     """What may be left out, the most precious first; keeping `n` of them gives the n-th draft."""
 
-    def __init__(self, draft: Draft, limit: int | None, estimate: Estimate) -> None:
+    def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
         self._limit = limit
-        self._needed = sum(costs(_without_options(draft).prompt.messages, estimate))
+        self._needed = sum(
+            estimate_message_tokens(_without_options(draft).prompt.messages, estimate)
+        )
         parts = _optional_parts(draft)
         prices = [price + 2 for price in estimate([part.text for part in parts])]  # a blank line
         left = None if limit is None else limit - self._needed
@@ -101,7 +109,7 @@ class _Choices:
     def most(self) -> int:
         return len(self._prices)
 
-    def estimated(self, kept: int) -> int:
+    def estimate(self, kept: int) -> int:
         return self._needed + sum(self._prices[:kept])
 
     def draft(self, kept: int) -> Draft:
@@ -127,7 +135,7 @@ class _Choices:
             kept += 1
         return kept
 
-    def fitted(self, kept: int, tokens: int) -> Fitted:
+    def fitted(self, kept: int, tokens: int) -> FittedPrompt:
         chosen = self.draft(kept)
         dropped = [*self._draft.left_out]
         dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
@@ -136,25 +144,27 @@ class _Choices:
             dropped.append(
                 DroppedItem("history", "", _FULL, sum(len(one.messages) for one in gone))
             )
-        return Fitted(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
+        return FittedPrompt(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
 
 
-def _dropped(priced: tuple[Part, int], why: str) -> DroppedItem:
+def _dropped(priced: tuple[PromptPart, int], why: str) -> DroppedItem:
     part, price = priced
     return DroppedItem(part.section, part.name, why, tokens=price, score=part.score)
 
 
-async def _most_that_fits(choices: _Choices, limit: int, count: Count) -> tuple[int, int]:
+async def _most_that_fits(
+    choices: _OptionalContent, limit: int, count: PromptTokenCounter
+) -> tuple[int, int]:
     """How many choices can be kept, and what the prompt then takes; -1: not even without any."""
     good, tokens_of_good, bad = -1, 0, choices.most + 1
-    probe = choices.near(0, limit - choices.estimated(0))
+    probe = choices.near(0, limit - choices.estimate(0))
     for tries in range(choices.most + 2):
         tokens = await count(choices.draft(probe).prompt)
         if tokens <= limit:
             good, tokens_of_good = probe, tokens
         else:
             bad = probe
-        stretch = max(1, tokens) / max(1, choices.estimated(probe))
+        stretch = max(1, tokens) / max(1, choices.estimate(probe))
         guess = choices.near(probe, (limit - tokens) / stretch)
         if bad - good == 1 or guess == good:
             break
@@ -168,14 +178,14 @@ def _without_options(draft: Draft) -> Draft:
     return replace(draft, system=needed[0], context=needed[1], summary=None, history=())
 
 
-def _optional_parts(draft: Draft) -> list[Part]:
+def _optional_parts(draft: Draft) -> list[PromptPart]:
     parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
     return sorted((part for part in parts if not part.needed), key=lambda part: -part.priority)
 
 
 def _affordable(
-    parts: Iterable[tuple[Part, int]], left: int | None
-) -> tuple[list[tuple[Part, int]], list[tuple[Part, int]]]:
+    parts: Iterable[tuple[PromptPart, int]], left: int | None
+) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
     """Part what there is room for from what is too large for the room that others leave."""
     kept, too_large = [], []
     for part, price in parts:
@@ -187,14 +197,20 @@ def _affordable(
     return kept, too_large
 
 
-def _unit_prices(history: Sequence[Unit], limit: int | None, estimate: Estimate) -> list[int]:
+def _unit_prices(
+    history: Sequence[HistoryUnit], limit: int | None, estimate: TextTokenCounter
+) -> list[int]:
     """What each unit of the history takes, the newest first, as far back as one could ever fit."""
     left = math.inf if limit is None else limit * _MOST_OVERESTIMATED
     prices: list[int] = []
     for start in range(len(history), 0, -_UNITS_AT_ONCE):
         some = history[max(0, start - _UNITS_AT_ONCE) : start]
-        each = iter(costs([message for unit in some for message, _ in unit.read], estimate))
-        prices += [sum(islice(each, len(unit.read))) for unit in some][::-1]
+        each = iter(
+            estimate_message_tokens(
+                [message for unit in some for message, _ in unit.contents], estimate
+            )
+        )
+        prices += [sum(islice(each, len(unit.contents))) for unit in some][::-1]
         if sum(prices) > left:
             break
     return prices

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bot.chat.receipt import PromptSpan, Receipt
-from bot.prompting.draft.fit import costs
+from bot.prompting.draft.fit import estimate_message_tokens
 from bot.prompting.text.token_counter import count_tokens
 
 
@@ -33,7 +33,7 @@ def _weight(receipt: Receipt, span: PromptSpan, read: dict[int, int]) -> int:
     begin = read.get(span.message, 0)
     if span.chars is None and not begin:
         messages = receipt.prompt.messages[span.message : span.message + span.messages]
-        return sum(costs(messages, count_tokens))
+        return sum(estimate_message_tokens(messages, count_tokens))
     end = None if span.chars is None else begin + span.chars
     read[span.message] = end or 0
     return 1 + sum(count_tokens([receipt.prompt.messages[span.message].content[begin:end]]))

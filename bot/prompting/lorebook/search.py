@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from bot.prompting.draft.fit import Estimate
 from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Timed, Verdict
 from bot.prompting.lorebook.groups import losers
 from bot.prompting.lorebook.keys import Keys, Patience, joined
+from bot.prompting.text.token_counter import TextTokenCounter
 
 __all__ = ["UNMENTIONED", "consult"]
 
@@ -29,7 +29,7 @@ def consult(
     messages: Sequence[str],
     *,
     budget: int,
-    count: Estimate,
+    count: TextTokenCounter,
     dice: Callable[[], float],
     timed: Timed = Timed(),  # noqa: B008 -- a frozen value
     expand: Callable[[str], str] = str,
@@ -61,7 +61,7 @@ class _Search:
         book: Lorebook,
         messages: Sequence[str],
         budget: int,
-        count: Estimate,
+        count: TextTokenCounter,
         dice: Callable[[], float],
         timed: Timed,
         patience: Patience | None,

@@ -16,15 +16,12 @@ gives way, as a whole, to the stories found, each under a line of `###`. Nothing
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-
-Count: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-"""The tokens of each of these texts."""
+from bot.prompting.text.token_counter import TextTokenCounter
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
@@ -109,7 +106,7 @@ def roleplay_system(
     user_name: str | None,
     newest: str,
     max_input_tokens: int | None,
-    count: Count,
+    count: TextTokenCounter,
 ) -> Filled:
     """Make the whole system prompt. Several stories get the tokens that `newest` leaves free."""
     left = None
@@ -126,7 +123,7 @@ def fill(
     *,
     newest: str,
     tokens: int | None,
-    count: Count,
+    count: TextTokenCounter,
 ) -> Filled:
     """Put the stories in place. `found` is by query, best first; None drops the lines instead.
 
@@ -200,7 +197,7 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
 
 
 def _choose(
-    place: Placeholder, stories: Sequence[Story], tokens: int | None, count: Count
+    place: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
     """The best of these that a place has room for, and what they cost."""
     best = stories[: max(place.stories, 0)]

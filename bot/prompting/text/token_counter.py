@@ -1,14 +1,18 @@
 """Count tokens offline, in the encodings of OpenAI's models; for other models it is an estimate."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import TypeAlias
 
 from toktok import batch_count
 
 from bot.chat.prompt import Prompt
 from bot.prompting.text.image_tokens import image_tokens
+
+TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+"""Count the tokens of each text."""
 
 ENCODINGS: Mapping[str, str] = MappingProxyType(
     {

@@ -16,8 +16,8 @@ from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.engine import Start
 from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.prompting.draft.draft import Draft, units
-from bot.prompting.draft.fit import fit
+from bot.prompting.draft.draft import Draft, group_history
+from bot.prompting.draft.fit import fit_draft
 from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
@@ -90,9 +90,9 @@ async def test_count_is_what_the_engine_then_says_that_it_read(local: LlamaCpp) 
 async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: LlamaCpp) -> None:
     said = [Message("user", "words " * 9), Message("assistant", "и слова 🙂 " * 5)] * 40
     frame = prompt("and now?", model="default", max_output_tokens=3)
-    draft = Draft(frame, (), (), None, units(said), (), frame.messages[0])
+    draft = Draft(frame, (), (), None, group_history(said), (), frame.messages[0])
 
-    fitted = await fit(draft, 500, local.count_tokens)
+    fitted = await fit_draft(draft, 500, local.count_tokens)
     answer = await ask(local, fitted.prompt)
 
     assert answer.finish is not None

@@ -15,7 +15,7 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.compose import compose
-from bot.prompting.draft.fit import Fitted, costs, fit
+from bot.prompting.draft.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, BOB, incoming
 
@@ -39,7 +39,7 @@ def bot(text: str) -> Turn:
 
 
 async def count(prompt: Prompt) -> int:
-    return sum(costs(prompt.messages, words))
+    return sum(estimate_message_tokens(prompt.messages, words))
 
 
 def composed(
@@ -49,14 +49,14 @@ def composed(
     *,
     company: Mapping[str, str] | None = None,
     **given: object,
-) -> Fitted:
+) -> FittedPrompt:
     message = incoming(text, **given)  # type: ignore[arg-type]
     session = Session(1, tuple(turns))
     draft = compose(who, session, message, company=company)
-    return asyncio.run(fit(draft, who.max_input_tokens, count, words))
+    return asyncio.run(fit_draft(draft, who.max_input_tokens, count, words))
 
 
-def as_sent(result: Fitted) -> list[tuple[str, str]]:
+def as_sent(result: FittedPrompt) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in result.prompt.messages]
 
 
@@ -298,7 +298,7 @@ def test_stories_that_leave_no_room_to_ask_anything_are_left_out_worst_first() -
     stories = [Story(n, f"Tale {n}\n{'word ' * 30}", 0.9 - n / 10) for n in range(2)]
     draft = compose(who, Session(1, ()), incoming("hi"), stories={"hi": stories})
 
-    result = asyncio.run(fit(draft, 60, count, words))
+    result = asyncio.run(fit_draft(draft, 60, count, words))
 
     assert "Tale 0" in result.prompt.messages[0].content
     assert "Tale 1" not in result.prompt.messages[0].content

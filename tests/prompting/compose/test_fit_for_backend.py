@@ -8,15 +8,17 @@ from typing_extensions import override
 from bot.chat.prompt import Message, Prompt
 from bot.errors import PresetError
 from bot.ports import TokenCountingBackend
-from bot.prompting.compose.fit_for_backend import fit_for
-from bot.prompting.draft.draft import Draft, units
+from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.draft.draft import Draft, group_history
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import get_counter
 from tests.fakes import FakeBackend
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
-DRAFT = Draft(Prompt((), "m", "room"), (), (), None, units(SAID), (), Message("user", "now?"))
+DRAFT = Draft(
+    Prompt((), "m", "room"), (), (), None, group_history(SAID), (), Message("user", "now?")
+)
 
 
 class Letters(FakeBackend, TokenCountingBackend):
@@ -50,36 +52,38 @@ def nora(**given: object) -> Preset:
 async def test_the_lower_of_budget_and_room_holds_by_the_backend_s_count(
     limit: int | None, room: int | None, most: int
 ) -> None:
-    fitted = await fit_for(nora(max_input_tokens=limit), DRAFT, Letters(room))
+    fitted = await fit_for_backend(nora(max_input_tokens=limit), DRAFT, Letters(room))
     assert most - 40 < letters(fitted.prompt) <= most
     assert fitted.limit == most
 
 
 async def test_without_any_limit_everything_is_sent() -> None:
-    fitted = await fit_for(nora(max_input_tokens=None), DRAFT, Letters(None))
+    fitted = await fit_for_backend(nora(max_input_tokens=None), DRAFT, Letters(None))
     assert (fitted.dropped, len(fitted.prompt.messages)) == ((), 121)
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 async def test_the_preset_s_counter_holds_whatever_the_backend_counts(name: str) -> None:
-    fitted = await fit_for(nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None))
+    fitted = await fit_for_backend(
+        nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None)
+    )
     assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
 async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
     who = nora(token_counter="cl100k", max_input_tokens=300)
-    roomy = await fit_for(who, DRAFT, Letters(None))
-    fitted = await fit_for(who, DRAFT, Letters(400))
+    roomy = await fit_for_backend(who, DRAFT, Letters(None))
+    fitted = await fit_for_backend(who, DRAFT, Letters(400))
     assert letters(fitted.prompt) <= 400 < letters(roomy.prompt)
     kept = len(fitted.prompt.messages) - 1
     assert sum(one.count for one in fitted.dropped) == len(SAID) - kept
 
 
 async def test_a_backend_that_cannot_count_gets_an_estimate() -> None:
-    fitted = await fit_for(nora(max_input_tokens=400), DRAFT, FakeBackend())
+    fitted = await fit_for_backend(nora(max_input_tokens=400), DRAFT, FakeBackend())
     assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
     assert fitted.dropped
-    assert (await fit_for(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
+    assert (await fit_for_backend(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
 
 
 def test_an_encoding_that_nobody_knows_is_named() -> None:

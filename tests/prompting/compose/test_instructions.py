@@ -14,7 +14,7 @@ from bot.prompting.character.embedding import FunctionEmbedder
 from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
-from bot.prompting.draft.draft import Draft, Part
+from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.presets.files import preset_from
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, incoming
@@ -120,8 +120,8 @@ Nora: Two hundred stairs\
 
 def test_a_story_that_a_prompter_has_made_something_of_is_part_of_the_rest() -> None:
     draft = Draft(
-        frame=Prompt((), "m", "c"),
-        system=(Part("system", "Be brief."),),
+        base=Prompt((), "m", "c"),
+        system=(PromptPart("system", "Be brief."),),
         pinned=(),
         summary=None,
         history=(),

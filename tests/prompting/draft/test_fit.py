@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.errors import UserError
-from bot.prompting.draft.draft import Draft, Part, Unit, units
-from bot.prompting.draft.fit import Fitted, fit
+from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
+from bot.prompting.draft.fit import FittedPrompt, fit_draft
 from bot.prompting.text.token_counter import get_counter
 from bot.templates.renderer import ModelTemplate, Renderer
 
@@ -26,7 +26,9 @@ TEXTS = st.one_of(
     st.text(max_size=80),
     st.sampled_from(["ok", "日本語のとても長い文です。", "🙂" * 20, "<|im_end|>", "word " * 60]),
 )
-PARTS = st.builds(Part, st.sampled_from(["lore", "stories"]), TEXTS, priority=st.integers(0, 3))
+PARTS = st.builds(
+    PromptPart, st.sampled_from(["lore", "stories"]), TEXTS, priority=st.integers(0, 3)
+)
 TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), max_size=30)
 
 
@@ -46,10 +48,10 @@ class Meter:
 
 
 def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> Draft:
-    history = units(Message(role, text) for role, text in said)  # type: ignore[arg-type]
+    history = group_history(Message(role, text) for role, text in said)  # type: ignore[arg-type]
     made = Draft(
         FRAME,
-        (Part("system", "Be brief.", needed=True),),
+        (PromptPart("system", "Be brief.", needed=True),),
         (),
         None,
         history,
@@ -59,8 +61,8 @@ def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> 
     return replace(made, **given)  # type: ignore[arg-type]
 
 
-def fitted(whole: Draft, limit: int | None, meter: Meter) -> Fitted:
-    return asyncio.run(fit(whole, limit, meter))
+def fitted(whole: Draft, limit: int | None, meter: Meter) -> FittedPrompt:
+    return asyncio.run(fit_draft(whole, limit, meter))
 
 
 @settings(max_examples=150, deadline=None)
@@ -74,7 +76,7 @@ def fitted(whole: Draft, limit: int | None, meter: Meter) -> Fitted:
 )
 def test_never_over_the_budget(
     turns: list[tuple[str, str]],
-    parts: list[Part],
+    parts: list[PromptPart],
     newest: str,
     limit: int,
     family: str,
@@ -148,7 +150,10 @@ def test_a_question_and_its_answers_are_one_unit() -> None:
 
 
 def test_the_least_important_story_goes_first_and_before_it_the_history() -> None:
-    stories = (Part("stories", "x " * 40, "dull"), Part("stories", "y " * 40, "good", priority=1))
+    stories = (
+        PromptPart("stories", "x " * 40, "dull"),
+        PromptPart("stories", "y " * 40, "good", priority=1),
+    )
     result = fitted(draft(*CHAT[:4], context=stories), 110, Meter("chatml", "cl100k"))
     assert [part.name for part in result.draft.context] == ["good"]
     assert [(one.section, one.name, one.count) for one in result.dropped] == [
@@ -158,7 +163,10 @@ def test_the_least_important_story_goes_first_and_before_it_the_history() -> Non
 
 
 def test_a_story_that_is_too_large_leaves_the_room_to_others() -> None:
-    stories = (Part("stories", "x " * 900, "epic", priority=9), Part("stories", "y", "haiku"))
+    stories = (
+        PromptPart("stories", "x " * 900, "epic", priority=9),
+        PromptPart("stories", "y", "haiku"),
+    )
     result = fitted(draft(*CHAT[:4], context=stories), 300, Meter("chatml", "cl100k"))
     assert [part.name for part in result.draft.context] == ["haiku"]
     assert len(result.draft.history) == 2
@@ -171,7 +179,7 @@ def test_a_message_that_alone_is_too_long_is_refused_with_the_figures() -> None:
 
 def test_images_are_counted() -> None:
     seen = Message("user", "What is it?", ("What is it?", Image("https://x/y.png", "low")))
-    shown = draft(history=(Unit((seen, Message("assistant", "A cat."))),))
+    shown = draft(history=(HistoryUnit((seen, Message("assistant", "A cat."))),))
     plain = get_counter("cl100k").prompt_tokens(
         replace(FRAME, messages=(Message("user", "What is it?"),))
     )
