@@ -38,8 +38,8 @@ from bot.prompting.presets.preset import Preset
 from bot.service.service import running
 from bot.service.wiring import misunderstood, presets_folder
 from bot.settings import Settings, read_settings, secrets_of
-from bot.storage.data_dir import made
-from bot.storage.sql.database import opened, revision_of
+from bot.storage.data_dir import create_data_dir
+from bot.storage.sql.database import open_database, read_revision
 from bot.storage.sql.tables import NEWEST
 from bot.telemetry.logs import configure_logs, log_stream
 
@@ -240,7 +240,7 @@ def upgrade_database() -> None:
 @db_app.command("current")
 def current_tables() -> None:
     """Name the form that the tables have now, and the one that this version of Troupe wants."""
-    found = _run(revision_of(read_settings().sqlalchemy_url)) or "no tables yet"
+    found = _run(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
     wanted = f"{found}; this version of Troupe wants {NEWEST} (`troupe db upgrade`)"
     _tell(found if found == NEWEST else wanted)
 
@@ -279,7 +279,7 @@ def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
         form=settings.log_format,
         level=settings.log_level,
         secrets=secrets_of(settings),
-        stream=log_stream(made(settings.data_dir) / "troupe.log" if terminal else None),
+        stream=log_stream(create_data_dir(settings.data_dir) / "troupe.log" if terminal else None),
     )
 
     async def serve() -> None:
@@ -295,8 +295,8 @@ def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
 
 
 async def _open_and_close(settings: Settings) -> None:
-    made(settings.data_dir)
-    async with opened(settings.sqlalchemy_url):
+    create_data_dir(settings.data_dir)
+    async with open_database(settings.sqlalchemy_url):
         pass
 
 

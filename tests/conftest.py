@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from bot.storage.sql.database import Database, opened
+from bot.storage.sql.database import Database, open_database
 
 # How hard the property tests try: a little at every run, a lot behind `make soak`.
 settings.register_profile("quick", max_examples=200, deadline=None)
@@ -17,5 +17,5 @@ settings.load_profile("quick")
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database in a file of its own."""
-    async with opened(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         yield database

@@ -100,10 +100,10 @@ class SessionTurns:
         if self.summary is None:
             return True
         covered = [one for one in self.turns if one.id <= self.summary.covers_to]
-        return fingerprint(covered) == self.summary.fingerprint
+        return fingerprint_turns(covered) == self.summary.fingerprint
 
 
-def fingerprint(turns: Iterable[StoredTurn]) -> str:
+def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
     """Tell whether these turns still say what they said."""
     digest = hashlib.sha256()
     for one in turns:

@@ -1,7 +1,7 @@
 """Make a text one that every database stores and every model's tokenizer reads."""
 
 
-def storable(text: str) -> str:
+def make_storable(text: str) -> str:
     """Replace what JSON can spell and UTF-8 or PostgreSQL cannot: NUL and lone surrogates, U+FFFD.
 
     Two halves of a surrogate pair that stand together become the sign that they stand for.

@@ -16,9 +16,9 @@ from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.service.wiring import make_backends, presets_folder, stories_of
 from bot.settings import Settings, unknown_variables
-from bot.storage.coordination.redis import connected
-from bot.storage.data_dir import made
-from bot.storage.sql.database import opened
+from bot.storage.coordination.redis import open_coordinator
+from bot.storage.data_dir import create_data_dir
+from bot.storage.sql.database import open_database
 from bot.templates.renderer import ModelTemplate, Renderer
 
 Tell = Callable[[str], None]
@@ -99,15 +99,15 @@ def _models(settings: Settings, renderer: Renderer) -> Iterator[tuple[str, Await
 
 
 async def _database(settings: Settings) -> str:
-    made(settings.data_dir)
-    async with opened(settings.sqlalchemy_url) as database:
+    create_data_dir(settings.data_dir)
+    async with open_database(settings.sqlalchemy_url) as database:
         return "SQLite" if database.is_sqlite else "PostgreSQL"
 
 
 async def _coordinator(settings: Settings) -> str:
     if settings.redis_url is None:
         return "an embedded Valkey, started with the service"
-    async with connected(settings.redis_url.get_secret_value()) as coordinator:
+    async with open_coordinator(settings.redis_url.get_secret_value()) as coordinator:
         await coordinator.release_expired("check")
     return "Redis answers"
 

@@ -13,7 +13,7 @@ from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
-from bot.storage.sql.database import exists, opened
+from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
 from bot.templates.renderer import Renderer
 
@@ -23,8 +23,8 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 async def find_receipt(number: int, settings: Settings) -> Receipt:
     """Read a receipt by its number; raises UserError when there is none."""
     receipt = None
-    if exists(settings.sqlalchemy_url):
-        async with opened(settings.sqlalchemy_url) as database:
+    if database_exists(settings.sqlalchemy_url):
+        async with open_database(settings.sqlalchemy_url) as database:
             receipt = await SqlReceipts(database).get(number)
     if receipt is None:
         raise UserError(

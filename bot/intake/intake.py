@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import HEARD
 
 
-class WakingIntake(Intake):
+class InboxIntake(Intake):
     """When `hear` returns, the messages are safe, and `wake` was told their conversations."""
 
     def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], Awaitable[None]]) -> None:
@@ -34,7 +34,7 @@ def _storable(incoming: Incoming) -> Incoming:
     quote = incoming.quote
     return replace(
         incoming,
-        text=storable(incoming.text),
-        quote=storable(quote) if quote else quote,
-        author=replace(incoming.author, name=storable(incoming.author.name)),
+        text=make_storable(incoming.text),
+        quote=make_storable(quote) if quote else quote,
+        author=replace(incoming.author, name=make_storable(incoming.author.name)),
     )

@@ -15,11 +15,11 @@ from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.console.health import serving
-from bot.delivery.pace import Pace, PacedSurface
+from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.importers.character_files import load_presets_with_stories
-from bot.intake.intake import WakingIntake
+from bot.intake.intake import InboxIntake
 from bot.platforms.registry import make_platform, terminal_platforms
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
@@ -39,18 +39,18 @@ from bot.service.wiring import (
     warm,
 )
 from bot.settings import Settings
-from bot.storage.coordination.embedded_valkey import embedded_valkey
-from bot.storage.coordination.redis import connected
-from bot.storage.data_dir import locked
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis import open_coordinator
+from bot.storage.data_dir import lock_data_dir
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, opened
+from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.retention import forget_old
+from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.versions import SqlPresetVersions
 from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
 from bot.templates.renderer import Renderer
@@ -107,11 +107,11 @@ class App:
         self._plug_stages()
 
     def _plug_stages(self) -> None:
-        pace = Pace()
+        pace = RateLimiter()
         surfaces = {name: one.surface for name, one in self.platforms.items()}
         self.sender = Sender(
             self.outbox,
-            {name: PacedSurface(one, pace, self.clock) for name, one in surfaces.items()},
+            {name: RateLimitedSurface(one, pace, self.clock) for name, one in surfaces.items()},
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
@@ -120,7 +120,7 @@ class App:
         showing = LiveReplies(
             self.conversations,
             {
-                name: PacedSurface(one, pace, self.clock, courtesy=True)
+                name: RateLimitedSurface(one, pace, self.clock, courtesy=True)
                 for name, one in surfaces.items()
             },
             self.sender.arrival,
@@ -153,7 +153,7 @@ class App:
         self.conversation_workers = self._desk(
             "walks", self._waiting, self.worker.work, _MOST_WALKS
         )
-        intake = WakingIntake(self.inbox, self.conversation_workers.wake)
+        intake = InboxIntake(self.inbox, self.conversation_workers.wake)
         self.supervisor = PlatformSupervisor(
             self.platforms.values(), intake, self.clock, self._announce
         )
@@ -261,7 +261,9 @@ class App:
         while True:
             await self.clock.sleep(_FORGET_EVERY_SECONDS)
             try:
-                forgotten = await forget_old(self.database, self.clock, self.settings.receipt_days)
+                forgotten = await delete_expired(
+                    self.database, self.clock, self.settings.receipt_days
+                )
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:
@@ -321,8 +323,8 @@ async def running(
     roles = load_presets_with_stories(presets_folder(settings))
     presets = {name: role.preset for name, role in roles.items()}
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(locked(settings.data_dir))
-        database = await stack.enter_async_context(opened(settings.sqlalchemy_url))
+        stack.enter_context(lock_data_dir(settings.data_dir))
+        database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         choices = SqlChatSettings(database, SystemClock())
         versions = SqlPresetVersions(database, SystemClock())
         numbers = await versions.save([edition(preset) for preset in presets.values()])
@@ -335,10 +337,10 @@ async def running(
         warming = asyncio.create_task(warm(backends, resolver.default))
         stack.push_async_callback(cancelled, [warming])
         if settings.redis_url is None:
-            url = await stack.enter_async_context(embedded_valkey(settings.data_dir))
+            url = await stack.enter_async_context(run_embedded_valkey(settings.data_dir))
         else:
             url = settings.redis_url.get_secret_value()
-        coordinator = await stack.enter_async_context(connected(url))
+        coordinator = await stack.enter_async_context(open_coordinator(url))
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, roles, database)
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from bot.errors import SettingsError
 
 
-def made(data_dir: Path) -> Path:
+def create_data_dir(data_dir: Path) -> Path:
     """Make the folder unless it is there; raises `SettingsError` when it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -19,14 +19,14 @@ def made(data_dir: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked(data_dir: Path) -> Iterator[None]:
+def lock_data_dir(data_dir: Path) -> Iterator[None]:
     """Make the folder and keep every other process out of it for the length of the block.
 
     Raises:
         SettingsError: it cannot be made, or another process has it.
     """
     try:
-        lock = (made(data_dir) / "troupe.lock").open("a+")
+        lock = (create_data_dir(data_dir) / "troupe.lock").open("a+")
     except OSError as error:
         raise _unusable(data_dir, error) from None
     with lock:

@@ -11,7 +11,7 @@ from contextlib import aclosing
 import structlog
 
 from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
-from bot.chat.session import StoredTurn, Summary, fingerprint
+from bot.chat.session import StoredTurn, Summary, fingerprint_turns
 from bot.errors import BackendError, StoreError
 from bot.ports import Backend, ConversationMemory, Summaries
 from bot.prompting.draft.draft import PromptPart
@@ -87,7 +87,7 @@ class Summarizer:
             summary = Summary(
                 session=sources.session,
                 covers_to=old[covered - 1].id,
-                fingerprint=fingerprint(old[:covered]),
+                fingerprint=fingerprint_turns(old[:covered]),
                 text=await self._written(preset, conversation, summary, some),
             )
             if not await self._summaries.save(conversation, summary):

@@ -17,8 +17,8 @@ import numpy as np
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
 from bot.prompting.character.embedding import NANO_E5
-from bot.storage.sql.database import Database, opened
-from bot.storage.sql.stories import SqlStories, stories_in
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.stories import SqlStories, open_stories
 from bot.storage.vectors.numpy_index import NumpyIndex
 
 STORIES, NUMBERS, AT_ONCE, TRIES = 10_000, 384, 500, 30
@@ -27,11 +27,11 @@ QUESTION = "What is the strangest thing that the sea has brought you?"
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with opened(f"sqlite:///{Path(folder) / 'bench.db'}") as database:
-            await measure("SQLite, numpy", await stories_in(database))
+        async with open_database(f"sqlite:///{Path(folder) / 'bench.db'}") as database:
+            await measure("SQLite, numpy", await open_stories(database))
     for url in sys.argv[1:]:
-        async with opened(url) as database:
-            await measure("PostgreSQL, its own index", await stories_in(database))
+        async with open_database(url) as database:
+            await measure("PostgreSQL, its own index", await open_stories(database))
             await measure("PostgreSQL, numpy", over_numpy(database))
     embedder = NANO_E5
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))

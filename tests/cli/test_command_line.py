@@ -12,9 +12,9 @@ from bot.__main__ import app
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import edition, load_presets
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.database import opened
+from bot.storage.sql.database import open_database
+from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.tables import NEWEST
-from bot.storage.sql.versions import SqlPresetVersions
 from tests.backends import tiny_gguf, toy_projector
 from tests.checkout import CHECKOUT
 
@@ -193,5 +193,5 @@ async def started_with(folder: Path, name: str) -> None:
     """Do what the service does with a preset when it starts."""
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
-    async with opened(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
+    async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
         await SqlPresetVersions(database, SystemClock()).save([edition(preset)])

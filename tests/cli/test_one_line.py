@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.storage.data_dir import locked
+from bot.storage.data_dir import lock_data_dir
 from tests.checkout import CHECKOUT
 
 pytestmark = pytest.mark.service
@@ -84,7 +84,7 @@ def test_a_data_directory_that_cannot_be_used_is_one_line(
 
 def test_a_data_directory_in_use_names_who_uses_it(folder: Path) -> None:
     echo_preset(folder)
-    with locked(folder / "data"):
+    with lock_data_dir(folder / "data"):
         [complaint] = fails("chat", **ECHO)
     assert f"another troupe (process {os.getpid()}) works in data" in complaint
 

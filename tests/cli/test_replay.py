@@ -17,7 +17,7 @@ from bot.cli.replay import difference
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import opened
+from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
 from tests.samples import incoming
@@ -38,7 +38,7 @@ def keep(receipt: Receipt) -> None:
     """Let this be receipt 1."""
 
     async def finish() -> None:
-        async with opened("sqlite:///data/troupe.db") as database:
+        async with open_database("sqlite:///data/troupe.db") as database:
             conversations = SqlConversations(database, SystemClock())
             await SqlInbox(database, SystemClock()).receive([incoming()], {})
             claim = await conversations.claim("telegram:5", "me", 60)

@@ -15,15 +15,15 @@ import pytest
 
 from bot.ports import Coordinator, Stories
 from bot.runtime.clock import SystemClock
-from bot.storage.coordination.embedded_valkey import embedded_valkey
-from bot.storage.coordination.redis import connected
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis import open_coordinator
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, opened
+from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.stories import stories_in
-from bot.storage.sql.versions import SqlPresetVersions
+from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.storage.sql.stories import open_stories
 from tests.fakes import FakeCoordinator
 
 
@@ -71,7 +71,7 @@ async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def store(empty_database: str) -> AsyncIterator[Store]:
     clock = SystemClock()
-    async with opened(empty_database) as database:
+    async with open_database(empty_database) as database:
         yield Store(
             database,
             SqlInbox(database, clock),
@@ -79,7 +79,7 @@ async def store(empty_database: str) -> AsyncIterator[Store]:
             SqlOutbox(database, clock),
             SqlChatSettings(database, clock),
             SqlPresetVersions(database, clock),
-            await stories_in(database),
+            await open_stories(database),
         )
 
 
@@ -90,10 +90,10 @@ async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
         return
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "valkey":
-            url = await stack.enter_async_context(embedded_valkey(tmp_path))
+            url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
         else:
             url = await stack.enter_async_context(_debian_redis(tmp_path))
-        yield await stack.enter_async_context(connected(url))
+        yield await stack.enter_async_context(open_coordinator(url))
 
 
 @contextlib.asynccontextmanager

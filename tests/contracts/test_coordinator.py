@@ -7,7 +7,7 @@ import pytest
 
 from bot.errors import CoordinatorUnavailable
 from bot.ports import Coordinator
-from bot.storage.coordination.redis import connected
+from bot.storage.coordination.redis import open_coordinator
 
 
 async def claim(coordinator: Coordinator, owner: str = "me", wait: float = 0) -> list[str]:
@@ -77,7 +77,7 @@ async def test_queues_do_not_mix(coordinator: Coordinator) -> None:
 
 
 async def test_a_server_that_is_away_is_said_to_be_down() -> None:
-    async with connected("redis://127.0.0.1:1/0") as away:
+    async with open_coordinator("redis://127.0.0.1:1/0") as away:
         with pytest.raises(CoordinatorUnavailable):
             await away.notify("q", ["a"])
 

@@ -12,9 +12,9 @@ from sqlalchemy import inspect, select
 from bot.chat.incoming import Person
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Turn, TurnResult
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.errors import PresetError
-from bot.intake.intake import WakingIntake
+from bot.intake.intake import InboxIntake
 from bot.ports import Coordinator
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
 from bot.storage.sql.tables import choice, metadata, turn
@@ -43,11 +43,11 @@ async def _not_waking(_keys: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
 async def test_a_hostile_text_is_kept_as_it_is(store: Store, title: str, text: str) -> None:
-    kept = storable(text)
+    kept = make_storable(text)
     assert kept == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
     said = replace(incoming(text, quote=text), author=Person("telegram:1", text))
 
-    await WakingIntake(store.inbox, _not_waking).receive([said], {})
+    await InboxIntake(store.inbox, _not_waking).receive([said], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
     heard = await store.conversations.next_message(claim)
@@ -82,7 +82,7 @@ async def _nothing_else_happened(store: Store) -> None:
 async def test_a_hostile_key_is_one_key_and_no_command(
     coordinator: Coordinator, title: str, text: str
 ) -> None:
-    key = storable(text)
+    key = make_storable(text)
     await coordinator.notify("q", ["before", key])
 
     taken = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
@@ -108,7 +108,7 @@ def test_a_hostile_file_is_no_preset_and_runs_nothing(
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
 def test_a_hostile_text_in_a_preset_comes_out_as_it_went_in(title: str, text: str) -> None:
-    value = {"name": "nora", "provider": "p", "model": "m", "system": storable(text)}
+    value = {"name": "nora", "provider": "p", "model": "m", "system": make_storable(text)}
     preset = parse_preset(json.dumps(value), "x.json")
-    assert preset.system == storable(text)
+    assert preset.system == make_storable(text)
     assert parse_preset(export_preset(preset), "x.json") == preset

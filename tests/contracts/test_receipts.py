@@ -9,7 +9,7 @@ from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.retention import forget_old
+from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import receipt
 from tests.contracts.conftest import Store
 from tests.samples import incoming
@@ -66,7 +66,7 @@ async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
     await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT] * 2))
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.database.write(lambda c: c.execute(old).rowcount)
-    assert await forget_old(store.database, SystemClock(), 2) == 1
+    assert await delete_expired(store.database, SystemClock(), 2) == 1
     count = select(func.count(receipt.c.id))
     assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
 

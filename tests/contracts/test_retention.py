@@ -6,7 +6,7 @@ from sqlalchemy import func, select, update
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.retention import forget_old
+from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import inbox, outbox
 from tests.contracts.conftest import Store
 from tests.samples import incoming
@@ -57,7 +57,7 @@ async def test_what_is_answered_and_sent_is_forgotten(
     await store.conversations.finish(claim, heard, TurnResult(outgoing=parts))
     await send(store, 2)
     await age(store, days)
-    assert await forget_old(store.database, SystemClock(), 14) == 3 - sum(left)
+    assert await delete_expired(store.database, SystemClock(), 14) == 3 - sum(left)
     assert await kept(store) == left
 
 
@@ -66,10 +66,10 @@ async def test_what_is_not_answered_or_not_sent_is_kept_however_old(store: Store
     await store.conversations.open(claim, heard, OutgoingPart(0, "…"))
     await send(store, 1)
     await age(store, 100)
-    await forget_old(store.database, SystemClock(), 14)
+    await delete_expired(store.database, SystemClock(), 14)
     assert await kept(store) == (1, 1), "its answer will be an edit of the message"
     await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
-    await forget_old(store.database, SystemClock(), 14)
+    await delete_expired(store.database, SystemClock(), 14)
     assert await kept(store) == (0, 2), "the edit still needs the id"
     row = await store.outbox.take("telegram:5")
     assert row is not None

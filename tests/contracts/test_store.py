@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select, update
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.errors import Fenced, Refused
-from bot.storage.sql.migrating import alembic_config
+from bot.storage.sql.migrations import alembic_config
 from bot.storage.sql.tables import NEWEST, inbox, outbox, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming

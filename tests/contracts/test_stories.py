@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
-from bot.storage.sql.stories import SqlStories, stories_in
+from bot.storage.sql.stories import SqlStories, open_stories
 from bot.storage.vectors.numpy_index import NumpyIndex
 from bot.storage.vectors.pgvector import TABLE, PgvectorIndex
 from tests.contracts.conftest import Store
@@ -137,7 +137,7 @@ async def test_pgvector_takes_over_what_was_there_before(store: Store) -> None:
         pytest.skip("only PostgreSQL has it")
     await learn(SqlStories(store.database, NumpyIndex(store.database)), {A: vector(1, 0)})
     async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(stories_in(store.database)) for _ in range(4)]
+        starts = [group.create_task(open_stories(store.database)) for _ in range(4)]
 
     assert await texts_near(starts[0].result(), vector(1, 0)) == [A]
 
@@ -150,6 +150,6 @@ async def test_where_the_extension_is_refused_numpy_searches(store: Store) -> No
     await store.database.write(lambda c: c.execute(text("CREATE TYPE vector AS (x int)")))
 
     assert not await PgvectorIndex(store.database).prepare()
-    stories = await stories_in(store.database)
+    stories = await open_stories(store.database)
     await learn(stories, {A: vector(1, 0)})
     assert await texts_near(stories, vector(1, 0)) == [A]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select, update
 
-from bot.chat.session import Summary, Turn, TurnResult, fingerprint
+from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from tests.contracts.conftest import Store
@@ -26,7 +26,7 @@ async def summed_up(store: Store) -> tuple[SqlSummaries, Summary]:
     await store.conversations.finish(claim, heard, TurnResult(turns=turns))
     summaries = SqlSummaries(store.database)
     covered = (await summaries.load_turns(ROOM)).turns[:2]
-    made = Summary(1, covered[-1].id, fingerprint(covered), "They count.")
+    made = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
     await summaries.save(ROOM, made)
     return summaries, made
 

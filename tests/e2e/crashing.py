@@ -25,7 +25,7 @@ from bot.chat.incoming import Incoming
 from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.delivery.sender import Sender
-from bot.intake.intake import WakingIntake
+from bot.intake.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.storage.sql.conversations import SqlConversations
@@ -133,7 +133,7 @@ POINTS: dict[str, Callable[[Passed], None]] = {
     "never": lambda _: None,
     "after_received": lambda passed: _before(SqlInbox, SqlInbox.receive, passed, _something_heard),
     "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _was_heard),
-    "after_wake": lambda passed: _after(WakingIntake, WakingIntake.receive, passed, _was_heard),
+    "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _was_heard),
     "after_claim": lambda passed: _after(
         SqlConversations, SqlConversations.claim, passed, lambda claim, *_: claim is not None
     ),

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
-from bot.intake.intake import WakingIntake
+from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
@@ -41,7 +41,7 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
     database: Database,
 ) -> None:
     bell, inbox = Bell(), SqlInbox(database, SystemClock())
-    intake = WakingIntake(inbox, bell.ring)
+    intake = InboxIntake(inbox, bell.ring)
     await intake.receive(
         [incoming(key="5:1"), incoming(key="6:1", chat="6"), incoming(key="5:2")], {"offset": "3"}
     )
@@ -54,7 +54,7 @@ async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(
     database: Database,
 ) -> None:
     bell = Bell()
-    intake = WakingIntake(FullInbox(database, SystemClock()), bell.ring)
+    intake = InboxIntake(FullInbox(database, SystemClock()), bell.ring)
     with pytest.raises(StoreError):
         await intake.receive([incoming()], {"offset": "3"})
     assert bell.rung == []
@@ -63,6 +63,6 @@ async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(
 async def test_nothing_comes_to_the_inbox_that_no_database_stores(database: Database) -> None:
     inbox = RememberingInbox(database, SystemClock())
 
-    await WakingIntake(inbox, Bell().ring).receive([incoming("a\0b", quote="\0")], {})
+    await InboxIntake(inbox, Bell().ring).receive([incoming("a\0b", quote="\0")], {})
 
     assert [(one.text, one.quote) for one in inbox.heard] == [("a\ufffdb", "\ufffd")]

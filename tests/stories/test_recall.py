@@ -11,7 +11,7 @@ import pytest
 
 from bot.prompting.character.embedding import NANO_E5
 from bot.storage.sql.database import Database
-from bot.storage.sql.stories import stories_in
+from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
 from tests.fakes import FakeClock
 
@@ -35,7 +35,7 @@ async def ranks(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Where each question's own story stands among all, from 1."""
-    embedder, stories = NANO_E5, await stories_in(database)
+    embedder, stories = NANO_E5, await open_stories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     places = []
     for question, story in questions:

@@ -12,7 +12,7 @@ from bot.errors import EmbeddingError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancelled
 from bot.storage.sql.database import Database
-from bot.storage.sql.stories import stories_in
+from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
 from bot.stories.retrieve import StoryRetriever, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
@@ -28,7 +28,7 @@ def nora(persona: str = "You keep a light.\n{{RAG-dialogue}}\n{{RAG-dialogue|tea
 async def learned(
     database: Database, embedder: FakeEmbedder, texts: Sequence[str] = TEXTS
 ) -> StoryRetriever:
-    stories = await stories_in(database)
+    stories = await open_stories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     return StoryRetriever(embedder, stories, ["nora"])
 
@@ -107,7 +107,7 @@ async def test_another_model_learns_everything_anew(database: Database) -> None:
 async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -> None:
     embedder, clock = FakeEmbedder(), FakeClock()
     embedder.down = True
-    stories = await stories_in(database)
+    stories = await open_stories(database)
     indexing = asyncio.create_task(index_stories({"nora": TEXTS}, embedder, stories, clock))
     await asyncio.sleep(0.1)
 
@@ -121,7 +121,7 @@ async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -
 
 async def test_one_character_that_fails_keeps_no_other_from_learning(database: Database) -> None:
     embedder = Choosy()
-    stories = await stories_in(database)
+    stories = await open_stories(database)
     indexing = asyncio.create_task(
         index_stories({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
     )

@@ -15,7 +15,7 @@ _SOCKET = "valkey.sock"
 
 
 @contextlib.asynccontextmanager
-async def embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
+async def run_embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
     """Run Valkey for the length of the block; gives its address.
 
     Raises `ChildFailed` when it does not start.

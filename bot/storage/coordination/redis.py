@@ -146,7 +146,7 @@ class RedisCoordinator(Coordinator):
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[RedisCoordinator]:
+async def open_coordinator(url: str) -> AsyncIterator[RedisCoordinator]:
     """Connect for the length of the block; a server that is away is no error until it is used."""
     try:
         redis = Redis.from_url(

@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from typing_extensions import override
 
 T = TypeVar("T")
-Unit = Callable[[Connection], T]
+UnitOfWork = Callable[[Connection], T]
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -27,19 +27,19 @@ _PRAGMAS = (
 _SQLITE_READERS = 4
 
 
-class Connections(Protocol):
+class ConnectionPool(Protocol):
     """Runs units of work; what the driver raises goes through as it is."""
 
-    async def read(self, unit: Unit[T]) -> T: ...
+    async def read(self, unit: UnitOfWork[T]) -> T: ...
 
-    async def commit(self, unit: Unit[T]) -> T:
+    async def commit(self, unit: UnitOfWork[T]) -> T:
         """Run the unit in a transaction of its own and commit it."""
         ...
 
     async def close(self) -> None: ...
 
 
-class SqliteThreads(Connections):
+class SqliteThreadPool(ConnectionPool):
     """One thread that writes, some that read."""
 
     def __init__(self, url: URL) -> None:
@@ -51,11 +51,11 @@ class SqliteThreads(Connections):
         self._reading = ThreadPoolExecutor(_SQLITE_READERS, "database reader")
 
     @override
-    async def read(self, unit: Unit[T]) -> T:
+    async def read(self, unit: UnitOfWork[T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
 
     @override
-    async def commit(self, unit: Unit[T]) -> T:
+    async def commit(self, unit: UnitOfWork[T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writing, self._commit, unit)
 
     @override
@@ -64,11 +64,11 @@ class SqliteThreads(Connections):
             await asyncio.to_thread(threads.shutdown)
             engine.dispose()
 
-    def _read(self, unit: Unit[T]) -> T:
+    def _read(self, unit: UnitOfWork[T]) -> T:
         with self._reader.connect() as connection:
             return unit(connection)
 
-    def _commit(self, unit: Unit[T]) -> T:
+    def _commit(self, unit: UnitOfWork[T]) -> T:
         with self._writer.begin() as connection:
             return unit(connection)
 

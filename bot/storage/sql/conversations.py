@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Session, TurnResult
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
 from bot.storage.sql import inbox as inbox_rows
@@ -18,11 +18,11 @@ from bot.storage.sql.tables import (
     choice,
     conversation,
     inbox,
+    is_unanswered,
     outbox,
     receipt,
     summary,
     turn,
-    unanswered,
 )
 from bot.storage.sql.upserts import Insert, upsert
 
@@ -56,7 +56,7 @@ _HELD = (
 _HOLD = _HELD.values(owner=conversation.c.owner)  # a change of nothing, for its lock
 _LEASE = _HELD.values(lease_until=bindparam("until"))
 _BEGIN_SESSION = _HELD.values(session=conversation.c.session + 1)
-_OPEN = (unanswered, inbox.c.conversation == bindparam("held"))
+_OPEN = (is_unanswered, inbox.c.conversation == bindparam("held"))
 _MORE = select(exists().where(*_OPEN))
 _OLDEST = select(inbox.c.id).where(*_OPEN).order_by(inbox.c.id).limit(1).scalar_subquery()
 _NEXT = (
@@ -266,10 +266,10 @@ def _row(
         "chat": said.address.chat,
         "thread": said.address.thread,
         "lane": said.address.lane,
-        "text": storable(words),
+        "text": make_storable(words),
         "reply_to": said.message_id,
         "interaction": said.interaction if part == 0 else None,  # it has one response
         "state": OutboxState.PENDING,
         "file_name": file.name if file else None,
-        "file_text": storable(file.text) if file else None,
+        "file_text": make_storable(file.text) if file else None,
     }

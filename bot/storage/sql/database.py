@@ -19,11 +19,11 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancelled
-from bot.storage.sql.connections import Connections, SqliteThreads, Unit
+from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.tables import NEWEST
 
 T = TypeVar("T")
-_Queued = tuple[Unit[Any], asyncio.Future[Any]]
+_Queued = tuple[UnitOfWork[Any], asyncio.Future[Any]]
 
 _log = structlog.get_logger(__name__)
 _MOST_UNITS_IN_A_COMMIT = 200
@@ -33,22 +33,22 @@ _TRIES_TO_WIPE = 5  # each waits as long as SQLite waits for a lock
 class Database:
     """Read with `read`, change with `write`; both raise `StoreError` when the store fails."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
         self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
         self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
-        return isinstance(self._connections, SqliteThreads)
+        return isinstance(self._connections, SqliteThreadPool)
 
-    async def read(self, unit: Unit[T]) -> T:
+    async def read(self, unit: UnitOfWork[T]) -> T:
         try:
             return await self._connections.read(unit)
         except (SQLAlchemyError, OSError) as error:
             raise translate(error) from error
 
-    async def write(self, unit: Unit[T]) -> T:
+    async def write(self, unit: UnitOfWork[T]) -> T:
         """Run the unit in a transaction and commit; it may be run twice, so it only uses SQL."""
         if not self.is_sqlite:
             return await self._commit(unit)
@@ -73,7 +73,7 @@ class Database:
     async def migrate(self) -> None:
         """Bring the tables to the newest form; does nothing when they have it."""
         if await self.read(_revision) != NEWEST:
-            await self._commit(import_module("bot.storage.sql.migrating").upgrade)
+            await self._commit(import_module("bot.storage.sql.migrations").upgrade)
 
     async def write_queued(self) -> None:
         """Be the one writer of an SQLite file; runs until cancelled."""
@@ -104,7 +104,7 @@ class Database:
             for one in batch:
                 await self._commit_together([one])
 
-    async def _commit(self, unit: Unit[T]) -> T:
+    async def _commit(self, unit: UnitOfWork[T]) -> T:
         try:
             return await self._connections.commit(unit)
         except (SQLAlchemyError, OSError) as error:
@@ -112,7 +112,7 @@ class Database:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Database]:
+async def open_database(url: str) -> AsyncIterator[Database]:
     """Open a database, bring its tables up to date, and close it when the block ends.
 
     Raises:
@@ -125,9 +125,9 @@ async def opened(url: str) -> AsyncIterator[Database]:
         yield database
 
 
-async def revision_of(url: str) -> str | None:
-    """The form that the tables of a database have now; None: there are none. Raises as `opened`."""
-    if not exists(url):
+async def read_revision(url: str) -> str | None:
+    """Return the revision of the tables, None if there are none; raises as `open_database`."""
+    if not database_exists(url):
         return None
     async with _connected(url) as database:
         with _remedy_told(url):
@@ -143,9 +143,9 @@ async def _connected(url: str) -> AsyncIterator[Database]:
             "TROUPE_DATABASE_URL is no database address; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
-    connections: Connections
+    connections: ConnectionPool
     if parsed.get_backend_name() == "sqlite":
-        connections = SqliteThreads(parsed.set(drivername="sqlite"))
+        connections = SqliteThreadPool(parsed.set(drivername="sqlite"))
     elif parsed.drivername == "postgresql+asyncpg":
         connections = import_module("bot.storage.sql.postgres").PostgresPool(parsed)
     else:
@@ -162,8 +162,8 @@ async def _connected(url: str) -> AsyncIterator[Database]:
         await connections.close()
 
 
-def exists(url: str) -> bool:
-    """Whether there is something to open; else `opened` would make a new file."""
+def database_exists(url: str) -> bool:
+    """Whether there is something to open; else `open_database` would make a new file."""
     parsed = make_url(url)
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
 

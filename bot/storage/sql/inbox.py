@@ -9,7 +9,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, cursor, inbox, unanswered
+from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered
 from bot.storage.sql.upserts import upsert
 
 _decode = msgspec.json.Decoder(Incoming).decode
@@ -27,7 +27,7 @@ _HELD = conversation.c.lease_until > bindparam("now")
 _WAITING = (
     select(inbox.c.conversation)
     .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
-    .where(unanswered, ~func.coalesce(_HELD, False))
+    .where(is_unanswered, ~func.coalesce(_HELD, False))
     .group_by(inbox.c.conversation)
     # A conversation is on one platform. As a condition of the rows, SQLite would prefer the index
     # of platforms, in which everything ever heard stands.

@@ -10,12 +10,12 @@ from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxStat
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import outbox, unsent
+from bot.storage.sql.tables import is_unsent, outbox
 
 _IDS_REMEMBERED = 1000  # of a chat: more messages of ours than a probe ever looks back over
 
 # Statements are made once: making one costs more than running it.
-_HEADS = select(func.min(outbox.c.id)).where(unsent).group_by(outbox.c.lane).scalar_subquery()
+_HEADS = select(func.min(outbox.c.id)).where(is_unsent).group_by(outbox.c.lane).scalar_subquery()
 _DUE = (
     select(outbox.c.lane)
     .where(outbox.c.id.in_(_HEADS), outbox.c.not_before <= bindparam("now"))
@@ -34,7 +34,7 @@ _HEAD = (
             _opened.c.op == OutboxOperation.SEND,
         ),
     )
-    .where(unsent, outbox.c.lane == bindparam("of"))
+    .where(is_unsent, outbox.c.lane == bindparam("of"))
     .order_by(outbox.c.id)
     .limit(1)
 )
@@ -58,7 +58,7 @@ _KNOWN_IDS = (
 )
 _GIVE_UP = (
     update(outbox)
-    .where(unsent, outbox.c.state == OutboxState.SENDING)
+    .where(is_unsent, outbox.c.state == OutboxState.SENDING)
     .where(outbox.c.started_at <= bindparam("long_ago"))
     .values(state=OutboxState.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
 )

@@ -15,7 +15,7 @@ _ENDED = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
 
 
-async def forget_old(database: Database, clock: Clock, receipt_days: float) -> int:
+async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing rests on any more; gives their number."""
     now = clock.now()
     told = select(receipt.c.id).where(receipt.c.at < now - receipt_days * _DAY)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
 from typing_extensions import override
 
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
 from bot.storage.sql.upserts import upsert
-from bot.storage.vectors.index import Index
+from bot.storage.vectors.index import VectorIndex
 from bot.storage.vectors.numpy_index import NumpyIndex
 from bot.storage.vectors.pgvector import PgvectorIndex
 
@@ -37,7 +37,7 @@ _CHANGED = upsert(
 class SqlStories(Stories):
     """Writes of one character wait for each other, so that workers that start together agree."""
 
-    def __init__(self, database: Database, index: Index) -> None:
+    def __init__(self, database: Database, index: VectorIndex) -> None:
         self._database = database
         self._index = index
 
@@ -80,7 +80,7 @@ class SqlStories(Stories):
         return await self._index.nearest(character, query, model_id, limit)
 
 
-async def stories_in(database: Database) -> Stories:
+async def open_stories(database: Database) -> Stories:
     """The stories of a database, searched inside it if it can, else with numpy."""
     if not database.is_sqlite:
         index = PgvectorIndex(database)
@@ -112,7 +112,7 @@ def _arrange(connection: Connection, character: str, wanted: Mapping[str, str]) 
     moved = [key for key in wanted if key in known and known[key].place != places[key]]
     _many(connection, _MOVE, [{**this, "key": key, "to": places[key]} for key in moved])
     added = [
-        {"character": character, "sha256": key, "place": places[key], "text": storable(text)}
+        {"character": character, "sha256": key, "place": places[key], "text": make_storable(text)}
         for key, text in wanted.items()
         if key not in known
     ]

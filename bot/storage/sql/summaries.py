@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
 
 from bot.chat.session import SessionTurns, StoredTurn, Summary
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.ports import Summaries
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, summary, turn
@@ -85,7 +85,7 @@ class SqlSummaries(Summaries):
             "session": made.session,
             "covers_to": made.covers_to,
             "fingerprint": made.fingerprint,
-            "text": storable(made.text),
+            "text": make_storable(made.text),
         }
         asked = {"held": conversation_key, "of": made.session, "last": made.covers_to}
 

@@ -47,13 +47,13 @@ inbox = Table(
 )
 # An index of some rows is of use to a query that has its condition word for word, in constants:
 # for a value that is bound later, SQLite plans anew each time or reads everything.
-unanswered = inbox.c.state == literal_column("'new'")
+is_unanswered = inbox.c.state == literal_column("'new'")
 Index(
     "ix_inbox_open",
     inbox.c.conversation,
     inbox.c.id,
-    sqlite_where=unanswered,
-    postgresql_where=unanswered,
+    sqlite_where=is_unanswered,
+    postgresql_where=is_unanswered,
 )
 
 # How far each source was read: the Telegram offset, the last message of each Discord channel.
@@ -119,13 +119,13 @@ outbox = Table(
     UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
 )
-unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
+is_unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
 Index(
     "ix_outbox_unsent",
     outbox.c.lane,
     outbox.c.id,
-    sqlite_where=unsent,
-    postgresql_where=unsent,
+    sqlite_where=is_unsent,
+    postgresql_where=is_unsent,
 )
 Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.chat.storable import storable
+from bot.chat.storable import make_storable
 from bot.storage.sql.tables import turn
 
 COLUMNS = (
@@ -23,7 +23,7 @@ def to_row(conversation: str, session: int, said: Turn) -> dict[str, object]:
         "role": said.role,
         "speaker_id": said.speaker.id if said.speaker else None,
         "speaker_name": said.speaker.name if said.speaker else None,
-        "text": storable(said.text),
+        "text": make_storable(said.text),
         "at": said.at.timestamp(),
         "preset": said.preset,
         "preset_version": said.preset_version,

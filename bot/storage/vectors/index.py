@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from bot.chat.story import PackedVector, Story
 
 
-class Index(Protocol):
+class VectorIndex(Protocol):
     """Finds the nearest of a character's vectors."""
 
     def note(self, connection: Connection, character: str) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.story import PackedVector, Story
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
-from bot.storage.vectors.index import Index
+from bot.storage.vectors.index import VectorIndex
 
 _MOST_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 
@@ -40,7 +40,7 @@ class _Loaded:
     matrix: npt.NDArray[np.float32]
 
 
-class NumpyIndex(Index):
+class NumpyIndex(VectorIndex):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()

@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.story import PackedVector, Story
 from bot.errors import StoreError
 from bot.storage.sql.database import Database
-from bot.storage.vectors.index import Index
+from bot.storage.vectors.index import VectorIndex
 
 TABLE = "story_pgvector"
 _AT_ONCE = 500
@@ -50,7 +50,7 @@ _NEAREST = text(
 )
 
 
-class PgvectorIndex(Index):
+class PgvectorIndex(VectorIndex):
     """Exact, without an index of its own: 10,000 stories of one character take milliseconds."""
 
     def __init__(self, database: Database) -> None:

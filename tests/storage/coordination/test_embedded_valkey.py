@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.storage.coordination.embedded_valkey import embedded_valkey
-from bot.storage.coordination.redis import connected
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis import open_coordinator
 
 
 @pytest.mark.service
@@ -17,5 +17,5 @@ async def test_paths_too_long_for_a_socket_are_gone_around(
     far_away.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(far_away))
 
-    async with embedded_valkey(far_away) as url, connected(url) as coordinator:
+    async with run_embedded_valkey(far_away) as url, open_coordinator(url) as coordinator:
         assert await coordinator.release_expired("lanes") == 0

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, select, text
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.sql.database import Database, opened
+from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.tables import cursor
 
 A_MOMENT = 10.0
@@ -64,7 +64,7 @@ async def test_a_caller_who_stops_waiting_holds_up_nobody(database: Database) ->
 
 
 async def test_what_is_still_queued_when_the_database_closes_fails(tmp_path: Path) -> None:
-    async with opened(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         late = [asyncio.create_task(database.write(put(str(n)))) for n in range(3)]
         await asyncio.sleep(0)
     async with asyncio.timeout(A_MOMENT):
@@ -73,7 +73,7 @@ async def test_what_is_still_queued_when_the_database_closes_fails(tmp_path: Pat
 
 
 async def test_a_closed_database_says_so_at_once(tmp_path: Path) -> None:
-    async with opened(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         pass
     async with asyncio.timeout(A_MOMENT):
         with pytest.raises(StoreError, match="closed"):
@@ -90,9 +90,9 @@ async def test_what_the_database_says_is_told_without_the_statement(database: Da
 
 async def test_what_was_committed_survives(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'troupe.db'}"
-    async with opened(url) as database:
+    async with open_database(url) as database:
         await database.write(put("a"))
-    async with opened(url) as database:
+    async with open_database(url) as database:
         assert await count(database) == 1
 
 
@@ -105,31 +105,31 @@ async def test_what_was_committed_survives(tmp_path: Path) -> None:
 )
 async def test_an_address_that_is_none_names_its_setting(url: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        async with opened(url):
+        async with open_database(url):
             pytest.fail("it opened")
 
 
 async def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as told:
-        async with opened(f"sqlite:///{tmp_path}/none/troupe.db"):
+        async with open_database(f"sqlite:///{tmp_path}/none/troupe.db"):
             pytest.fail("it opened")
     assert str(told.value).startswith("the database failed: unable to open database file; make ")
 
 
 async def test_tables_of_a_newer_version_are_one_line(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'troupe.db'}"
-    async with opened(url) as database:
+    async with open_database(url) as database:
         newer = text("UPDATE alembic_version SET version_num = 'afar'")
         await database.write(lambda c: c.execute(newer).rowcount)
 
     with pytest.raises(SettingsError, match=r"made by a newer Troupe.*afar"):
-        async with opened(url):
+        async with open_database(url):
             pass
 
 
 async def test_a_database_server_that_is_away_is_one_line() -> None:
     with pytest.raises(StoreError) as told:
-        async with opened("postgresql+asyncpg://bot:secret@127.0.0.1:1/troupe"):
+        async with open_database("postgresql+asyncpg://bot:secret@127.0.0.1:1/troupe"):
             pytest.fail("it opened")
     assert "secret" not in str(told.value)
     assert len(str(told.value).splitlines()) == 1

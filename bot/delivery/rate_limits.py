@@ -19,7 +19,7 @@ _CAREFUL_SECONDS = 3600.0  # after a refusal a chat's rate holds for everything
 _FORGET_AFTER = 10_000  # lanes whose clocks are kept at most
 
 
-class Pace:
+class RateLimiter:
     """When each lane may be written to next (the generic cell rate algorithm, without a clock)."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class Pace:
         self._careful_until[lane] = now + _CAREFUL_SECONDS
 
 
-class PacedSurface(Surface):
+class RateLimitedSurface(Surface):
     """A surface that waits for its turn. As a `courtesy` it never waits and leaves one call free.
 
     The edits of an answer in the making are a courtesy; what the outbox sends is not.
     """
 
     def __init__(
-        self, surface: Surface, pace: Pace, clock: Clock, *, courtesy: bool = False
+        self, surface: Surface, pace: RateLimiter, clock: Clock, *, courtesy: bool = False
     ) -> None:
         self._surface = surface
         self._pace = pace
