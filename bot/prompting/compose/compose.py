@@ -8,6 +8,7 @@ what of it all fits in is chosen afterwards (budget.py).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from bot.chat.incoming import Incoming
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -19,15 +20,18 @@ from bot.prompting.compose.card import stage
 from bot.prompting.compose.instructions import instructions, persona_of_card
 from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
-from bot.prompting.draft.rounds import rounds
 from bot.prompting.personas.persona import Filled
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
-from bot.prompting.prompters.prompters import AlpacaPrompter, ChatPrompter, prompter_of
+from bot.prompting.compose.instructions import prompter_of
+from bot.prompting.prompters.alpaca import AlpacaPrompter
+from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.speakers.labels import label_speakers, uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names
+
+T = TypeVar("T")
 
 _MAX_QUOTE_CHARS = 300
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
@@ -61,7 +65,7 @@ def compose(
     # They are no lines of a room either; a name in front would spoil them.
     tagged = not preset.prompter and uses_tags(preset.user_name_in_message, room.turns, preset.name)
     before = len(room.turns) - len(answers)
-    sent = (*rounds(room.turns[:before], preset.max_rounds), *room.turns[before:])
+    sent = (*last_rounds(room.turns[:before], preset.max_rounds), *room.turns[before:])
     *earlier, newest = [_line(turn, room, tagged=tagged) for turn in sent]
     history = group_history(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
     pinned = [_pinned(one) for one in preset.messages]
@@ -103,6 +107,15 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(named=word, trim_inputs=trim)
         case source:
             return TemplateChoice(source=source, trim_inputs=trim)
+
+
+def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
+    """Keep the last rounds of a conversation: one question with its answer is a round.
+
+    The newest message is the new question, so `n` rounds are `2 * n - 1` messages, whatever their
+    roles. Zero and negative numbers keep all (docs/sources.md#rodel).
+    """
+    return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
 def _room(

@@ -7,6 +7,9 @@ from bot.chat.story import Story
 from bot.prompting.personas.haruhi_text import without_brackets
 from bot.prompting.personas.persona import Filled, fill, parse_persona, roleplay_system, with_names
 from bot.prompting.presets.preset import Preset
+from bot.prompting.prompters.alpaca import AlpacaPrompter
+from bot.prompting.prompters.chat import ChatPrompter
+from bot.prompting.prompters.prompter import Instruction
 from bot.prompting.text.token_counter import count_tokens
 
 
@@ -68,3 +71,17 @@ def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Stor
         query: [replace(story, text=without_brackets(story.text)) for story in found]
         for query, found in stories.items()
     }
+
+
+def prompter_of(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
+    """Build what the preset's `prompter` asks for; the `system` text stands first."""
+    choice = preset.prompter
+    if choice is None:
+        return None
+    parts: Instruction = choice.instruction
+    if choice.user is not None:
+        parts = {"system": choice.instruction, "user": choice.user}
+    kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
+    prompter = kind(parts, choice.extra_keys)
+    prompter.set_model_configs(system=system)
+    return prompter

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bot.prompting.draft.rounds import rounds
+from bot.prompting.compose.compose import last_rounds
 from tests.shared_data import golden
 
 
@@ -13,8 +13,8 @@ from tests.shared_data import golden
     [case for case in golden("rodel_templates") if case["input"]["op"] == "max_rounds"],
     ids=lambda case: case["id"],
 )
-def test_cuts_as_rodelagent_does(case: dict[str, Any]) -> None:
-    # Notices of the app itself ("client") are no part of our conversations.
+def test_last_rounds_match_rodelagent(case: dict[str, Any]) -> None:
+    # RodelAgent's own notices ("client") are not part of our conversations.
     spoken = [line for line in case["input"]["messages"] if not line.startswith("client")]
 
-    assert rounds(spoken, case["input"]["max_rounds"]) == case["expected"]
+    assert last_rounds(spoken, case["input"]["max_rounds"]) == case["expected"]

@@ -12,9 +12,8 @@ from typing import Any, Literal, overload
 from typing_extensions import override
 
 from bot.errors import UserError
-from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import assign, extra_slots, fill, slots_in
-from bot.prompting.prompters.parts import (
+from bot.prompting.prompters.prompt_text import (
     LEGACY_MARKERS,
     History,
     ModelConfigs,
@@ -26,23 +25,16 @@ from bot.prompting.prompters.parts import (
     tools_text,
 )
 
-__all__ = ["LEGACY_MARKERS", "AlpacaPrompter", "ChatPrompter", "ModelConfigs", "prompter_of"]
-
 Input = str | int | Mapping[str, Any]
 Instruction = str | Mapping[str, str]
 """A text for the system part, or texts for `system` and `user`."""
 
 _IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"})
 _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
-_ALPACA = (
-    "Below is an instruction that describes a task, paired with extra messages such as input that"
-    " provides further context if possible. Write a response that appropriately completes the"
-    " request.\n\n### Instruction:\n"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Parts:
+class FilledPrompt:
     """What one call has made of its arguments, each part by itself."""
 
     instruction: str
@@ -52,7 +44,7 @@ class _Parts:
     tools: Tools
 
 
-class _Prompter(ABC):
+class Prompter(ABC):
     def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
         self._system_part = system_part
         self._user_part = user_part
@@ -116,7 +108,7 @@ class _Prompter(ABC):
             raise UserError("the tools are fixed already; leave them out of the call")
         values, rest = assign(self.slots, input)
         values |= self._tool_tokens()
-        parts = _Parts(
+        parts = FilledPrompt(
             instruction=fill(self._system_part, values),
             user=fill(self._user_part, values),
             input=rest,
@@ -139,15 +131,15 @@ class _Prompter(ABC):
         return {name: value for name, value in values.items() if value}
 
     @abstractmethod
-    def _check(self, parts: _Parts) -> None: ...
+    def _check(self, parts: FilledPrompt) -> None: ...
 
     @abstractmethod
-    def _as_text(self, parts: _Parts) -> str: ...
+    def _as_text(self, parts: FilledPrompt) -> str: ...
 
     @abstractmethod
     def _answer_mark(self) -> str: ...
 
-    def _as_messages(self, parts: _Parts) -> dict[str, Any]:
+    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
         system = self._configs.system
         if parts.instruction:
             system += "\n" + parts.instruction
@@ -157,104 +149,3 @@ class _Prompter(ABC):
             messages[-1]["content"] = parts.user + messages[-1]["content"]
         made: dict[str, Any] = {"messages": messages}
         return {**made, "tools": list(parts.tools)} if parts.tools else made
-
-
-class AlpacaPrompter(_Prompter):
-    """One instruction, one answer: every value has a slot, and there is no history."""
-
-    def __init__(
-        self,
-        instruction: Instruction | None = None,
-        extra_keys: str | Sequence[str] | None = None,
-        tools: Tools | None = None,
-    ) -> None:
-        extra = extra_slots(extra_keys)
-        match instruction:
-            case Mapping():
-                system_part = _ALPACA + instruction.get("system", "")
-                user_part = instruction.get("user", "") + extra
-            case _:
-                system_part, user_part = f"{_ALPACA}{instruction or ''}\n\n{extra}", ""
-        super().__init__(system_part, user_part, tools)
-
-    @override
-    def _check(self, parts: _Parts) -> None:
-        if parts.history:
-            raise UserError("AlpacaPrompter has no place for a history; use ChatPrompter")
-        if parts.input:
-            raise UserError(
-                "AlpacaPrompter has no place for an input without a slot;"
-                " write {input} into the instruction, or name it in extra_keys"
-            )
-
-    @override
-    def _as_text(self, parts: _Parts) -> str:
-        return (
-            f"{self._configs.system}\n{parts.instruction}\n{tools_text(parts.tools)}\n{parts.user}"
-            "### Response:\n"
-        )
-
-    @override
-    def _answer_mark(self) -> str:
-        return "### Response:"
-
-
-class ChatPrompter(_Prompter):
-    """A talk: what has no slot is the newest turn of the user, behind the history."""
-
-    def __init__(
-        self,
-        instruction: Instruction | None = None,
-        extra_keys: str | Sequence[str] | None = None,
-        tools: Tools | None = None,
-        history: History | None = None,
-    ) -> None:
-        extra = extra_slots(extra_keys)
-        match instruction:
-            case Mapping():
-                system_part = instruction.get("system", "")
-                user_part = instruction.get("user", "") + extra
-            case None | "":  # LazyLLM drops the extra keys, too
-                system_part, user_part = "", ""
-            case _:
-                system_part, user_part = f"{instruction}\n{extra}\n", ""
-        super().__init__(system_part, user_part, tools)
-        self._history = history or ()
-
-    @override
-    def _check(self, parts: _Parts) -> None:
-        pass  # everything has a place here
-
-    @override
-    def _as_messages(self, parts: _Parts) -> dict[str, Any]:
-        return super()._as_messages(
-            dataclasses.replace(parts, history=[*self._history, *parts.history])
-        )
-
-    @override
-    def _as_text(self, parts: _Parts) -> str:
-        words = self._configs
-        soh, said, eoh = input_text(parts.input, words)
-        history = history_text(self._history, words) + history_text(parts.history, words)
-        return (
-            f"{words.sos}{words.system}{parts.instruction}{tools_text(parts.tools)}{words.eos}\n\n"
-            f"{history}\n{soh}\n{parts.user}{said}\n{eoh}{words.soa}\n"
-        )
-
-    @override
-    def _answer_mark(self) -> str:
-        return self._configs.soa
-
-
-def prompter_of(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
-    """Build what the preset's `prompter` asks for; the `system` text stands first."""
-    choice = preset.prompter
-    if choice is None:
-        return None
-    parts: Instruction = choice.instruction
-    if choice.user is not None:
-        parts = {"system": choice.instruction, "user": choice.user}
-    kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
-    prompter = kind(parts, choice.extra_keys)
-    prompter.set_model_configs(system=system)
-    return prompter

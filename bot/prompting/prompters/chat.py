@@ -1,0 +1,58 @@
+"""LazyLLM's chat prompter: an instruction, a history and the newest turn of the user."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from bot.prompting.prompters.form_fields import extra_slots
+from bot.prompting.prompters.prompt_text import History, Tools, history_text, input_text, tools_text
+from bot.prompting.prompters.prompter import FilledPrompt, Instruction, Prompter
+
+
+class ChatPrompter(Prompter):
+    """A talk: what has no slot is the newest turn of the user, behind the history."""
+
+    def __init__(
+        self,
+        instruction: Instruction | None = None,
+        extra_keys: str | Sequence[str] | None = None,
+        tools: Tools | None = None,
+        history: History | None = None,
+    ) -> None:
+        extra = extra_slots(extra_keys)
+        match instruction:
+            case Mapping():
+                system_part = instruction.get("system", "")
+                user_part = instruction.get("user", "") + extra
+            case None | "":  # LazyLLM drops the extra keys, too
+                system_part, user_part = "", ""
+            case _:
+                system_part, user_part = f"{instruction}\n{extra}\n", ""
+        super().__init__(system_part, user_part, tools)
+        self._history = history or ()
+
+    @override
+    def _check(self, parts: FilledPrompt) -> None:
+        pass  # everything has a place here
+
+    @override
+    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
+        return super()._as_messages(
+            dataclasses.replace(parts, history=[*self._history, *parts.history])
+        )
+
+    @override
+    def _as_text(self, parts: FilledPrompt) -> str:
+        words = self._configs
+        soh, said, eoh = input_text(parts.input, words)
+        history = history_text(self._history, words) + history_text(parts.history, words)
+        return (
+            f"{words.sos}{words.system}{parts.instruction}{tools_text(parts.tools)}{words.eos}\n\n"
+            f"{history}\n{soh}\n{parts.user}{said}\n{eoh}{words.soa}\n"
+        )
+
+    @override
+    def _answer_mark(self) -> str:
+        return self._configs.soa
