@@ -12,10 +12,10 @@ from bot.chat.outgoing import Attachment
 from bot.commands.context import ContextView
 from bot.commands.personas import UserPersonas
 from bot.errors import UserError
+from bot.prompting.compose.instructions import prompter_of
 from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import how_to_ask
-from bot.prompting.compose.instructions import prompter_of
 from bot.routing.active_presets import ActivePreset, PresetResolver
 
 _log = structlog.get_logger(__name__)

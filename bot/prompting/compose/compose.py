@@ -17,16 +17,15 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import stage
-from bot.prompting.compose.instructions import instructions, persona_of_card
+from bot.prompting.compose.instructions import instructions, persona_of_card, prompter_of
 from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
 from bot.prompting.personas.persona import Filled
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
-from bot.prompting.compose.instructions import prompter_of
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
+from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
 from bot.prompting.speakers.labels import label_speakers, uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names

@@ -6,23 +6,17 @@ parts stay apart until the end: no text from a caller can move from one role to 
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, overload
 
-from typing_extensions import override
-
 from bot.errors import UserError
-from bot.prompting.prompters.form_fields import assign, extra_slots, fill, slots_in
+from bot.prompting.prompters.form_fields import assign, fill, slots_in
 from bot.prompting.prompters.prompt_text import (
-    LEGACY_MARKERS,
     History,
     ModelConfigs,
     Tools,
     history_messages,
-    history_text,
     input_messages,
-    input_text,
-    tools_text,
 )
 
 Input = str | int | Mapping[str, Any]

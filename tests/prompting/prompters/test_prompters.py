@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import UserError
-from bot.prompting.presets.files import Preset
 from bot.prompting.compose.instructions import prompter_of
+from bot.prompting.presets.files import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.prompt_text import LEGACY_MARKERS
