@@ -41,7 +41,7 @@ from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database, read_revision
 from bot.storage.sql.tables import NEWEST
-from bot.telemetry.logs import configure_logs, log_stream
+from bot.telemetry.logs import configure_logs, open_log_stream
 
 _NEW_OBJECTS_TO_LOOK_FOR_GARBAGE = 10_000  # Python's own 700 is for small programs
 
@@ -279,7 +279,9 @@ def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
         form=settings.log_format,
         level=settings.log_level,
         secrets=secrets_of(settings),
-        stream=log_stream(create_data_dir(settings.data_dir) / "troupe.log" if terminal else None),
+        stream=open_log_stream(
+            create_data_dir(settings.data_dir) / "troupe.log" if terminal else None
+        ),
     )
 
     async def serve() -> None:

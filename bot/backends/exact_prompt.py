@@ -22,7 +22,7 @@ from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.settings import ProviderSettings, Settings, secrets_of
-from bot.telemetry.logs import Masking
+from bot.telemetry.logs import SecretMasker
 from bot.templates.families.detection import detect_family
 from bot.templates.renderer import FALLBACK_TEMPLATE, ModelTemplate, Renderer
 
@@ -43,7 +43,7 @@ class ExactPrompts:
     def __init__(self, settings: Settings, renderer: Renderer) -> None:
         self._settings = settings
         self._renderer = renderer
-        self.mask = Masking(secrets_of(settings)).text
+        self.mask = SecretMasker(secrets_of(settings)).mask
 
     async def write_out(self, number: int, receipt: Receipt) -> str:
         """A few lines on what this is, a blank one, and the prompt to the letter."""

@@ -22,7 +22,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.ports import Clock, Outbox, Surface
-from bot.telemetry.metrics import RECONCILED, SENT
+from bot.telemetry.metrics import OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 
 _log = structlog.get_logger(__name__)
 _SOON_SECONDS = 5.0  # a lane waits this long itself; for longer it is put down
@@ -113,7 +113,7 @@ class Sender:
             self._settled(row)
         else:
             due = now
-        SENT.labels(row.address.platform, outcome).inc()
+        OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         return due
 
     async def _reconcile(self, row: OutboxRow) -> None:
@@ -123,7 +123,7 @@ class Sender:
             row.op is OutboxOperation.SEND and row.interaction is None
         ):  # the others may simply be repeated
             found = await self._find(row)
-        RECONCILED.labels(row.address.platform, str(found is not None).lower()).inc()
+        OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is None:
             await self._outbox.reschedule(row, self._clock.now())

@@ -18,8 +18,8 @@ from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
 from bot.embedders.vectors import MOST_TOKENS, fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
-from bot.runtime.subprocesses import Child, ChildFailed
-from bot.runtime.unix_server import private_server
+from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
+from bot.runtime.unix_server import unix_server
 from bot.settings import EmbeddingSettings, ProviderSettings
 
 _RESTART_SECONDS = 30.0
@@ -71,7 +71,7 @@ class GgufEmbedder(Embedder):
                     processor.check_for("TROUPE_EMBEDDING__")
                     opening = _running(self._model, self._pooling, self._data_dir)
                     self._engine = await self._open.enter_async_context(opening)
-            await self._engine.child.wait_serving(_RESTART_SECONDS)
+            await self._engine.child.wait_until_ready(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._engine
@@ -79,7 +79,7 @@ class GgufEmbedder(Embedder):
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    child: Child
+    child: SupervisedProcess
     client: httpx2.AsyncClient
     service: EmbeddingsService
 
@@ -106,7 +106,7 @@ async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_
     """Keep an engine up; raises `ChildFailed` when it does not start."""
     options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MOST_TOKENS}
     log_file = data_dir / "embedding-engine.log"
-    async with private_server(
+    async with unix_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
     ) as server:
         settings = ProviderSettings(

@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming
 from bot.chat.storable import make_storable
 from bot.ports import Inbox, Intake
-from bot.telemetry.metrics import HEARD
+from bot.telemetry.metrics import MESSAGES_RECEIVED
 
 
 class InboxIntake(Intake):
@@ -22,7 +22,7 @@ class InboxIntake(Intake):
     async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         await self._inbox.receive([_storable(one) for one in heard], cursors)
         for one in heard:
-            HEARD.labels(one.address.platform).inc()
+            MESSAGES_RECEIVED.labels(one.address.platform).inc()
         await self._wake(list(dict.fromkeys(one.address.conversation for one in heard)))
 
     @override

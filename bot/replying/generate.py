@@ -21,7 +21,7 @@ from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
-from bot.telemetry.metrics import SECONDS_TO_FIRST_WORD, count_tokens
+from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 
 _INTERRUPTED = "\n\n⚠ (interrupted)"
 
@@ -126,13 +126,13 @@ class _AnswerBuilder:
             case Delta(text):
                 if self._first_word_seconds is None:
                     self._first_word_seconds = self._clock.monotonic() - self._asked
-                    SECONDS_TO_FIRST_WORD.observe(self._first_word_seconds)
+                    SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
                 self._hear(self._cleaned.feed(self._echo.feed(text.replace("\0", ""))))
             case ReasoningDelta(text):
                 self._thoughts.append(text.replace("\0", ""))  # no database keeps one
             case Finish():
                 self._end = event
-                count_tokens(event.usage)
+                record_usage(event.usage)
             case QueuePosition():
                 self._announce(event)
 

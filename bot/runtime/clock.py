@@ -1,4 +1,4 @@
-"""The time as the machine tells it."""
+"""The clock of this machine, as the `Clock` port."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Helper processes that serve us and must not outlive us: the model's engine, the Valkey."""
+"""Supervise child processes (model engines, Valkey): restart them, and never leave one behind."""
 
 import asyncio
 import contextlib
@@ -18,17 +18,23 @@ from bot.errors import TroupeError
 
 _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
-_LONGEST_PAUSE_SECONDS = 10.0
-LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes about 107
+_LIBC = ctypes.CDLL(None)  # loaded here, as nothing may be loaded between fork and exec
+_MIN_RESTART_DELAY_SECONDS = 0.1
+_MAX_RESTART_DELAY_SECONDS = 10.0
+_TERMINATE_SECONDS = 5
+_POLL_SECONDS = 0.02
+MAX_SOCKET_PATH_BYTES = 100  # bytes; the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
-    """A helper process did not come up; the text holds the end of what it printed."""
+    """A child process did not become ready; the text holds the end of its output."""
 
 
-class Child:
-    """One supervised helper process: started again, with growing pauses, whenever it dies."""
+class SupervisedProcess:
+    """A child process that is restarted whenever it exits, with growing delays.
+
+    `ready` tells whether it answers; `restarts` counts.
+    """
 
     def __init__(
         self,
@@ -42,47 +48,46 @@ class Child:
         self.name = name
         self.restarts = 0
         self._command = command
-        self._ready = ready
+        self._probe = ready
         self._log_file = log_file
         self._start_seconds = start_seconds
         self._process: asyncio.subprocess.Process | None = None
-        self._serving = asyncio.Event()
+        self._ready_event = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     @property
-    def serving(self) -> bool:
-        return self._serving.is_set()
+    def is_ready(self) -> bool:
+        return self._ready_event.is_set()
 
-    async def wait_serving(self, seconds: float) -> None:
-        """Wait until it answers; raises `ChildFailed` when it does not in time."""
+    async def wait_until_ready(self, seconds: float) -> None:
+        """Wait until it answers; raises `ChildFailed` on a timeout."""
         try:
             async with asyncio.timeout(seconds):
-                await self._serving.wait()
+                await self._ready_event.wait()
         except TimeoutError:
-            raise ChildFailed(f"{self.name} is not up; see {self._log_file}") from None
+            raise ChildFailed(f"{self.name} is not ready; see {self._log_file}") from None
 
     async def start(self) -> None:
         """Start it and wait until it answers; raises `ChildFailed`."""
         try:
             self._process = await self._spawn()
-        except OSError as error:  # no program, no room for a log, no room for a process
+        except OSError as error:  # no such program, or no space for a log or a process
             raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
             async with asyncio.timeout(self._start_seconds):
-                while not await self._ready():
+                while not await self._probe():
                     if self._process.returncode is not None:
-                        raise ChildFailed(f"{self.name} ended at once: {self._last_words()}")
-                    await asyncio.sleep(0.02)
+                        raise ChildFailed(f"{self.name} exited at start: {self._log_tail()}")
+                    await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             await self.stop()
             raise ChildFailed(
-                f"{self.name} did not answer within {self._start_seconds:.0f} s: "
-                f"{self._last_words()}"
+                f"{self.name} did not answer within {self._start_seconds:.0f} s: {self._log_tail()}"
             ) from None
-        self._serving.set()
+        self._ready_event.set()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with self._log_file.open("ab") as log:
@@ -92,43 +97,43 @@ class Child:
                 stdout=log,
                 stderr=log,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                start_new_session=True,  # a Ctrl-C in the terminal is for us; we stop it in order
+                start_new_session=True,  # Ctrl-C reaches only the parent, which stops it in order
             )
 
-    async def keep(self) -> None:
-        """Start it again whenever it dies; runs until cancelled."""
-        pause = 0.1
+    async def restart_on_exit(self) -> None:
+        """Start it again whenever it exits, until cancelled."""
+        delay = _MIN_RESTART_DELAY_SECONDS
         while True:
             if self._process is not None:
                 code = await self._process.wait()
-                self._serving.clear()
+                self._ready_event.clear()
                 _log.warning("child_died", child=self.name, exit_code=code)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
             self.restarts += 1
             try:
                 await self.start()
-                pause = 0.1
+                delay = _MIN_RESTART_DELAY_SECONDS
             except ChildFailed:
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                delay = min(delay * 2, _MAX_RESTART_DELAY_SECONDS)
                 _log.exception("child_not_started", child=self.name)
 
     async def stop(self) -> None:
-        """Ask it to end, then insist."""
+        """Terminate it, and kill it if that takes too long."""
         process, self._process = self._process, None
-        self._serving.clear()
+        self._ready_event.clear()
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(_TERMINATE_SECONDS):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         with self._log_file.open(errors="replace") as log:
             return " / ".join(line.strip() for line in deque(log, 5)) or "it printed nothing"
 
@@ -141,26 +146,26 @@ async def supervised(
     ready: Callable[[], Awaitable[bool]],
     log_file: Path,
     start_seconds: float = 30,
-) -> AsyncIterator[Child]:
-    """Run a helper process for the length of the block; raises `ChildFailed` if it won't start."""
-    child = Child(name, command, ready, log_file=log_file, start_seconds=start_seconds)
+) -> AsyncIterator[SupervisedProcess]:
+    """Run a child process for the length of the block; raises `ChildFailed` if it won't start."""
+    child = SupervisedProcess(name, command, ready, log_file=log_file, start_seconds=start_seconds)
     try:
         await child.start()
-        keeper = asyncio.create_task(child.keep(), name=f"keep {name}")
+        supervisor = asyncio.create_task(child.restart_on_exit(), name=f"supervise {name}")
         try:
             yield child
         finally:
-            keeper.cancel()
+            supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await keeper
+                await supervisor
     finally:
         await child.stop()
 
 
-def private_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
-    """A folder that only we can enter, with a path short enough for a socket in it."""
+def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
+    """Make a temporary folder of mode 0700 whose path is short enough for a unix socket in it."""
     folder = tempfile.TemporaryDirectory(prefix="troupe-")
-    if len(os.fsencode(folder.name)) > LONGEST_SOCKET_PATH - len(socket_name) - 1:
+    if len(os.fsencode(folder.name)) > MAX_SOCKET_PATH_BYTES - len(socket_name) - 1:
         folder.cleanup()
         return tempfile.TemporaryDirectory(prefix="troupe-", dir="/tmp")
     return folder

@@ -1,20 +1,20 @@
-"""End tasks of ours in a way that a library cannot overlook."""
+"""Cancel tasks, also those in which a library swallows the cancellation."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-_INSIST_SECONDS = 3.0
+_CANCEL_AGAIN_SECONDS = 3.0
 
 
-async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they raised stays in them.
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; their exceptions stay in them.
 
-    One that goes on is cancelled again: up to Python 3.11 `asyncio.wait_for` forgets a
-    cancellation that comes in the moment in which what it waits for is there.
+    A task that goes on is cancelled again: up to Python 3.11 `asyncio.wait_for` loses a
+    cancellation that arrives at the moment its result does.
     """
-    waiting = set(tasks)
-    while waiting:
-        for task in waiting:
+    running = set(tasks)
+    while running:
+        for task in running:
             task.cancel()
-        _, waiting = await asyncio.wait(waiting, timeout=_INSIST_SECONDS)
+        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""A server of ours in a child process: a unix socket that only we can enter, and a key."""
+"""Run an HTTP server in a child process, on a private unix socket and behind a key."""
 
 import asyncio
 import os
@@ -11,31 +11,35 @@ from pathlib import Path
 
 import httpx2
 
-from bot.runtime.subprocesses import Child, private_folder, supervised
+from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateServer:
-    child: Child
-    client: httpx2.AsyncClient  # without time-outs: its callers have their own
+class UnixServer:
+    child: SupervisedProcess
+    client: httpx2.AsyncClient
+    """Has no timeouts: its callers set their own."""
     socket: Path
     key: str
 
 
 @asynccontextmanager
-async def private_server(
+async def unix_server(
     name: str, module: str, options: Mapping[str, object], log_file: Path
-) -> AsyncIterator[PrivateServer]:
-    """Keep a server up for the length of the block; raises `ChildFailed` when it does not start.
+) -> AsyncIterator[UnixServer]:
+    """Run `python -m module` as a server for the length of the block.
 
-    `python -m module` is given the options by their names, and `socket` and `key-file` besides;
-    `threads` are all cores but one unless the options say. Ready is when it answers at `/health`.
+    The module gets the options as flags, and `--socket` and `--key-file`; `--threads` defaults to
+    all cores but one. It is ready when `/health` answers.
+
+    Raises:
+        ChildFailed: it does not start.
     """
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(private_folder(_SOCKET)))
+        folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))
         socket, key_file = folder / _SOCKET, folder / "key"
         key = secrets.token_urlsafe(32)
         key_file.write_text(key, encoding="ascii")
@@ -47,21 +51,21 @@ async def private_server(
                 timeout=None,
             )
         )
-        given = {"threads": _threads(), **options, "socket": socket, "key-file": key_file}
-        words = [word for option, value in given.items() for word in (f"--{option}", str(value))]
+        given = {"threads": _default_threads(), **options, "socket": socket, "key-file": key_file}
+        flags = [word for option, value in given.items() for word in (f"--{option}", str(value))]
         child = await stack.enter_async_context(
             supervised(
                 name,
-                [sys.executable, "-m", module, *words],
+                [sys.executable, "-m", module, *flags],
                 ready=lambda: _answers(client),
                 log_file=log_file,
                 start_seconds=_START_SECONDS,
             )
         )
-        yield PrivateServer(child, client, socket, key)
+        yield UnixServer(child, client, socket, key)
 
 
-def _threads() -> int:
+def _default_threads() -> int:
     return max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
 
 

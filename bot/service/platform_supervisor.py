@@ -9,7 +9,7 @@ import structlog
 
 from bot.errors import PlatformError, PlatformFatal
 from bot.ports import Clock, Intake, Platform
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -62,11 +62,11 @@ class PlatformSupervisor:
                 for task in done - {stopped}:
                     await task  # raises what it ended with
         finally:
-            await cancelled([stopped])
+            await cancel_and_wait([stopped])
 
     async def close(self) -> None:
         """Hear nothing any more."""
-        await cancelled(self._keepers)
+        await cancel_and_wait(self._keepers)
 
     async def _keep(self, platform: Platform) -> None:
         pause = 1.0
@@ -80,7 +80,7 @@ class PlatformSupervisor:
                         was_connected = True
                         await self._introduce(platform)
             finally:
-                await cancelled([run])
+                await cancel_and_wait([run])
             # A library may cancel its own tasks; that is a failure as any other.
             error = ConnectionError("it gave up") if run.cancelled() else run.exception()
             if error is None:

@@ -28,8 +28,8 @@ from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
-from bot.runtime.keyed_worker import Desk
-from bot.runtime.tasks import cancelled
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.tasks import cancel_and_wait
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.wiring import (
     make_backends,
@@ -115,7 +115,9 @@ class App:
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
-        self.due_lanes = self._desk("lanes", self.outbox.due_lanes, self.sender.work, _MOST_LANES)
+        self.due_lanes = self._worker_pool(
+            "lanes", self.outbox.due_lanes, self.sender.work, _MOST_LANES
+        )
         self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
         showing = LiveReplies(
             self.conversations,
@@ -150,7 +152,7 @@ class App:
                 each for each in self.backends.values() if isinstance(each, ConversationMemory)
             ],
         )
-        self.conversation_workers = self._desk(
+        self.conversation_workers = self._worker_pool(
             "walks", self._waiting, self.worker.work, _MOST_WALKS
         )
         intake = InboxIntake(self.inbox, self.conversation_workers.wake)
@@ -170,20 +172,20 @@ class App:
             clock=self.clock,
         )
 
-    def _desk(
+    def _worker_pool(
         self,
         queue: str,
-        waiting: Callable[[int], Awaitable[Sequence[str]]],
-        work: Callable[[str], Awaitable[None]],
-        most_at_once: int,
-    ) -> Desk:
-        return Desk(
+        pending_keys: Callable[[int], Awaitable[Sequence[str]]],
+        process: Callable[[str], Awaitable[None]],
+        max_concurrent: int,
+    ) -> KeyedWorkerPool:
+        return KeyedWorkerPool(
             queue,
             coordinator=self.coordinator,
-            waiting=waiting,
-            work=work,
+            pending_keys=pending_keys,
+            process=process,
             owner=self.owner,
-            most_at_once=most_at_once,
+            max_concurrent=max_concurrent,
             clock=self.clock,
         )
 
@@ -218,19 +220,19 @@ class App:
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
                 for job in ended:
-                    await job  # a desk never ends: it raises what broke it
+                    await job  # a worker pool never ends: it raises what broke it
             finally:
                 await self._drain()
                 await self.supervisor.close()
-                await cancelled(jobs)
+                await cancel_and_wait(jobs)
 
     async def idle(self) -> None:
         """Wait until everything heard was answered and sent."""
         while (
             await self._waiting(1)
-            or self.conversation_workers.busy
+            or self.conversation_workers.busy_count
             or await self.outbox.due_lanes(1)
-            or self.due_lanes.busy
+            or self.due_lanes.busy_count
         ):
             await self.clock.sleep(0.02)
 
@@ -240,7 +242,7 @@ class App:
         await self.conversation_workers.drain(_DRAIN_SECONDS)
         with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self.outbox.due_lanes(1) or self.due_lanes.busy:
+                while await self.outbox.due_lanes(1) or self.due_lanes.busy_count:
                     await self.clock.sleep(0.05)
         await self.due_lanes.drain(0)
 
@@ -335,7 +337,7 @@ async def running(
         for backend in backends.values():
             stack.push_async_callback(backend.close)
         warming = asyncio.create_task(warm(backends, resolver.default))
-        stack.push_async_callback(cancelled, [warming])
+        stack.push_async_callback(cancel_and_wait, [warming])
         if settings.redis_url is None:
             url = await stack.enter_async_context(run_embedded_valkey(settings.data_dir))
         else:

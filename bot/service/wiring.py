@@ -18,7 +18,7 @@ from bot.ports import Backend, PreloadingBackend
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
 from bot.storage.sql.database import Database
 from bot.stories.index import index_stories
@@ -76,7 +76,7 @@ async def open_story_retriever(
     try:
         yield StoryRetriever(embedder, stories, libraries).find
     finally:
-        await cancelled([task])
+        await cancel_and_wait([task])
         await embedder.close()
 
 

@@ -17,7 +17,7 @@ from bot.ports import Backend, ConversationMemory, Summaries
 from bot.prompting.draft.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.summaries.prompt import instruction, transcript, worth_reading
-from bot.telemetry.metrics import count_tokens
+from bot.telemetry.metrics import record_usage
 
 _log = structlog.get_logger(__name__)
 _LEAST_TURNS = 6  # so many must be new to it before a summary is made anew
@@ -118,7 +118,7 @@ class Summarizer:
                         case Delta(text):
                             said.append(text)
                         case Finish(_, usage):
-                            count_tokens(usage)
+                            record_usage(usage)
                         case ReasoningDelta() | QueuePosition():
                             pass
         finally:

@@ -1,4 +1,4 @@
-"""Logs: constant text, ids as fields, and no secret in any of them, exceptions included."""
+"""Configure structured logs: constant event names, ids as fields, and every secret masked."""
 
 import logging
 import re
@@ -16,11 +16,11 @@ from bot.errors import SettingsError
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
-_SHORTEST_SECRET = 6
-_SHORTEST_SHOWN_IN_PART = 12  # of a shorter one, four characters would be too much
-# Shapes of tokens that may stand in the texts of other people's exceptions.
+_MIN_SECRET_CHARS = 6
+_MIN_CHARS_TO_SHOW_TAIL = 12  # of a shorter secret, four characters would be too much
+# Formats of tokens, which may appear in the messages of a library's exceptions.
 _TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
-_SHAPES = re.compile(
+_TOKEN_FORMATS = re.compile(
     _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
     r"|\b(?:sk|gsk|xai|hf|pplx|nvapi|r8|gh[opsu]|xox[abp])[-_][A-Za-z0-9_-]{7,}"  # providers
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
@@ -30,8 +30,8 @@ _SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-# What a header, an address or a setting calls a secret, and the secret.
-_NAMED = re.compile(
+# The name that a header, an address or a setting gives to a secret, and the secret.
+_NAMED_SECRET = re.compile(
     r"""
       (?P<name> (?<![a-z]) (?: authorization | cookie | bearer | token | secret | password | passwd
                              | (?:x-)? api[-_]?key | (?<=[?&]) key )
@@ -41,46 +41,49 @@ _NAMED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
-# What moves a terminal's cursor, breaks a line or turns its direction.
-_NOT_SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters: they move a terminal's cursor, break a line or reverse its direction.
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class Masking:
-    """A processor that leaves of every secret at most its last four characters."""
+class SecretMasker:
+    """A structlog processor that masks secrets, but for their last four characters at most."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {form for one in secrets if len(one) >= _SHORTEST_SECRET for form in _forms_of(one)}
+        forms = {
+            form for one in secrets if len(one) >= _MIN_SECRET_CHARS for form in _encodings(one)
+        }
         self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return {key: self._masked(value) for key, value in event.items()}
+        return {key: self._mask_value(value) for key, value in event.items()}
 
-    def text(self, text: str) -> str:
-        """Leave of every secret in it at most the last four characters."""
+    def mask(self, text: str) -> str:
+        """Mask every secret in a text."""
         for secret in self._secrets:
-            text = text.replace(secret, _stub(secret))
-        text = _SHAPES.sub(lambda found: _stub(found[0]), text)
-        text = _NAMED.sub(lambda found: found["name"] + _stub(found["value"]), text)
-        return _BASE64.sub(_masked_base64, text)
+            text = text.replace(secret, _masked(secret))
+        text = _TOKEN_FORMATS.sub(lambda found: _masked(found[0]), text)
+        text = _NAMED_SECRET.sub(lambda found: found["name"] + _masked(found["value"]), text)
+        return _BASE64.sub(_mask_base64, text)
 
-    def _masked(self, value: Any) -> Any:
+    def _mask_value(self, value: Any) -> Any:
         match value:
             case str():
-                return self.text(value)
+                return self.mask(value)
             case dict():
-                return {key: self._masked(one) for key, one in value.items()}
+                return {key: self._mask_value(one) for key, one in value.items()}
             case list() | tuple() | set() | frozenset():
-                return [self._masked(one) for one in value]
+                return [self._mask_value(one) for one in value]
             case bool() | int() | float() | None:
                 return value
             case _:
-                return self.text(str(value))
+                return self.mask(str(value))
 
 
-class Console:
-    """A renderer for people: a line for each event, and a traceback moved in below its own.
+class ConsoleLogRenderer:
+    """Render an event as one line for people, with its traceback indented below.
 
-    So nobody whose words get into an error can write a line of the log, or to the terminal.
+    Control characters are escaped, so that text from people cannot forge a log line or control the
+    terminal.
     """
 
     def __init__(self) -> None:
@@ -89,22 +92,24 @@ class Console:
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        event["event"] = _escaped(str(event["event"]))
+        event["event"] = _escape(str(event["event"]))
         traceback = str(event.pop("exception", "")).splitlines()
-        lines = [_escaped(self._render(logger, method, event))]
-        return "\n".join([*lines, *(f"  {_escaped(line)}" for line in traceback)])
+        lines = [_escape(self._render(logger, method, event))]
+        return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Send our events, and the warnings of the libraries, through one chain to one stream."""
+    """Send our events, and the libraries' warnings, through one processor chain to one stream."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        Masking(secrets),
+        SecretMasker(secrets),
     ]
-    renderer: Processor = structlog.processors.JSONRenderer() if form == "json" else Console()
+    renderer: Processor = (
+        structlog.processors.JSONRenderer() if form == "json" else ConsoleLogRenderer()
+    )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -123,8 +128,12 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
     )
 
 
-def log_stream(file: Path | None) -> TextIO:
-    """Open a file to log to, or give the standard error where there is none."""
+def open_log_stream(file: Path | None) -> TextIO:
+    """Open a log file; without one, return standard error.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
     if file is None:
         return sys.stderr
     try:
@@ -132,21 +141,22 @@ def log_stream(file: Path | None) -> TextIO:
         return file.open("a", encoding="utf-8", buffering=1)
     except OSError as error:
         raise SettingsError(
-            f"the log {file} cannot be written ({error.strerror}); mend it or set TROUPE_DATA_DIR"
+            f"the log {file} cannot be written ({error.strerror}); "
+            "fix its permissions or set TROUPE_DATA_DIR"
         ) from None
 
 
-def _forms_of(secret: str) -> set[str]:
-    """How a secret may be written: as it is, in an address, in base64."""
+def _encodings(secret: str) -> set[str]:
+    """Return how a secret may be written: as it is, URL-quoted, in base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 
-def _escaped(text: str) -> str:
-    return _NOT_SHOWN.sub(lambda found: repr(found[0])[1:-1], text)
+def _escape(text: str) -> str:
+    return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-def _masked_base64(found: re.Match[str]) -> str:
-    """Mask a long word that is a token in base64."""
+def _mask_base64(found: re.Match[str]) -> str:
+    """Mask a long word that decodes to a Telegram token."""
     word = found[0].rstrip("=")
     try:
         decoded = urlsafe_b64decode(
@@ -154,8 +164,8 @@ def _masked_base64(found: re.Match[str]) -> str:
         ).decode("ascii")
     except ValueError:
         return found[0]
-    return _stub(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
+    return _masked(found[0]) if re.search(_TELEGRAM, decoded) else found[0]
 
 
-def _stub(secret: str) -> str:
-    return f"***{secret[-4:]}" if len(secret) >= _SHORTEST_SHOWN_IN_PART else "***"
+def _masked(secret: str) -> str:
+    return f"***{secret[-4:]}" if len(secret) >= _MIN_CHARS_TO_SHOW_TAIL else "***"

@@ -1,4 +1,4 @@
-"""What the service counts, for Prometheus. Labels come from closed sets, never from people."""
+"""Prometheus metrics of the service; labels come from closed sets, never from people."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -6,36 +6,38 @@ from bot.chat.prompt import Usage
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
-HEARD = Counter("troupe_heard_total", "Messages stored in the inbox", ["platform"])
-FINISHED = Counter(
+MESSAGES_RECEIVED = Counter("troupe_heard_total", "Messages stored in the inbox", ["platform"])
+MESSAGES_FINISHED = Counter(
     "troupe_finished_total",
-    "Messages that are done, by what became of them",
+    "Messages that are finished, by outcome",
     ["platform", "outcome"],  # answered, command, overheard, ignored, told, failed, set_aside
 )
 SECONDS_TO_FINISH = Histogram(
-    "troupe_seconds_to_finish", "From the platform's time stamp to done", buckets=_SECONDS
+    "troupe_seconds_to_finish", "From the platform's time stamp to finished", buckets=_SECONDS
 )
-SECONDS_TO_FIRST_WORD = Histogram(
-    "troupe_seconds_to_first_word", "From asking a model to its first word", buckets=_SECONDS
+SECONDS_TO_FIRST_TOKEN = Histogram(
+    "troupe_seconds_to_first_word",
+    "From the request to a model to its first token",
+    buckets=_SECONDS,
 )
-_PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Tokens of prompts, as providers count")
+_PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counted by providers")
 _CACHED_PROMPT_TOKENS = Counter(
-    "troupe_cached_prompt_tokens_total", "Those of them that a model had read before"
+    "troupe_cached_prompt_tokens_total", "Prompt tokens that came from a prefix cache"
 )
-_ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Tokens of answers, thoughts included")
-SENT = Counter(
+_ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Tokens of answers, reasoning included")
+OUTBOX_SENDS = Counter(
     "troupe_outbox_total",
-    "Outbox rows, by what came of sending them",
+    "Attempts to send an outbox row, by outcome",
     ["platform", "outcome"],  # sent, rate_limited, unreachable, unknown, refused, fatal
 )
-RECONCILED = Counter(
-    "troupe_reconciled_total", "Unknown outcomes looked up", ["platform", "arrived"]
+OUTBOX_RECONCILIATIONS = Counter(
+    "troupe_reconciled_total", "Unknown outcomes that were looked up", ["platform", "arrived"]
 )
-WORKING = Gauge("troupe_working", "Keys under work", ["queue"])
+KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being processed", ["queue"])
 
 
-def count_tokens(usage: Usage) -> None:
-    """Count what a model has read and written."""
+def record_usage(usage: Usage) -> None:
+    """Add one answer's token usage to the counters."""
     _PROMPT_TOKENS.inc(usage.prompt_tokens)
     _CACHED_PROMPT_TOKENS.inc(usage.cached_tokens)
     _ANSWER_TOKENS.inc(usage.output_tokens)

@@ -25,7 +25,7 @@ from bot.replying.stream import final
 from bot.routing.active_presets import PresetResolver
 from bot.routing.decide import Answer, Ignore, Observe
 from bot.routing.speakers import ActiveCharacters
-from bot.telemetry.metrics import FINISHED, SECONDS_TO_FINISH
+from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import AnswerPipeline
 from bot.turn.lease import LEASE_SECONDS, renewed_lease
 
@@ -117,7 +117,7 @@ class ConversationWorker:
             _log.exception("walk_failed", turn=message.turn)
             await self._say(claim, message, _BUG)
         incoming = message.incoming
-        FINISHED.labels(incoming.address.platform, outcome).inc()
+        MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
 
     async def _answer(self, claim: Claim, message: InboxMessage) -> str:

@@ -99,7 +99,7 @@ class FakeEngine(Engine):
         self.held[place] = []
 
     @override
-    async def wait_serving(self) -> None:
+    async def wait_until_ready(self) -> None:
         pass
 
     @override

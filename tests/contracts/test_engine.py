@@ -295,7 +295,7 @@ async def test_a_death_empties_the_places_and_is_survived(engine: Engine, start:
 
     child.kill()
     died = await engine.died(0)
-    await engine.wait_serving()
+    await engine.wait_until_ready()
     answer = await ask(engine, LONG, 0, most=2)
 
     assert died

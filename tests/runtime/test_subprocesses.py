@@ -1,4 +1,4 @@
-"""Helper processes come up, come up again, and never outlive us."""
+"""Child processes start, are restarted, and never outlive their parent."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from tests.checkout import CHECKOUT
 from tests.waiting import until
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
-DEAF = [
+IGNORES_SIGTERM = [
     sys.executable,
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -54,8 +54,8 @@ def printed(log: Path) -> bool:
     return log.exists() and "up" in log.read_text(encoding="utf-8")
 
 
-def take_away(log: Path) -> Path:
-    """Take the folder of the log away, so that no process can be started with it."""
+def remove_log_folder(log: Path) -> Path:
+    """Move the folder of the log away, so that no process can be started with it."""
     log.unlink()
     return log.parent.rename(log.parent.with_name("away"))
 
@@ -68,39 +68,39 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_it_serves_for_the_length_of_the_block(log: Path) -> None:
+async def test_process_runs_for_the_length_of_the_block(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         pid = child.pid
         assert pid is not None
-        assert child.serving
+        assert child.is_ready
         assert alive(pid)
     assert not alive(pid)
     assert child.pid is None
 
 
-async def test_it_is_started_again_when_it_dies(log: Path) -> None:
+async def test_process_is_restarted_when_it_dies(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: not child.serving)
-        await child.wait_serving(10)
+        await until(lambda: not child.is_ready)
+        await child.wait_until_ready(10)
         assert child.restarts == 1
         assert child.pid != first
 
 
-async def test_what_ends_at_once_says_its_last_words(log: Path) -> None:
+async def test_exit_at_start_reports_the_end_of_the_log(log: Path) -> None:
     command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
 
     async def never() -> bool:
         return False
 
-    with pytest.raises(ChildFailed, match="engine ended at once: no such model"):
+    with pytest.raises(ChildFailed, match="engine exited at start: no such model"):
         async with supervised("engine", command, ready=never, log_file=log):
             pytest.fail("it started")
 
 
-async def test_what_never_answers_is_given_up_and_ended(log: Path) -> None:
+async def test_process_that_never_answers_is_stopped(log: Path) -> None:
     async def never() -> bool:
         return False
 
@@ -109,39 +109,39 @@ async def test_what_never_answers_is_given_up_and_ended(log: Path) -> None:
             pytest.fail("it started")
 
 
-@pytest.mark.parametrize("place", ["program", "log"])
-async def test_what_cannot_be_started_is_one_line(log: Path, place: str) -> None:
+@pytest.mark.parametrize("missing", ["program", "log"])
+async def test_process_that_cannot_be_started_is_one_line(log: Path, missing: str) -> None:
     async def never() -> bool:
         return False
 
-    command = ["/no/such/program"] if place == "program" else SLEEPER
-    file = log.parent / "none" / "log" if place == "log" else log
+    command = ["/no/such/program"] if missing == "program" else SLEEPER
+    file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
         async with supervised("engine", command, ready=never, log_file=file):
             pytest.fail("it started")
 
 
-async def test_a_keeper_goes_on_when_a_restart_cannot_even_be_tried(log: Path) -> None:
+async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         assert child.pid is not None
-        away = take_away(log)
+        away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
         await until(lambda: child.restarts > 0)
         away.rename(log.parent)  # once, in a test
-        await child.wait_serving(10)
+        await child.wait_until_ready(10)
 
 
-async def test_waiting_for_what_is_down_ends(log: Path) -> None:
+async def test_waiting_for_a_dead_process_times_out(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-        await until(lambda: not child.serving)
-        with pytest.raises(ChildFailed, match="sleeper is not up; see "):
-            await child.wait_serving(0.01)
+        await until(lambda: not child.is_ready)
+        with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
+            await child.wait_until_ready(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")
-async def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+async def test_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
     root = str(CHECKOUT)
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, cwd=tmp_path, env={"PYTHONPATH": root}, stdout=-1
@@ -154,8 +154,8 @@ async def test_it_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     await until(lambda: not alive(child))
 
 
-async def test_what_does_not_hear_is_killed(log: Path) -> None:
-    async with supervised("deaf", DEAF, ready=says_up(log), log_file=log) as child:
+async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
+    async with supervised("stubborn", IGNORES_SIGTERM, ready=says_up(log), log_file=log) as child:
         pid = child.pid
     assert pid is not None
     assert not alive(pid)

@@ -1,15 +1,15 @@
-"""A task that is cancelled ends, also when a library overlooks that it was."""
+"""A cancelled task ends, also when a library swallows the cancellation."""
 
 import asyncio
 
 import pytest
 
 import bot.runtime.tasks
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 
 
-async def _deaf(times: int) -> None:
-    """Overlook so many cancellations, as `asyncio.wait_for` may."""
+async def _ignore_cancellation(times: int) -> None:
+    """Swallow so many cancellations, as `asyncio.wait_for` may."""
     for _ in range(times):
         try:
             await asyncio.Event().wait()
@@ -18,19 +18,22 @@ async def _deaf(times: int) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_cancellation_that_is_overlooked_is_said_again(
+async def test_swallowed_cancellation_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bot.runtime.tasks, "_INSIST_SECONDS", 0.01)
-    deaf, hearing = asyncio.create_task(_deaf(2)), asyncio.create_task(_deaf(0))
+    monkeypatch.setattr(bot.runtime.tasks, "_CANCEL_AGAIN_SECONDS", 0.01)
+    stubborn, plain = (
+        asyncio.create_task(_ignore_cancellation(2)),
+        asyncio.create_task(_ignore_cancellation(0)),
+    )
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await cancelled([deaf, hearing])
-    assert deaf.cancelled()
-    assert hearing.cancelled()
+        await cancel_and_wait([stubborn, plain])
+    assert stubborn.cancelled()
+    assert plain.cancelled()
 
 
-async def test_what_a_task_raises_at_its_end_stays_in_it() -> None:
+async def test_exception_of_a_cancelled_task_stays_in_it() -> None:
     async def broken() -> None:
         try:
             await asyncio.Event().wait()
@@ -39,9 +42,9 @@ async def test_what_a_task_raises_at_its_end_stays_in_it() -> None:
 
     task = asyncio.create_task(broken())
     await asyncio.sleep(0)
-    await cancelled([task])
+    await cancel_and_wait([task])
     assert isinstance(task.exception(), ValueError)
 
 
-async def test_nothing_to_cancel_is_nothing_to_wait_for() -> None:
-    await cancelled([])
+async def test_no_tasks_is_no_wait() -> None:
+    await cancel_and_wait([])

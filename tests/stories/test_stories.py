@@ -10,7 +10,7 @@ from typing_extensions import override
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError
 from bot.prompting.presets.preset import Preset
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
@@ -129,7 +129,7 @@ async def test_one_character_that_fails_keeps_no_other_from_learning(database: D
         await asyncio.sleep(0.01)
 
     assert not indexing.done()
-    await cancelled([indexing])
+    await cancel_and_wait([indexing])
 
 
 class Choosy(FakeEmbedder):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bot.telemetry.logs import Masking, configure_logs
+from bot.telemetry.logs import SecretMasker, configure_logs
 from tests.attacks import with_ours
 from tests.shared_data import shared_folder
 
@@ -43,7 +43,7 @@ def hostile() -> list[tuple[str, str]]:
     return [(case["id"], case["input"]) for case in cases if case["category"] == "secrets"]
 
 
-def test_hostile_texts_lose_their_secrets(log: io.StringIO) -> None:
+def test_secrets_in_hostile_texts_are_masked(log: io.StringIO) -> None:
     for case, text in hostile():
         structlog.get_logger("bot.test").warning("event", text=text, nested={"list": [text]})
         logging.getLogger("aiogram").warning("said %s", text)
@@ -67,16 +67,16 @@ def test_hostile_texts_lose_their_secrets(log: io.StringIO) -> None:
         "123456789%253AAAFAKEfake{}",
     ],
 )
-def test_what_is_named_or_shaped_like_a_secret_is_masked(text: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str) -> None:
     secret = "FAKEfakeFAKEfakeFAKE1234"
 
-    masked = Masking(()).text(text.format(secret))
+    masked = SecretMasker(()).mask(text.format(secret))
 
     assert secret[:-4] not in masked
     assert "***1234" in masked
 
 
-def test_a_traceback_is_masked_too(log: io.StringIO) -> None:
+def test_secret_in_a_traceback_is_masked(log: io.StringIO) -> None:
     try:
         int(f"https://api.telegram.org/bot{TOKEN}/getMe")
     except ValueError:
@@ -90,7 +90,7 @@ def test_a_traceback_is_masked_too(log: io.StringIO) -> None:
     assert said.count("***hape") == 2
 
 
-def test_what_a_value_says_of_itself_is_masked(log: io.StringIO) -> None:
+def test_secret_in_the_repr_of_a_value_is_masked(log: io.StringIO) -> None:
     structlog.get_logger("bot.test").warning("event", error=RuntimeError(KEY), pair=(KEY, 1))
 
     assert KEY not in log.getvalue()
@@ -109,7 +109,7 @@ def test_what_a_value_says_of_itself_is_masked(log: io.StringIO) -> None:
         },
     ),
 )
-def test_words_in_an_error_make_no_line_and_move_no_cursor(
+def test_control_characters_in_an_error_are_escaped(
     log: io.StringIO, title: str, text: str
 ) -> None:
     failure = RuntimeError(text)
@@ -121,7 +121,7 @@ def test_words_in_an_error_make_no_line_and_move_no_cursor(
     assert said.replace("\n", "").isprintable()
 
 
-def test_libraries_are_heard_from_warnings_on(log: io.StringIO) -> None:
+def test_libraries_are_logged_from_warnings_on(log: io.StringIO) -> None:
     logging.getLogger("aiogram.dispatcher").info("chatter")
     logging.getLogger("aiogram.dispatcher").warning("trouble")
     structlog.get_logger("bot.test").info("ours")
@@ -134,15 +134,15 @@ def test_libraries_are_heard_from_warnings_on(log: io.StringIO) -> None:
     assert "detail" not in said
 
 
-def test_short_secrets_leave_nothing_and_long_ones_their_end() -> None:
-    masking = Masking(["hunter22", KEY])
+def test_long_secrets_show_their_last_characters_and_short_ones_nothing() -> None:
+    masker = SecretMasker(["hunter22", KEY])
 
-    assert masking.text("hunter22") == "***"
-    assert masking.text(f"key={KEY};") == "key=***hape;"
+    assert masker.mask("hunter22") == "***"
+    assert masker.mask(f"key={KEY};") == "key=***hape;"
 
 
-def test_harmless_texts_stay_as_they_are() -> None:
-    masking = Masking([KEY])
+def test_harmless_text_is_not_changed() -> None:
+    masker = SecretMasker([KEY])
     text = "turn discord:1234567890123456789 took 0.5 s; see https://example.org/a:b and 12:30"
 
-    assert masking.text(text) == text
+    assert masker.mask(text) == text

@@ -169,7 +169,7 @@ class LlamaCpp(
                 if path not in self._models:
                     start = self._start(path)
                     self._models[path] = await self._open.enter_async_context(loaded(start))
-            await self._models[path].engine.wait_serving()
+            await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _NOTICE) from error
         return self._models[path]

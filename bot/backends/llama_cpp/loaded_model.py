@@ -57,7 +57,7 @@ class LoadedModel:
             except EngineFailed:
                 if not await self.engine.died(deaths):
                     raise
-                await self.engine.wait_serving()
+                await self.engine.wait_until_ready()
                 return await self.tokenizer.ids(rendered.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} does not tokenize: {error}") from error

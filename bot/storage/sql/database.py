@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
-from bot.runtime.tasks import cancelled
+from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.tables import NEWEST
 
@@ -158,7 +158,7 @@ async def _connected(url: str) -> AsyncIterator[Database]:
     try:
         yield database
     finally:
-        await cancelled([queue])
+        await cancel_and_wait([queue])
         await connections.close()
 
 
@@ -174,7 +174,7 @@ async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        await cancelled([task])
+        await cancel_and_wait([task])
         raise
     return task
 

@@ -330,5 +330,5 @@ async def test_file_that_is_no_model_is_said_in_one_line(
     await backend.close()
 
     assert isinstance(answer.error, BackendUnavailable)
-    assert "the engine of broken ended at once" in str(answer.error)
+    assert "the engine of broken exited at start" in str(answer.error)
     assert "\n" not in str(answer.error)

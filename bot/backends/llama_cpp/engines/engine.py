@@ -92,7 +92,7 @@ class Engine(Protocol):
 
     async def erase(self, place: int) -> None: ...
 
-    async def wait_serving(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until it answers; raises `EngineFailed` when it does not in time."""
         ...
 

@@ -28,8 +28,8 @@ from bot.backends.llama_cpp.engines.engine import (
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.backends.llama_cpp.engines.server_requests import to_wire
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
-from bot.runtime.subprocesses import Child, ChildFailed
-from bot.runtime.unix_server import private_server
+from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
+from bot.runtime.unix_server import unix_server
 from bot.settings import ProviderSettings
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
@@ -47,7 +47,7 @@ class ServedEngine(Engine):
         self,
         model: str,
         settings: ProviderSettings,
-        child: Child,
+        child: SupervisedProcess,
         answering: Answering,
         server: httpx2.AsyncClient,
         version: str,
@@ -140,16 +140,16 @@ class ServedEngine(Engine):
         await self._post(f"/slots/{place}?action=erase", {})
 
     @override
-    async def wait_serving(self) -> None:
+    async def wait_until_ready(self) -> None:
         try:
-            await self._child.wait_serving(_RESTART_SECONDS)
+            await self._child.wait_until_ready(_RESTART_SECONDS)
         except ChildFailed as error:
             raise EngineFailed(str(error)) from error
 
     @override
     async def died(self, deaths: int) -> bool:
         await asyncio.sleep(_NOTICES_DEATH_SECONDS)
-        if not self._child.serving or self._child.restarts != deaths:
+        if not self._child.is_ready or self._child.restarts != deaths:
             return True
         if await self._works():
             return False
@@ -191,9 +191,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Serve
     """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
     model, settings = start.model.stem, _settings(start)
     log_file = start.data_dir / "llama-engine.log"
-    async with private_server(
-        f"the engine of {model}", module, _options(start), log_file
-    ) as server:
+    async with unix_server(f"the engine of {model}", module, _options(start), log_file) as server:
         answering = Answering(
             settings,
             Endpoint(start.provider, str(server.client.base_url)),
