@@ -1,4 +1,4 @@
-"""A backend without a model: it says what it is told to, for tests and for trying out presets."""
+"""A backend without a model, for tests and for trying out presets: it repeats its prompt."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -15,11 +15,11 @@ from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 
 
-class Echo(Backend, TokenCountingBackend):
-    """Repeats the newest message of the user, word by word.
+class EchoBackend(Backend, TokenCountingBackend):
+    """Repeats the user's newest message, word by word.
 
-    Three parameters of a preset script it: `echo_answer` is said instead, `echo_chunks` is the
-    number of deltas, `echo_delay_seconds` passes before each of them.
+    Three parameters of a preset script it: `echo_answer` is the answer instead, `echo_chunks` the
+    number of deltas, `echo_delay_seconds` the pause before each of them.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -27,17 +27,17 @@ class Echo(Backend, TokenCountingBackend):
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
-        heard = [message.content for message in prompt.messages if message.role == "user"]
-        script = prompt.parameters
-        answer = str(script.get("echo_answer", heard[-1] if heard else ""))
-        delay = _number(script.get("echo_delay_seconds", 0))
-        pieces = _words(answer)
-        if "echo_chunks" in script:
-            pieces = _parts(answer, max(1, int(_number(script["echo_chunks"]))))
-        for piece in pieces:
+        texts = [message.content for message in prompt.messages if message.role == "user"]
+        parameters = prompt.parameters
+        answer = str(parameters.get("echo_answer", texts[-1] if texts else ""))
+        delay = _number(parameters.get("echo_delay_seconds", 0))
+        chunks = _split_words(answer)
+        if "echo_chunks" in parameters:
+            chunks = _split_evenly(answer, max(1, int(_number(parameters["echo_chunks"]))))
+        for chunk in chunks:
             if delay:
                 await self._clock.sleep(delay)
-            yield Delta(piece)
+            yield Delta(chunk)
         prompt_words = sum(len(message.content.split()) for message in prompt.messages)
         usage = Usage(prompt_tokens=prompt_words, output_tokens=len(answer.split()))
         yield Finish(FinishReason.STOP, usage)
@@ -60,14 +60,15 @@ class Echo(Backend, TokenCountingBackend):
 
 
 def make(_name: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
-    return Echo()
+    """Make the backend for a provider of this kind."""
+    return EchoBackend()
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
-def _parts(text: str, count: int) -> list[str]:
+def _split_evenly(text: str, count: int) -> list[str]:
     size = max(1, -(-len(text) // count))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
@@ -75,4 +76,4 @@ def _parts(text: str, count: int) -> list[str]:
 def _number(value: object) -> float:
     if isinstance(value, int | float) and value >= 0:
         return value
-    raise BackendUnavailable(f"an echo parameter is {value!r}; it must be a number")
+    raise BackendUnavailable(f"an echo parameter is {value!r}; it must be a number of at least 0")

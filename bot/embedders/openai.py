@@ -10,9 +10,9 @@ import httpx2
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions import errors as faults
-from bot.backends.chat_completions.errors import Endpoint, Fault
-from bot.backends.chat_completions.request import HttpRefusal, Unreached, reason
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusError, error_text
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import shortened
@@ -54,14 +54,14 @@ class EmbeddingsService:
         try:
             async with asyncio.timeout(_SECONDS):
                 body = await self._post(msgspec.json.encode(question))
-        except Fault as fault:
-            raise EmbeddingError(str(fault)) from None
+        except RequestFailed as error:
+            raise EmbeddingError(str(error)) from None
         except TimeoutError:
             raise EmbeddingError(f"{self._endpoint} took over {_SECONDS:.0f} s") from None
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except msgspec.DecodeError:
-            raise EmbeddingError(str(faults.garbled(self._endpoint, "no vectors"))) from None
+            raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
         rows = sorted(answer.data, key=lambda row: row.index)
         return pack_vectors([row.embedding for row in rows], len(inputs))
 
@@ -72,17 +72,17 @@ class EmbeddingsService:
                 return await response.aread()
             finally:
                 await response.aclose()
-        except HttpRefusal as refused:
-            raise faults.from_status(
+        except HttpStatusError as error:
+            raise errors.translate_status(
                 self._endpoint,
                 self._model,
-                refused.status,
-                refused.headers,
-                refused.body,
+                error.status,
+                error.headers,
+                error.body,
                 time.time(),
             ) from None
-        except (Unreached, httpx2.TransportError, aiohttp.ClientError) as error:
-            raise faults.unreachable(self._endpoint, reason(error)) from None
+        except (ConnectionFailed, httpx2.TransportError, aiohttp.ClientError) as error:
+            raise errors.unreachable(self._endpoint, error_text(error)) from None
 
 
 class OpenAIEmbedder(Embedder):

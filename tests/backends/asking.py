@@ -1,4 +1,4 @@
-"""Ask a backend and write down what it said, in order."""
+"""Run a prompt through a backend and record its events."""
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ def prompt(text: str = "hello", **parts: object) -> Prompt:
 @dataclass
 class Answer:
     deltas: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     finish: Finish | None = None
     error: BackendError | None = None
 
@@ -25,8 +25,8 @@ class Answer:
         return "".join(self.deltas)
 
     @property
-    def says_why(self) -> str:
-        """What the operator reads and what the chat is told."""
+    def error_texts(self) -> str:
+        """The message for the operator and the notice for the chat."""
         assert self.error is not None
         return f"{self.error} | {self.error.notice}"
 
@@ -39,15 +39,15 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                 assert answer.finish is None, "nothing may follow the finish"
                 match piece:
                     case Delta(text):
-                        assert text, "an empty delta says nothing"
+                        assert text, "a delta must not be empty"
                         answer.deltas.append(text)
                     case ReasoningDelta(text):
-                        assert text, "an empty thought is none"
-                        answer.thoughts.append(text)
+                        assert text, "a reasoning delta must not be empty"
+                        answer.reasoning.append(text)
                     case Finish():
                         answer.finish = piece
                     case QueuePosition():
-                        assert not answer.deltas, "who is served does not wait"
+                        assert not answer.deltas, "a queue position comes before the first delta"
     except BackendError as error:
         answer.error = error
     return answer

@@ -1,4 +1,4 @@
-"""Backends, and the fake services that they talk to."""
+"""Backends and the fake services that they connect to."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
@@ -6,16 +6,16 @@ from typing import TypeAlias
 import pytest
 from typing_extensions import override
 
-from bot.backends.openai_compatible.backend import OpenAICompatible
+from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 from tests.rigs.fake_openai import FakeOpenAI
 
-Connect: TypeAlias = Callable[..., OpenAICompatible]
+Connect: TypeAlias = Callable[..., OpenAICompatibleBackend]
 
 
-class Impatient(SystemClock):
-    """Notes how long it should sleep, and sleeps that long only on its own watch."""
+class FakeClock(SystemClock):
+    """Records sleeps and advances its own time instead of waiting."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -30,8 +30,8 @@ class Impatient(SystemClock):
 
 
 @pytest.fixture
-def clock() -> Impatient:
-    return Impatient()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ async def service() -> AsyncIterator[FakeOpenAI]:
 
 
 @pytest.fixture
-async def connect(service: FakeOpenAI, clock: Impatient) -> AsyncIterator[Connect]:
-    """Make a backend named acme that talks to `service`, with short clocks and these settings."""
-    made: list[OpenAICompatible] = []
+async def connect(service: FakeOpenAI, clock: FakeClock) -> AsyncIterator[Connect]:
+    """Make a backend named acme for `service`, with short timeouts and these settings."""
+    made: list[OpenAICompatibleBackend] = []
 
-    def connect(**given: object) -> OpenAICompatible:
+    def connect(**given: object) -> OpenAICompatibleBackend:
         settings: dict[str, object] = {
             "base_url": service.base_url,
             "api_key": "sk-CANARY",
@@ -53,7 +53,7 @@ async def connect(service: FakeOpenAI, clock: Impatient) -> AsyncIterator[Connec
             "idle_seconds": 2,
             "total_seconds": 60,
         }
-        backend = OpenAICompatible(
+        backend = OpenAICompatibleBackend(
             ProviderSettings.model_validate(settings | given), "acme", clock=clock
         )
         made.append(backend)

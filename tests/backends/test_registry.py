@@ -10,13 +10,13 @@ from bot.backends import registry
 from bot.settings import ProviderSettings
 
 
-def test_every_kind_of_the_settings_has_a_backend() -> None:
+def test_every_kind_in_the_settings_has_a_backend() -> None:
     kinds = get_args(ProviderSettings.model_fields["kind"].annotation)
 
     assert set(kinds) == set(registry._MODULES)
 
 
-def test_nothing_heavy_is_loaded_that_is_not_asked_for() -> None:
+def test_importing_the_registry_loads_no_vendor_library() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import bot.backends.registry, sys; print(*sys.modules)"],
         capture_output=True,
@@ -27,7 +27,7 @@ def test_nothing_heavy_is_loaded_that_is_not_asked_for() -> None:
     assert {"openai", "httpx2", "xllamacpp"}.isdisjoint(loaded)
 
 
-def test_parameters_are_measured_by_the_engine_that_will_run(
+def test_parameters_are_checked_against_the_chosen_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings, mirostat = ProviderSettings(kind="llama_cpp"), {"mirostat": 2}

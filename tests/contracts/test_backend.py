@@ -64,21 +64,21 @@ async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
     assert answer.finish.usage.output_tokens > 0
 
 
-async def test_answers_do_not_mix(backend: Backend) -> None:
+async def test_concurrent_answers_do_not_mix(backend: Backend) -> None:
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(ask(backend, PROMPT)) for _ in range(5)]
 
     assert len({task.result().text for task in asked}) == 1
 
 
-async def test_answer_may_be_left_at_any_delta(backend: Backend) -> None:
+async def test_generator_may_be_closed_at_any_delta(backend: Backend) -> None:
     async with aclosing(backend.generate(PROMPT)) as pieces:
         assert isinstance(await anext(pieces), Delta)
 
     assert (await ask(backend, PROMPT)).finish is not None
 
 
-async def test_asking_may_be_cancelled(backend: Backend) -> None:
+async def test_generation_may_be_cancelled(backend: Backend) -> None:
     task = asyncio.create_task(ask(backend, PROMPT))
     await asyncio.sleep(0)
     task.cancel()
@@ -88,11 +88,11 @@ async def test_asking_may_be_cancelled(backend: Backend) -> None:
     assert (await ask(backend, PROMPT)).finish is not None
 
 
-async def test_check_says_what_answers(backend: Backend) -> None:
+async def test_check_returns_a_description(backend: Backend) -> None:
     assert await backend.check()
 
 
-async def test_closing_twice_is_closing_once(backend: Backend) -> None:
+async def test_close_is_idempotent(backend: Backend) -> None:
     await ask(backend, PROMPT)
 
     await backend.close()
@@ -100,7 +100,7 @@ async def test_closing_twice_is_closing_once(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("kind", ["openai", "llama_cpp"])
-async def test_what_is_not_there_is_said(kind: str, tmp_path: Path) -> None:
+async def test_check_fails_if_nothing_answers(kind: str, tmp_path: Path) -> None:
     settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
     backend = make_backend("tested", settings, tmp_path, Renderer())
 

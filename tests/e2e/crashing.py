@@ -20,7 +20,7 @@ from typing import Any
 
 import bot.__main__ as command_line
 import bot.delivery.sender
-from bot.backends.openai_compatible.backend import OpenAICompatible
+from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
@@ -94,17 +94,17 @@ def _to_be_sent(row: OutboxRow | None, _lane: str) -> bool:
 
 
 def _during_generation(passed: Passed) -> None:
-    original = OpenAICompatible.generate
+    original = OpenAICompatibleBackend.generate
 
     async def generate(
-        self: OpenAICompatible, prompt: Prompt
+        self: OpenAICompatibleBackend, prompt: Prompt
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         async with aclosing(original(self, prompt)) as stream:
             async for event in stream:
                 yield event
                 passed()
 
-    OpenAICompatible.generate = generate  # type: ignore[method-assign] # that is the purpose
+    OpenAICompatibleBackend.generate = generate  # type: ignore[method-assign] # that is the purpose
 
 
 def _between_parts(passed: Passed) -> None:

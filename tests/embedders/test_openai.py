@@ -40,10 +40,10 @@ async def test_the_wire(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> No
 @pytest.mark.parametrize(
     ("status", "answer", "said"),
     [
-        (401, None, "refuses the key (401); check TROUPE_EMBEDDING__API_KEY"),
+        (401, None, "rejected the API key (401); check TROUPE_EMBEDDING__API_KEY"),
         (404, None, "TROUPE_EMBEDDING__BASE_URL"),
-        (500, None, "answers 500, refused; try later"),
-        (200, b"<html>", "sent no vectors; is TROUPE_EMBEDDING__BASE_URL right?"),
+        (500, None, "returned status 500, refused; try again later"),
+        (200, b"<html>", "sent no vectors; check TROUPE_EMBEDDING__BASE_URL"),
         (200, b'{"data": []}', "the model gave (0,) numbers for 1 texts"),
         (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model gave (1, 0) numbers"),
         (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model gave"),

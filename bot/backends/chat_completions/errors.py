@@ -1,4 +1,4 @@
-"""What goes wrong with a provider, in words for the operator and in words for the chat."""
+"""Translate a provider's failures into a message for the operator and a notice for the chat."""
 
 import email.utils
 import re
@@ -9,52 +9,58 @@ from http import HTTPStatus
 import msgspec
 from typing_extensions import override
 
+from bot.errors import TroupeError
+
 _TRANSIENT = frozenset({408, 409, 429})
-_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
-_TOO_LONG = re.compile(
+_ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
+_PROMPT_TOO_LONG = re.compile(
     rb"context_length|context length|context size|context window|exceed_context|maximum context",
     re.IGNORECASE,
 )
-_OUT_OF_MONEY = re.compile(rb"insufficient_quota|insufficient balance", re.IGNORECASE)
-
+_QUOTA_USED_UP = re.compile(rb"insufficient_quota|insufficient balance", re.IGNORECASE)
 _UNREADABLE_IMAGE = re.compile(
     rb"failed to load image|image_parse_error|invalid_image|invalid_base64", re.IGNORECASE
 )
 
-_BUSY = "The model is busy right now. Please try again in a moment."
-_MISCONFIGURED = "The model is not set up correctly; an operator has to mend it."
+_BUSY_NOTICE = "The model is busy right now. Please try again in a moment."
+_CONFIGURATION_NOTICE = "The model is not configured correctly; the bot's operator has to fix it."
 _TOO_LONG_NOTICE = (
-    "This conversation has become longer than the model can read. Start a fresh one with /new."
+    "This conversation has become longer than the model can read. Start a new one with /new."
 )
 
 
-class Fault(Exception):
-    """One attempt failed. Whether something was shown already decides what becomes of it."""
+class RequestFailed(TroupeError):
+    """One attempt failed; the request runner retries it or raises a `BackendError` from it."""
 
     def __init__(
         self,
-        what: str,
+        message: str,
         *,
         notice: str = "",
-        again: bool = False,
-        pause_seconds: float = 0,
-        ill: bool = True,
+        retryable: bool = False,
+        retry_after_seconds: float = 0,
+        provider_unhealthy: bool = True,
     ) -> None:
-        super().__init__(what)
-        self.notice = notice  # for the chat; empty: the usual one
-        self.again = again  # the same request may work a little later
-        self.pause_seconds = pause_seconds  # ... but not before
-        self.ill = ill  # counts against the provider's health
+        super().__init__(message)
+        self.notice = notice
+        """What the chat is told; empty: `BackendError`'s default."""
+        self.retryable = retryable
+        """The same request may succeed a little later."""
+        self.retry_after_seconds = retry_after_seconds
+        """... but not before this many seconds."""
+        self.provider_unhealthy = provider_unhealthy
+        """Counts as a failure for the circuit breaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A provider as its operator knows it."""
+    """A provider by the names its operator knows: its id and its address."""
 
     name: str
     base_url: str
 
     def setting(self, part: str) -> str:
+        """Return the environment name of one of this provider's settings."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
     @override
@@ -62,96 +68,110 @@ class Endpoint:
         return f"provider {self.name!r}"
 
 
-def from_status(
+def translate_status(
     endpoint: Endpoint, model: str, status: int, headers: Mapping[str, str], body: bytes, now: float
-) -> Fault:
-    """Translate an HTTP answer that is an error; `body` is its beginning, `now` Unix seconds.
+) -> RequestFailed:
+    """Translate an HTTP error response; `body` is its beginning, `now` is in Unix seconds.
 
-    The provider's own words never go further than its error codes: they may hold keys or prompts.
+    Of the provider's own text only error codes are quoted: the rest may hold keys or prompts.
     """
     match status:
         case _ if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return Fault(
-                f"{endpoint} answers {status}{_code(body)}; try later",
-                notice=_BUSY if status == HTTPStatus.TOO_MANY_REQUESTS else "",
-                again=not _OUT_OF_MONEY.search(body),
-                pause_seconds=_retry_after(headers.get("retry-after"), now),
+            return RequestFailed(
+                f"{endpoint} returned status {status}{_codes(body)}; try again later",
+                notice=_BUSY_NOTICE if status == HTTPStatus.TOO_MANY_REQUESTS else "",
+                retryable=not _QUOTA_USED_UP.search(body),
+                retry_after_seconds=_retry_after(headers.get("retry-after"), now),
             )
         case 401 | 403:
-            what = f"refuses the key ({status}); check {endpoint.setting('API_KEY')}"
+            what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
         case 402:
-            what = "wants to be paid (402): its balance is used up"
+            what = "has no credit left (402); top up its account"
         case 404:
             what = (
-                f"knows no model {model!r} at {endpoint.base_url} (404); "
+                f"does not know the model {model!r} at {endpoint.base_url} (404); "
                 f"check the preset's model and {endpoint.setting('BASE_URL')}"
             )
-        case 400 | 413 | 422 if _TOO_LONG.search(body):
-            what = f"finds the prompt too long for {model!r} ({status}); lower max_input_tokens"
-            return Fault(f"{endpoint} {what}", notice=_TOO_LONG_NOTICE, ill=False)
+        case 400 | 413 | 422 if _PROMPT_TOO_LONG.search(body):
+            what = f"rejected the prompt as too long for {model!r} ({status}); "
+            what += "lower the preset's max_input_tokens"
+            return RequestFailed(
+                f"{endpoint} {what}", notice=_TOO_LONG_NOTICE, provider_unhealthy=False
+            )
         case 400 if _UNREADABLE_IMAGE.search(body):
-            what = "cannot read an image of the prompt (400); is it whole? Mend it in the preset"
+            what = "cannot read an image of the prompt (400); replace the image in the preset"
         case _ if status < HTTPStatus.BAD_REQUEST:
-            what = f"sends us elsewhere ({status}); correct {endpoint.setting('BASE_URL')}"
+            what = (
+                f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
+            )
         case _:
-            what = f"refuses the request ({status}{_code(body)}); check the preset's parameters"
-    return Fault(f"{endpoint} {what}", notice=_MISCONFIGURED, ill=False)
+            what = f"rejected the request ({status}{_codes(body)}); check the preset's parameters"
+    return RequestFailed(
+        f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
+    )
 
 
-def from_event(endpoint: Endpoint, model: str, data: bytes, now: float) -> Fault:
-    """Translate an error that came inside a stream that had begun well (status 200)."""
-    status = _status_of(data)
+def translate_error_event(endpoint: Endpoint, model: str, data: bytes, now: float) -> RequestFailed:
+    """Translate an error event in a stream that had begun with status 200."""
+    status = _status_in(data)
     if status is None:
-        again = not _TOO_LONG.search(data)
-        status = HTTPStatus.BAD_GATEWAY if again else HTTPStatus.BAD_REQUEST
-    return from_status(endpoint, model, status, {}, data, now)
+        too_long = _PROMPT_TOO_LONG.search(data)
+        status = HTTPStatus.BAD_REQUEST if too_long else HTTPStatus.BAD_GATEWAY
+    return translate_status(endpoint, model, status, {}, data, now)
 
 
-def cut(endpoint: Endpoint, why: str = "the stream has no finish_reason") -> Fault:
-    return Fault(f"{endpoint} stopped in mid-answer: {why}", again=True)
+def interrupted(endpoint: Endpoint, why: str = "it has no finish_reason") -> RequestFailed:
+    """Make the error for a stream that ended before the answer did."""
+    return RequestFailed(f"{endpoint} broke off the stream: {why}", retryable=True)
 
 
-def garbled(endpoint: Endpoint, what: str) -> Fault:
-    what = f"{endpoint} sent {what}; is {endpoint.setting('BASE_URL')} right?"
-    return Fault(what, again=True)
+def malformed(endpoint: Endpoint, what: str) -> RequestFailed:
+    """Make the error for a response that is not in the expected format."""
+    message = f"{endpoint} sent {what}; check {endpoint.setting('BASE_URL')}"
+    return RequestFailed(message, retryable=True)
 
 
-def unreachable(endpoint: Endpoint, why: str) -> Fault:
-    return Fault(f"{endpoint} cannot be reached at {endpoint.base_url}: {why}", again=True)
+def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
+    """Make the error for a request that got no response."""
+    message = f"{endpoint} cannot be reached at {endpoint.base_url}: {why}"
+    return RequestFailed(message, retryable=True)
 
 
-def too_slow(endpoint: Endpoint, what: str, seconds: float, part: str) -> Fault:
-    # No second try: the person has waited long enough, and a slow provider needs less work.
-    return Fault(f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})")
+def timed_out(endpoint: Endpoint, what: str, seconds: float, part: str) -> RequestFailed:
+    """Make the error for a timeout; `part` is the setting that it comes from.
+
+    It is not retried: the person has waited long enough, and a slow provider needs less work.
+    """
+    return RequestFailed(f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})")
 
 
-class _Detail(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     code: object = None
     type: object = None
     param: object = None
 
 
-class _Failure(msgspec.Struct):
-    error: _Detail | str | None = None
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorDetail | str | None = None
 
 
-def _failure(body: bytes) -> _Detail:
+def _error_detail(body: bytes) -> _ErrorDetail:
     try:
-        error = msgspec.json.decode(body, type=_Failure).error
+        error = msgspec.json.decode(body, type=_ErrorBody).error
     except msgspec.DecodeError:
-        return _Detail()
-    return error if isinstance(error, _Detail) else _Detail()
+        return _ErrorDetail()
+    return error if isinstance(error, _ErrorDetail) else _ErrorDetail()
 
 
-def _code(body: bytes) -> str:
-    failure = _failure(body)
-    given = (failure.code, failure.type, failure.param)
-    codes = [word for word in given if isinstance(word, str) and _CODE.fullmatch(word)]
+def _codes(body: bytes) -> str:
+    detail = _error_detail(body)
+    given = (detail.code, detail.type, detail.param)
+    codes = [word for word in given if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
-def _status_of(data: bytes) -> int | None:
-    code = _failure(data).code  # OpenRouter and llama.cpp put the HTTP status there
+def _status_in(data: bytes) -> int | None:
+    code = _error_detail(data).code  # OpenRouter and llama.cpp put the HTTP status there
     if isinstance(code, str) and code.isascii() and code.isdecimal():
         code = int(code)
     is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600
@@ -159,7 +179,7 @@ def _status_of(data: bytes) -> int | None:
 
 
 def _retry_after(value: str | None, now: float) -> float:
-    """Seconds from a Retry-After header, which may also hold a date (RFC 9110, 10.2.3)."""
+    """Return the seconds of a Retry-After header, which may hold a date (RFC 9110, 10.2.3)."""
     if not value:
         return 0
     if re.fullmatch(r"\d{1,9}(\.\d+)?", value):

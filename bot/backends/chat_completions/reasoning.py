@@ -1,13 +1,13 @@
-"""Tell what a reasoning model thinks from what it says: only the latter is for the reader.
+"""Separate a model's reasoning from its answer: only the answer is for the reader.
 
-Each family has marks of its own around its thoughts. They count where an answer begins, before any
-word of it: a model that explains the mark <think> does not think. Some templates write the opening
-mark themselves, so that the answer begins in the middle of a thought.
+Each model family has its own tags around its reasoning. They count only at the beginning of an
+answer, before any other word: a model that explains the tag <think> does not reason. Some templates
+write the start tag themselves, so that the answer begins inside the reasoning.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bot.backends.chat_completions.stop_strings import StopStringFilter
@@ -17,13 +17,16 @@ from bot.templates.text_spans import TextSpan
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """Marks as the models' own templates and llama.cpp's parsers have them."""
+    """The reasoning tags of one family, as its templates and llama.cpp's parsers have them."""
 
-    opens: tuple[str, ...]
-    closes: str
-    around: tuple[str, ...] = ()  # what stands around the answer itself and says nothing
-    known_by: tuple[str, ...] = ()  # words of such a model; none: its marks
-    channels: bool = False  # every part of an answer is marked, so thoughts may come anywhere
+    start_tags: tuple[str, ...]
+    end_tag: str
+    answer_markers: tuple[str, ...] = ()
+    """Text around the answer itself that is no part of it."""
+    identified_by: tuple[str, ...] = ()
+    """Texts that identify such a model; none: its end tag."""
+    has_channels: bool = False
+    """Every part of an answer is tagged, so reasoning may come anywhere."""
 
 
 _FAMILIES = (
@@ -50,187 +53,204 @@ _FAMILIES = (
         "<|end|>",
         ("<|start|>assistant", "<|channel|>final<|message|>"),
         ("<|channel|>", "<|message|>"),
-        channels=True,
+        has_channels=True,
     ),  # gpt-oss
     _Family(
         ("<|think|>",),
         "<|end|>",
         ("<|begin|>assistant", "<|content|>"),
         ("<|think|>", "<|content|>"),
-        channels=True,
+        has_channels=True,
     ),  # Solar Open
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
-    """How the answers of one model are to be read."""
+class ReasoningFormat:
+    """How reasoning is written in the answers of one model."""
 
-    marks: tuple[tuple[str, str], ...]  # which word opens a thought, and which then closes it
-    around: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...]
+    """Pairs of a start tag and its end tag."""
+    answer_markers: tuple[str, ...] = ()
+    """Text around the answer itself that is no part of it."""
     anywhere: bool = False
-    opened: str | None = None  # what closes the thought that the prompt itself has opened
-    words: tuple[str, ...] = field(default=())  # of this model's own: they must come as text
+    """Reasoning may come anywhere in an answer, not only at its beginning."""
+    open_end_tag: str | None = None
+    """The end tag of the reasoning that the prompt itself has opened."""
+    special_tokens: tuple[str, ...] = ()
+    """All tags of this model's own: an engine must return them as text."""
 
 
-ANY = Thinking(tuple((each.opens[0], each.closes) for each in _FAMILIES if not each.channels))
-"""For a model that nothing is known of: all marks that nobody writes by chance."""
+ANY_FORMAT = ReasoningFormat(
+    tuple((each.start_tags[0], each.end_tag) for each in _FAMILIES if not each.has_channels)
+)
+"""For a model that nothing is known of: all tags that nobody writes by chance."""
 
-NONE = Thinking(())
-"""For a model whose thoughts somebody else looks for."""
+NO_FORMAT = ReasoningFormat(())
+"""For an answer whose reasoning is separated elsewhere."""
 
 
-def thinking_of(template: str | None, vocabulary: Iterable[str]) -> Thinking:
-    """Find out from a model's own chat template and its special tokens how it thinks."""
+def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
+    """Detect a model's reasoning format from its chat template and its special tokens."""
     known = f"{template or ''} {' '.join(vocabulary)}"
-    named = [
+    families = [
         family
         for family in _FAMILIES
-        if all(word in known for word in family.known_by or (family.closes,))
+        if all(word in known for word in family.identified_by or (family.end_tag,))
     ]
-    if not named:
-        return ANY
-    channels = any(family.channels for family in named)
-    own = tuple((opens, family.closes) for family in named for opens in family.opens)
-    around = tuple(word for family in named for word in family.around if channels or word in known)
-    return Thinking(
-        marks=own if channels else (*own, *ANY.marks),
-        around=around,
-        anywhere=channels,
-        words=tuple(dict.fromkeys([*(word for pair in own for word in pair), *around])),
+    if not families:
+        return ANY_FORMAT
+    has_channels = any(family.has_channels for family in families)
+    tags = tuple((start, family.end_tag) for family in families for start in family.start_tags)
+    markers = tuple(
+        marker
+        for family in families
+        for marker in family.answer_markers
+        if has_channels or marker in known
+    )
+    return ReasoningFormat(
+        tags=tags if has_channels else (*tags, *ANY_FORMAT.tags),
+        answer_markers=markers,
+        anywhere=has_channels,
+        special_tokens=tuple(dict.fromkeys([*(tag for pair in tags for tag in pair), *markers])),
     )
 
 
-def opened_by(thinking: Thinking, pieces: Sequence[TextSpan]) -> Thinking:
-    """The same for an answer to this prompt, whose template may have opened a thought."""
-    if not pieces or not pieces[-1].trusted:
-        return thinking
-    end = pieces[-1].text.rstrip()
-    closes = (closes for opens, closes in thinking.marks if end.endswith(opens))
-    return replace(thinking, opened=next(closes, None))
+def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
+    """Return the format of an answer to this prompt, whose template may have opened reasoning."""
+    if not prompt or not prompt[-1].trusted:
+        return reasoning
+    end = prompt[-1].text.rstrip()
+    end_tags = (end_tag for start_tag, end_tag in reasoning.tags if end.endswith(start_tag))
+    return replace(reasoning, open_end_tag=next(end_tags, None))
 
 
-class Cut(NamedTuple):
-    said: str
-    thought: str
+class SeparatedText(NamedTuple):
+    """Two parts of a piece of text."""
+
+    answer: str
+    reasoning: str
 
 
-class Thoughts:
-    """Feed it an answer in any pieces, get what is said and what is only thought."""
+class ReasoningParser:
+    """Take an answer in pieces of any size and separate its reasoning from its text."""
 
-    def __init__(self, thinking: Thinking = ANY) -> None:
-        self._marks = dict(thinking.marks)
-        self._words = (*self._marks, *thinking.around)
-        self._later = self._words if thinking.anywhere else thinking.around
-        self._closing = thinking.opened
-        self._begun = False  # a word of the answer itself has come
-        self._thought = self._closing is not None
+    def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
+        self._end_tags = dict(reasoning.tags)
+        self._first_tags = (*self._end_tags, *reasoning.answer_markers)
+        self._later_tags = self._first_tags if reasoning.anywhere else reasoning.answer_markers
+        self._end_tag = reasoning.open_end_tag  # None outside of reasoning
+        self._in_answer = False  # a word of the answer itself has come
+        self._has_reasoned = self._end_tag is not None
         self._held = ""
 
-    def feed(self, text: str) -> Cut:
-        if self._begun and not self._later and self._closing is None:
-            return Cut(text, "")  # nearly every piece of every answer
+    def feed(self, text: str) -> SeparatedText:
+        """Take the next piece; what could become a tag is held back."""
+        if self._in_answer and not self._later_tags and self._end_tag is None:
+            return SeparatedText(text, "")  # nearly every piece of every answer
         self._held += text
-        said: list[str] = []
-        thought: list[str] = []
-        while self._held and self._step(said, thought):
+        answer: list[str] = []
+        reasoning: list[str] = []
+        while self._held and self._step(answer, reasoning):
             pass
-        return Cut("".join(said), "".join(thought))
+        return SeparatedText("".join(answer), "".join(reasoning))
 
-    def rest(self) -> Cut:
-        """What was held back, when nothing follows."""
+    def flush(self) -> SeparatedText:
+        """Return what was held back; call it at the end of the answer."""
         held, self._held = self._held, ""
-        if self._closing is not None:
-            return Cut("", held)
-        return Cut("" if self._thought and not self._begun and not held.strip() else held, "")
+        if self._end_tag is not None:
+            return SeparatedText("", held)
+        is_blank = self._has_reasoned and not self._in_answer and not held.strip()
+        return SeparatedText("" if is_blank else held, "")
 
-    def _step(self, said: list[str], thought: list[str]) -> bool:
-        """Take something from what is held; False when more must come first."""
-        if self._closing is not None:
-            return self._think(self._closing, thought)
-        return self._speak(said) if self._begun else self._begin()
+    def _step(self, answer: list[str], reasoning: list[str]) -> bool:
+        """Consume a part of what is held; False when more must come first."""
+        if self._end_tag is not None:
+            return self._parse_reasoning(self._end_tag, reasoning)
+        return self._parse_answer(answer) if self._in_answer else self._parse_beginning()
 
-    def _think(self, closing: str, thought: list[str]) -> bool:
-        before, found, after = self._held.partition(closing)
+    def _parse_reasoning(self, end_tag: str, reasoning: list[str]) -> bool:
+        before, found, after = self._held.partition(end_tag)
         if found:
-            thought.append(before)
-            self._closing, self._held = None, after
+            reasoning.append(before)
+            self._end_tag, self._held = None, after
             return True
-        kept = _overlap(before, [closing])
-        thought.append(before[: len(before) - kept])
+        kept = _overlap(before, [end_tag])
+        reasoning.append(before[: len(before) - kept])
         self._held = before[len(before) - kept :]
         return False
 
-    def _begin(self) -> bool:
-        """Nothing but white space was said: whatever comes next decides."""
+    def _parse_beginning(self) -> bool:
+        """Decide by what follows: until now there was nothing but white space."""
         text = self._held.lstrip()
-        word = next((word for word in self._words if text.startswith(word)), None)
-        if word is not None:
-            self._take(word, text[len(word) :])
-        elif any(word.startswith(text) for word in self._words):
+        tag = next((tag for tag in self._first_tags if text.startswith(tag)), None)
+        if tag is not None:
+            self._consume_tag(tag, text[len(tag) :])
+        elif any(tag.startswith(text) for tag in self._first_tags):
             return False
         else:
-            self._begun = True
-            if self._thought:
+            self._in_answer = True
+            if self._has_reasoned:
                 self._held = text
         return True
 
-    def _speak(self, said: list[str]) -> bool:
-        found = [(at, word) for word in self._later if (at := self._held.find(word)) >= 0]
+    def _parse_answer(self, answer: list[str]) -> bool:
+        found = [(at, tag) for tag in self._later_tags if (at := self._held.find(tag)) >= 0]
         if found:
-            at, word = min(found)
-            said.append(self._held[:at])
-            self._take(word, self._held[at + len(word) :])
+            at, tag = min(found)
+            answer.append(self._held[:at])
+            self._consume_tag(tag, self._held[at + len(tag) :])
             return True
-        kept = _overlap(self._held, self._later)
-        said.append(self._held[: len(self._held) - kept])
+        kept = _overlap(self._held, self._later_tags)
+        answer.append(self._held[: len(self._held) - kept])
         self._held = self._held[len(self._held) - kept :]
         return False
 
-    def _take(self, word: str, after: str) -> None:
-        self._closing = self._marks.get(word)
-        self._thought = True
+    def _consume_tag(self, tag: str, after: str) -> None:
+        self._end_tag = self._end_tags.get(tag)
+        self._has_reasoned = True
         self._held = after
 
 
-async def separated(
+async def separate_reasoning(
     answer: AsyncGenerator[Delta | ReasoningDelta | Finish, None],
-    thinking: Thinking,
+    reasoning: ReasoningFormat,
     stop: Sequence[str],
 ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-    """Tell an engine's answer apart, and end it at a stop string; one in a thought does not count.
+    """Turn reasoning in an answer's text into `ReasoningDelta` and end it at a stop string.
 
-    Closes `answer`; behaves as `Backend.generate` does.
+    A stop string inside the reasoning does not count. Closes `answer`; behaves as
+    `Backend.generate` does.
     """
-    thoughts, stops = Thoughts(thinking), StopStringFilter(stop)
-    async with aclosing(answer) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, ReasoningDelta):
-                yield piece
+    parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)
+    async with aclosing(answer) as events:
+        async for event in events:
+            if isinstance(event, ReasoningDelta):
+                yield event
                 continue
-            cut = thoughts.feed(piece.text) if isinstance(piece, Delta) else thoughts.rest()
-            if cut.thought:
-                yield ReasoningDelta(cut.thought)
-            said = stops.feed(cut.said)
-            if isinstance(piece, Finish):
-                said += stops.flush()
-            if said:
-                yield Delta(said)
-            if isinstance(piece, Finish):
-                yield piece
-            elif stops.hit:
+            parsed = parser.feed(event.text) if isinstance(event, Delta) else parser.flush()
+            if parsed.reasoning:
+                yield ReasoningDelta(parsed.reasoning)
+            text = stop_filter.feed(parsed.answer)
+            if isinstance(event, Finish):
+                text += stop_filter.flush()
+            if text:
+                yield Delta(text)
+            if isinstance(event, Finish):
+                yield event
+            elif stop_filter.hit:
                 yield Finish(FinishReason.STOP)
                 return
 
 
-def _overlap(text: str, words: Iterable[str]) -> int:
-    """How many characters at the end of `text` are the beginning of one of `words`."""
+def _overlap(text: str, tags: Iterable[str]) -> int:
+    """Return how many characters at the end of `text` are the beginning of one of `tags`."""
     return max(
         (
             size
-            for word in words
-            for size in range(1, min(len(text), len(word) - 1) + 1)
-            if text.endswith(word[:size])
+            for tag in tags
+            for size in range(1, min(len(text), len(tag) - 1) + 1)
+            if text.endswith(tag[:size])
         ),
         default=0,
     )

@@ -1,7 +1,7 @@
-"""Ask over HTTP for one answer: with retries, with clocks, read as it streams in.
+"""Run one streamed chat request over HTTP: with retries, timeouts and a circuit breaker.
 
-What remains of a turn's cost is mostly waking up for every chunk (160 µs over aiohttp, 260 over
-httpx), so a stream that flows is read in sips.
+Most of an answer's CPU cost is waking up for every chunk (160 µs over aiohttp, 260 over httpx), so
+a stream that flows is read in intervals.
 """
 
 import asyncio
@@ -14,214 +14,224 @@ from typing import Protocol
 import aiohttp
 import httpx2
 
-from bot.backends.chat_completions import errors as faults
-from bot.backends.chat_completions import retries as retrying
-from bot.backends.chat_completions.errors import Endpoint, Fault
-from bot.backends.chat_completions.reasoning import ANY, Thinking
+from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
-from bot.backends.chat_completions.timeouts import Clocks
-from bot.backends.chat_completions.wire import Reading
+from bot.backends.chat_completions.timeouts import Timeouts
+from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
-from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.settings import ProviderSettings
 
-_PROMPT_DELTAS = 4  # these come as soon as they can; a short answer has no more
-_SIP_SECONDS = 0.04  # far less than any chat's pace of edits
+_IMMEDIATE_DELTAS = 4  # read without a pause: a short answer has no more
+_READ_INTERVAL_SECONDS = 0.04  # far shorter than the interval of edits on any platform
 _FULL_CHUNK_BYTES = 4096  # more is waiting: read on
-_AT_ONCE_SECONDS = 0.001
-_CUT_OFF = "The model stopped in the middle of its answer."
+_BUFFERED_SECONDS = 0.001  # a chunk that came faster was waiting already
 _MAX_ERROR_BYTES = 64 * 1024
+_INTERRUPTED_NOTICE = "The model stopped in the middle of its answer."
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A question in the form that goes out."""
+class ChatRequest:
+    """A request that is ready to be sent."""
 
     path: str
     body: bytes
-    model: str  # for what is said when it fails
-    stop: Sequence[str]  # searched for here, whatever the service does
-    thinking: Thinking = ANY
+    model: str
+    """For error messages."""
+    stop: Sequence[str]
+    """Searched for in the answer, whatever the provider does with them."""
+    reasoning: ReasoningFormat = ANY_FORMAT
 
 
-class HttpRefusal(Exception):
-    """An HTTP answer that is an error, read no further than it is of use."""
+class HttpStatusError(TroupeError):
+    """An HTTP response with an error status, and the beginning of its body."""
 
     def __init__(self, status: int, headers: httpx2.Headers, body: bytes) -> None:
-        super().__init__(status)
+        super().__init__(f"HTTP status {status}")
         self.status = status
         self.headers = headers
         self.body = body
 
 
-class Unreached(Exception):
-    """No answer at all; says why."""
+class ConnectionFailed(TroupeError):
+    """There was no HTTP response; the text says why."""
 
 
-class Connection(Protocol):
-    """The way to one service."""
+class HttpConnection(Protocol):
+    """Sends requests to one provider."""
 
     async def post(self, path: str, body: bytes) -> httpx2.Response:
-        """Send this and give an answer whose body is still to be read.
+        """Send a request and return the response with its body still unread.
 
         Raises:
-            HttpRefusal: the answer is an error.
-            Unreached: there is none.
+            HttpStatusError: the response is an error.
+            ConnectionFailed: there is no response.
         """
         ...
 
 
-class Answering:
-    """The questions to one service: they share a retry budget and a circuit breaker."""
+class ChatRequestRunner:
+    """Runs the requests to one provider, which share a retry budget and a circuit breaker."""
 
     def __init__(
         self,
         settings: ProviderSettings,
         endpoint: Endpoint,
-        connection: Connection,
+        connection: HttpConnection,
         *,
-        max_retries: int = retrying.MAX_RETRIES,
+        max_retries: int = retries.MAX_RETRIES,
         breaker: CircuitBreaker | None = None,
         clock: Clock | None = None,
-        dice: random.Random | None = None,
+        random_source: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._connection = connection
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
-        self._dice = dice or random.SystemRandom()
+        self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
         self._breaker = breaker or CircuitBreaker()
 
-    async def answer(
-        self, request: Request
+    async def run(
+        self, request: ChatRequest
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        """Send a request that is ready; behaves as `Backend.generate` does."""
+        """Send a request and stream its answer; behaves as `Backend.generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
-        self._budget.call()
-        retries = 0
+        self._budget.record_call()
+        retry_count = 0
         while True:
-            if not self._breaker.admits(self._clock.monotonic()):
-                raise BackendUnavailable(f"{self._endpoint} fails too often; it gets a rest")
-            shown = False
+            if not self._breaker.allows(self._clock.monotonic()):
+                raise BackendUnavailable(f"{self._endpoint} fails too often; calls are paused")
+            has_text = False
             try:
-                async with aclosing(self._attempt(request, deadline)) as pieces:
-                    async for piece in pieces:
-                        shown = shown or isinstance(piece, Delta)
-                        yield piece
-            except Fault as fault:
-                self._breaker.record(self._clock.monotonic(), well=not fault.ill)
-                if shown:
-                    raise BackendInterrupted(str(fault), fault.notice or _CUT_OFF) from fault
-                pause = self._pause(fault, retries)
+                async with aclosing(self._attempt(request, deadline)) as events:
+                    async for event in events:
+                        has_text = has_text or isinstance(event, Delta)
+                        yield event
+            except RequestFailed as error:
+                success = not error.provider_unhealthy
+                self._breaker.record(self._clock.monotonic(), success=success)
+                if has_text:
+                    notice = error.notice or _INTERRUPTED_NOTICE
+                    raise BackendInterrupted(str(error), notice) from error
+                pause = self._pause_before_retry(error, retry_count)
                 left = deadline - asyncio.get_running_loop().time()
                 if pause is None or pause >= left:
-                    raise BackendUnavailable(str(fault), fault.notice) from fault
+                    raise BackendUnavailable(str(error), error.notice) from error
             else:
-                self._breaker.record(self._clock.monotonic(), well=True)
+                self._breaker.record(self._clock.monotonic(), success=True)
                 return
-            retries += 1
+            retry_count += 1
             await self._clock.sleep(pause)
 
-    def _pause(self, fault: Fault, retries: int) -> float | None:
-        """Seconds until the next try; None when there should be none."""
-        if not fault.again or retries >= self._max_retries:
+    def _pause_before_retry(self, error: RequestFailed, retry_count: int) -> float | None:
+        """Return the seconds until the next attempt; None when there should be none."""
+        if not error.retryable or retry_count >= self._max_retries:
             return None
-        if fault.pause_seconds > retrying.MAX_PAUSE_SECONDS or not self._budget.take():
+        too_long = error.retry_after_seconds > retries.MAX_RETRY_AFTER_SECONDS
+        if too_long or not self._budget.take():
             return None
-        return fault.pause_seconds + self._dice.uniform(0, retrying.backoff_ceiling(retries))
+        jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
+        return error.retry_after_seconds + jitter
 
     async def _attempt(
-        self, request: Request, deadline: float
+        self, request: ChatRequest, deadline: float
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        """Ask once; raises `Fault`. Closing it closes the connection, which stops the model."""
+        """Send the request once; raises `RequestFailed`.
+
+        Closing the generator closes the connection, which stops the model.
+        """
         loop = asyncio.get_running_loop()
-        clocks = Clocks(self._settings, self._endpoint, deadline)
-        response = await clocks.within(self._post(request))
+        timeouts = Timeouts(self._settings, self._endpoint, deadline)
+        response = await timeouts.apply(self._post(request))
         try:
-            reading = self._reading(response, request)
+            parser = self._parser(response, request)
             deltas = 0
             async with aclosing(response.aiter_raw()) as chunks:
-                while not reading.done:
-                    asked = loop.time()
-                    chunk = await self._next(chunks, reading, clocks)
-                    at_once = loop.time() - asked < _AT_ONCE_SECONDS
-                    heard = reading.feed(chunk) if chunk else reading.end()
-                    if heard.progress:
-                        clocks.progress(spoken=bool(heard.text))
-                    if reading.reason is not None:
-                        clocks.finished()
-                    if heard.thought:
-                        yield ReasoningDelta(heard.thought)
-                    if heard.text:
-                        yield Delta(heard.text)
+                while not parser.done:
+                    read_at = loop.time()
+                    chunk = await self._next_chunk(chunks, parser, timeouts)
+                    was_buffered = loop.time() - read_at < _BUFFERED_SECONDS
+                    parsed = parser.feed(chunk) if chunk else parser.end()
+                    if parsed.progress:
+                        timeouts.record_progress(has_text=bool(parsed.text))
+                    if parser.reason is not None:
+                        timeouts.record_finish()
+                    if parsed.reasoning:
+                        yield ReasoningDelta(parsed.reasoning)
+                    if parsed.text:
+                        yield Delta(parsed.text)
                         deltas += 1
-                    if heard.fault and reading.reason is None:
-                        raise heard.fault
-                    # Some transports give one event at a time, however many have come meanwhile.
+                    if parsed.error and parser.reason is None:
+                        raise parsed.error
+                    # Some transports return one event at a time, however many have arrived.
                     more = len(chunk) >= _FULL_CHUNK_BYTES or (
-                        at_once and chunk.count(b"data:") < 2
+                        was_buffered and chunk.count(b"data:") < 2
                     )
-                    if deltas > _PROMPT_DELTAS and not more and reading.reason is None:
-                        await asyncio.sleep(_SIP_SECONDS)
+                    if deltas > _IMMEDIATE_DELTAS and not more and parser.reason is None:
+                        await asyncio.sleep(_READ_INTERVAL_SECONDS)
         finally:
             await response.aclose()
-        yield Finish(reading.reason or FinishReason.STOP, reading.usage)
+        yield Finish(parser.reason or FinishReason.STOP, parser.usage)
 
-    def _reading(self, response: httpx2.Response, request: Request) -> Reading:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "text/html":
-            raise faults.garbled(self._endpoint, "a web page")
-        streamed = kind != "application/json"
-        now = self._clock.now()
-        return Reading(
+    def _parser(self, response: httpx2.Response, request: ChatRequest) -> ChatCompletionsParser:
+        header = response.headers.get("content-type", "")
+        content_type = header.partition(";")[0].strip().lower()
+        if content_type == "text/html":
+            raise errors.malformed(self._endpoint, "a web page")
+        return ChatCompletionsParser(
             self._endpoint,
             request.model,
             stop=request.stop,
-            streamed=streamed,
-            now=now,
-            thinking=request.thinking,
+            streamed=content_type != "application/json",
+            now=self._clock.now(),
+            reasoning=request.reasoning,
         )
 
-    async def _next(
-        self, chunks: AsyncGenerator[bytes, None], reading: Reading, clocks: Clocks
+    async def _next_chunk(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        parser: ChatCompletionsParser,
+        timeouts: Timeouts,
     ) -> bytes:
-        """The next bytes, none at the end; raises `Fault`."""
+        """Return the next bytes, none at the end; raises `RequestFailed`."""
         try:
-            return await clocks.within(anext(chunks, b""))
-        except (Fault, httpx2.TransportError, aiohttp.ClientError) as error:
-            if reading.reason is not None:
-                return b""  # the answer is whole, only its usage is missing
-            if isinstance(error, Fault):
+            return await timeouts.apply(anext(chunks, b""))
+        except (RequestFailed, httpx2.TransportError, aiohttp.ClientError) as error:
+            if parser.reason is not None:
+                return b""  # the answer is complete, only its usage is missing
+            if isinstance(error, RequestFailed):
                 raise
-            raise faults.cut(self._endpoint, reason(error)) from error
+            raise errors.interrupted(self._endpoint, error_text(error)) from error
 
-    async def _post(self, request: Request) -> httpx2.Response:
+    async def _post(self, request: ChatRequest) -> httpx2.Response:
         try:
             return await self._connection.post(request.path, request.body)
-        except HttpRefusal as refused:
-            raise self.refusal(refused, request.model) from None
-        except Unreached as error:
-            raise faults.unreachable(self._endpoint, str(error)) from error
+        except HttpStatusError as error:
+            raise self.translate(error, request.model) from None
+        except ConnectionFailed as error:
+            raise errors.unreachable(self._endpoint, str(error)) from error
 
-    def refusal(self, refused: HttpRefusal, model: str) -> Fault:
-        """What an error of the service means."""
-        return faults.from_status(
-            self._endpoint, model, refused.status, refused.headers, refused.body, self._clock.now()
+    def translate(self, error: HttpStatusError, model: str) -> RequestFailed:
+        """Translate an HTTP error of the provider."""
+        return errors.translate_status(
+            self._endpoint, model, error.status, error.headers, error.body, self._clock.now()
         )
 
 
-def reason(error: Exception) -> str:
-    """What a client's error says; some say it only in their cause."""
+def error_text(error: Exception) -> str:
+    """Return what an HTTP client's error says; some say it only in their cause."""
     cause = error.__cause__ or error
     return str(cause) or type(cause).__name__
 
 
-async def stop_at_errors(response: httpx2.Response) -> None:
-    """Raise `HttpRefusal` for an error; a client would read its whole body, however long."""
+async def raise_for_status(response: httpx2.Response) -> None:
+    """Raise `HttpStatusError` for an error; a client would read its whole body, however long."""
     if response.status_code < httpx2.codes.MULTIPLE_CHOICES:
         return
     body = b""
@@ -230,4 +240,4 @@ async def stop_at_errors(response: httpx2.Response) -> None:
             body += chunk
             if len(body) >= _MAX_ERROR_BYTES:
                 break
-    raise HttpRefusal(response.status_code, response.headers, body[:_MAX_ERROR_BYTES])
+    raise HttpStatusError(response.status_code, response.headers, body[:_MAX_ERROR_BYTES])

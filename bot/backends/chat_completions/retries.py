@@ -1,32 +1,32 @@
-"""When another try is worth it: few, spread out, and none while a provider is down."""
+"""Decide whether a failed request is retried: backoff, retry budget and circuit breaker."""
 
 from collections import deque
 
 MAX_RETRIES = 2
-MAX_PAUSE_SECONDS = 30.0
-_FIRST_PAUSE_SECONDS = 0.5
-_LONGEST_BACKOFF_SECONDS = 8.0
+MAX_RETRY_AFTER_SECONDS = 30.0
+_FIRST_BACKOFF_SECONDS = 0.5
+_MAX_BACKOFF_SECONDS = 8.0
 
 
-def backoff_ceiling(retries: int) -> float:
-    """The most seconds to wait before the next retry; full jitter picks a time below it."""
-    return min(_LONGEST_BACKOFF_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**retries)
+def max_backoff_seconds(retries: int) -> float:
+    """Return the longest wait before the next retry; full jitter picks a time below it."""
+    return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
 
 
 class RetryBudget:
-    """At most a tenth of all calls are retries, so that ours do not bury a struggling provider."""
+    """Limit retries to a tenth of all calls, so that they do not overload a struggling provider."""
 
-    def __init__(self, share: float = 0.1, at_first: float = 3, at_most: float = 10) -> None:
+    def __init__(self, share: float = 0.1, initial: float = 3, maximum: float = 10) -> None:
         self._share = share
-        self._tokens = at_first
-        self._at_most = at_most
+        self._tokens = initial
+        self._maximum = maximum
 
-    def call(self) -> None:
-        """Note that a call was made, not counting its retries."""
-        self._tokens = min(self._at_most, self._tokens + self._share)
+    def record_call(self) -> None:
+        """Count one call; its retries are not counted."""
+        self._tokens = min(self._maximum, self._tokens + self._share)
 
     def take(self) -> bool:
-        """Take one retry, if there is one."""
+        """Take one retry from the budget; False when there is none."""
         # The sum of ten tenths is a little less than one.
         if self._tokens < 1 - 1e-9:
             return False
@@ -35,7 +35,7 @@ class RetryBudget:
 
 
 class CircuitBreaker:
-    """Stop asking a provider that mostly fails; then let single calls find out whether it lives.
+    """Block calls to a provider that mostly fails, and let single trial calls through.
 
     Every `now` is in monotonic seconds.
     """
@@ -46,21 +46,22 @@ class CircuitBreaker:
         self._open_seconds = open_seconds
         self._opened_at: float | None = None
 
-    def admits(self, now: float) -> bool:
-        """Whether a call may be made; while open, one each `open_seconds` may."""
+    def allows(self, now: float) -> bool:
+        """Return whether a call may be made; while open, one each `open_seconds` may."""
         if self._opened_at is None:
             return True
         if now - self._opened_at < self._open_seconds:
             return False
-        self._opened_at = now  # the next trial, if this one is never heard of again
+        self._opened_at = now  # when the next trial is due should this one never be recorded
         return True
 
-    def record(self, now: float, *, well: bool) -> None:
+    def record(self, now: float, *, success: bool) -> None:
+        """Count the outcome of a call; a successful trial call closes the breaker."""
         if self._opened_at is not None:
-            self._opened_at = None if well else now
+            self._opened_at = None if success else now
             self._outcomes.clear()
             return
-        self._outcomes.append(well)
+        self._outcomes.append(success)
         failed = self._outcomes.count(False)
         full = len(self._outcomes) == self._outcomes.maxlen
         if full and failed >= self._share * len(self._outcomes):

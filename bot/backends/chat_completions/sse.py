@@ -1,33 +1,36 @@
-"""Cut a stream of bytes into server-sent events, however the network cut it before."""
+"""Parse server-sent events from a stream of bytes that arrives in arbitrary chunks."""
+
+from bot.errors import TroupeError
 
 MAX_EVENT_BYTES = 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class EventTooLong(ValueError):
-    """One event goes on for ever; nobody sends such a one in good faith."""
+class SseEventTooLong(TroupeError, ValueError):
+    """One event exceeds the size limit; no provider sends such a one in good faith."""
 
 
-class EventStream:
-    """Feed it bytes, get the data of the events that they completed.
+class SseParser:
+    """Take bytes and return the data of the events that they completed.
 
     Follows the HTML standard (9.2.6): lines end with CR, LF or CRLF, a colon opens a comment,
-    several data lines are one event. Names and ids of events are dropped: chat APIs use none.
+    several data lines are one event. Event names and ids are dropped: every chat API repeats the
+    name, where it has one, inside the data.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._line: list[bytes] = []  # what came of a line without its end
-        self._data: list[bytes] = []  # the data lines of an event without its end
+        self._line: list[bytes] = []  # of an incomplete line
+        self._data: list[bytes] = []  # the data lines of an incomplete event
         self._held_bytes = 0
         self._after_carriage_return = False
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes.
+        """Parse the next bytes.
 
         Raises:
-            EventTooLong: more than `max_event_bytes` came without completing an event.
+            SseEventTooLong: more than `max_event_bytes` came without completing an event.
         """
         if self._after_carriage_return and chunk:
             self._after_carriage_return = False
@@ -40,18 +43,18 @@ class EventStream:
             if not line.endswith((b"\n", b"\r")):
                 self._hold(self._line, line)
                 continue
-            whole = b"".join((*self._line, line.rstrip(b"\r\n")))
+            complete = b"".join((*self._line, line.rstrip(b"\r\n")))
             self._held_bytes -= sum(map(len, self._line))
             self._line.clear()
-            self._take_line(whole, events)
+            self._parse_line(complete, events)
         self._after_carriage_return = chunk.endswith(b"\r")
         return events
 
-    def end(self) -> list[bytes]:
-        """Say that nothing follows; many servers leave out the last empty line."""
+    def flush(self) -> list[bytes]:
+        """Return the last event at the end of the stream; many servers omit its empty line."""
         return self.feed(b"\n\n")
 
-    def _take_line(self, line: bytes, events: list[bytes]) -> None:
+    def _parse_line(self, line: bytes, events: list[bytes]) -> None:
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BYTE_ORDER_MARK)
@@ -62,10 +65,10 @@ class EventStream:
             self._held_bytes -= sum(map(len, self._data))
             self._data.clear()
 
-    def _hold(self, where: list[bytes], piece: bytes) -> None:
-        if not piece and where is self._line:
+    def _hold(self, buffer: list[bytes], piece: bytes) -> None:
+        if not piece and buffer is self._line:
             return
-        where.append(piece)
+        buffer.append(piece)
         self._held_bytes += len(piece)
         if self._held_bytes > self._max_event_bytes:
-            raise EventTooLong(f"an event of more than {self._max_event_bytes} bytes")
+            raise SseEventTooLong(f"an event of more than {self._max_event_bytes} bytes")

@@ -1,82 +1,81 @@
-"""How long an answer may take: until its first word, between words, while it thinks, and in all.
+"""Apply the timeouts of a streamed answer: first token, between tokens, reasoning, and in total.
 
-What counts is what the model does, not what the network carries: keep-alive comments and empty
-chunks stop no clock. Only time spent waiting for the provider is counted, so that a slow reader of
-ours cannot be mistaken for a slow model.
+Only what the model does counts as progress: keep-alive comments and empty chunks do not. Only time
+spent waiting for the provider is measured, so that a slow consumer is not taken for a slow model.
 """
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from bot.backends.chat_completions import errors as faults
-from bot.backends.chat_completions.errors import Endpoint, Fault
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.settings import ProviderSettings
 
-THINKING_SECONDS = 120.0
-_AFTER_FINISH_SECONDS = 1.0  # how far the usage may trail behind the finish reason
+REASONING_SECONDS = 120.0
+_AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
 
 _T = TypeVar("_T")
 
 
-class Clocks:
-    """The clocks of one attempt; `deadline` (the loop's time) ends all attempts of a turn."""
+class Timeouts:
+    """The timeouts of one attempt; `deadline` (event loop time) ends all attempts of an answer."""
 
     def __init__(self, settings: ProviderSettings, endpoint: Endpoint, deadline: float) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
         self._left = settings.first_token_seconds
-        self._thinking_left: float | None = None  # a number while it thinks
-        self._spoken = False
+        self._reasoning_left: float | None = None  # a number while the model reasons
+        self._has_text = False
         self._finished = False
 
-    def progress(self, *, spoken: bool) -> None:
-        """Note that the model did something; `spoken`: it is something to show."""
+    def record_progress(self, *, has_text: bool) -> None:
+        """Note that the model produced something; `has_text`: a part of the answer itself."""
         self._left = self._settings.idle_seconds
-        if spoken:
-            self._spoken = True
-            self._thinking_left = None
-        elif not self._spoken and self._thinking_left is None:
-            self._thinking_left = THINKING_SECONDS
+        if has_text:
+            self._has_text = True
+            self._reasoning_left = None
+        elif not self._has_text and self._reasoning_left is None:
+            self._reasoning_left = REASONING_SECONDS
 
-    def finished(self) -> None:
-        """Note that the answer is whole: nothing but its usage is still worth a moment."""
+    def record_finish(self) -> None:
+        """Note that the answer is complete: only its usage is still worth a short wait."""
         if not self._finished:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    async def within(self, waited_for: Awaitable[_T]) -> _T:
-        """Wait for the provider; raises `Fault` when one of the clocks runs out."""
+    async def apply(self, awaitable: Awaitable[_T]) -> _T:
+        """Wait for the provider; raises `RequestFailed` when one of the timeouts expires."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         limits = [start + self._left, self._deadline]
-        if self._thinking_left is not None:
-            limits.append(start + self._thinking_left)
+        if self._reasoning_left is not None:
+            limits.append(start + self._reasoning_left)
         try:
             async with asyncio.timeout_at(min(limits)):
-                found = await waited_for
+                result = await awaitable
         except TimeoutError:
-            raise self._ran_out(loop.time()) from None
+            raise self._expired(loop.time()) from None
         finally:
             waited = loop.time() - start
             self._left -= waited
-            if self._thinking_left is not None:
-                self._thinking_left -= waited
-        if start > self._deadline:  # what is always there already is never waited for
-            raise self._ran_out(start)
-        return found
+            if self._reasoning_left is not None:
+                self._reasoning_left -= waited
+        if start > self._deadline:  # data that is always there already is never waited for
+            raise self._expired(start)
+        return result
 
-    def _ran_out(self, now: float) -> Fault:
+    def _expired(self, now: float) -> RequestFailed:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
-            return faults.too_slow(self._endpoint, "no end of the answer", *limit)
-        if self._spoken:
+            return errors.timed_out(self._endpoint, "no end of the answer", *limit)
+        if self._has_text:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
-            return faults.too_slow(self._endpoint, "nothing more", *limit)
-        if self._thinking_left is None:
+            return errors.timed_out(self._endpoint, "no next token", *limit)
+        if self._reasoning_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return faults.too_slow(self._endpoint, "no first word", *limit)
-        limit = (THINKING_SECONDS, "IDLE_SECONDS")
-        return faults.too_slow(self._endpoint, "no word after a thought", *limit)
+            return errors.timed_out(self._endpoint, "no first token", *limit)
+        limit = (REASONING_SECONDS, "IDLE_SECONDS")
+        return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions on the wire: a prompt goes out as JSON, an answer comes as events."""
+"""Encode chat completions requests and parse their streamed responses (docs/sources.md#openai)."""
 
 import json
 import re
@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bot.backends.chat_completions import errors as faults
-from bot.backends.chat_completions.errors import Endpoint, Fault
-from bot.backends.chat_completions.reasoning import ANY, Cut, Thinking, Thoughts
-from bot.backends.chat_completions.sse import EventStream, EventTooLong
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import (
+    ANY_FORMAT,
+    ReasoningFormat,
+    ReasoningParser,
+    SeparatedText,
+)
+from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 from bot.backends.chat_completions.stop_strings import (
     STRING_TEMPLATE_PARAMETERS,
     StopStringFilter,
@@ -19,37 +24,38 @@ from bot.backends.chat_completions.stop_strings import (
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
-MAX_ANSWER_BYTES = 32 * 1024 * 1024  # on the wire; far beyond what any model writes in one answer
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 
-_WITH_USAGE = {"include_usage": True}
-_MAX_STOPS = 4  # OpenAI refuses more
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # all that OpenAI takes; other names go unsaid
-_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
-_NO_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek: gave up
+_INCLUDE_USAGE = {"include_usage": True}
+_MAX_STOP_STRINGS = 4  # OpenAI rejects more
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what OpenAI accepts; other names are left out
+_FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
+_FAILURE_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek
 
 
 def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
-    """Write the request's body; with `names` it tells who said each message as far as it can.
+    """Encode the request body; with `names`, messages carry their speaker where the API allows.
 
-    Parameters go in as the preset gives them; one that is null is left out, also of what we add.
+    Parameters are sent as the preset gives them. One that is null removes the parameter, also one
+    that is added here.
 
     Raises:
         BackendUnavailable: the parameters ask for several answers.
     """
-    body = {"stream_options": _WITH_USAGE, **parameters(prompt)}
+    body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
         given = body.get(name)
         asked = given if isinstance(given, int) else prompt.max_output_tokens
         body[name] = min(asked, prompt.max_output_tokens)
     if stop := stop_strings_of(prompt):
-        body["stop"] = stop[:_MAX_STOPS]  # the others are found in the answer
+        body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     messages = [
-        {"role": each.role, "content": _content(each), **(_named(each.name) if names else {})}
+        {"role": each.role, "content": _content(each), **(_name_field(each.name) if names else {})}
         for each in prompt.messages
     ]
     given = {name: value for name, value in body.items() if value is not None}
-    return streamed({**given, "model": model, "messages": messages})
+    return encode_streaming_request({**given, "model": model, "messages": messages})
 
 
 def _content(message: Message) -> str | list[dict[str, object]]:
@@ -66,15 +72,15 @@ def _part(part: str | Image) -> dict[str, object]:
 
 
 def parameters(prompt: Prompt) -> dict[str, object]:
-    """The preset's parameters, without those that are for us.
+    """Return the preset's parameters without those that only Troupe uses.
 
     Raises:
         BackendUnavailable: they ask for several answers.
     """
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
-            f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer: take it out",
-            "This preset asks for several answers at once; an operator has to mend it.",
+            f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
+            "This preset asks for several answers at once; an operator has to fix it.",
         )
     return {
         name: each
@@ -83,28 +89,30 @@ def parameters(prompt: Prompt) -> dict[str, object]:
     }
 
 
-def _named(label: str | None) -> dict[str, str]:
-    written = (label or "").replace(" ", "_").replace("#", "-")
-    return {"name": written} if _NAME.fullmatch(written) else {}
+def _name_field(label: str | None) -> dict[str, str]:
+    name = (label or "").replace(" ", "_").replace("#", "-")
+    return {"name": name} if _NAME.fullmatch(name) else {}
 
 
-def streamed(body: Mapping[str, object]) -> bytes:
-    """Write a body whose answer is to come as a stream."""
+def encode_streaming_request(body: Mapping[str, object]) -> bytes:
+    """Encode a request body that asks for a streamed response."""
     return msgspec.json.encode({**body, "stream": True})
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedChunk:
-    """What some bytes of an answer brought."""
+    """What one network chunk contributed to an answer."""
 
     text: str
-    thought: str = ""
-    progress: bool = False  # the model did something; comments and empty deltas are not
-    fault: Fault | None = None  # what came after it
+    reasoning: str = ""
+    progress: bool = False
+    """The model produced something; comments and empty deltas do not count."""
+    error: RequestFailed | None = None
+    """What failed after the text."""
 
 
-class Reading:
-    """An answer while it comes in, as events or, from a server that cannot stream, in one piece."""
+class ChatCompletionsParser:
+    """Parse a response as it arrives: a stream of events, or one object from a server without."""
 
     def __init__(
         self,
@@ -114,121 +122,127 @@ class Reading:
         stop: Sequence[str],
         streamed: bool,
         now: float,
-        thinking: Thinking = ANY,
+        reasoning: ReasoningFormat = ANY_FORMAT,
     ) -> None:
-        self.done = False  # nothing of interest follows
+        self.done = False
+        """Nothing of interest follows."""
         self.reason: FinishReason | None = None
+        """Why the answer ended; None while it has not."""
         self.usage = Usage()
         self._endpoint = endpoint
         self._model = model
         self._now = now
-        self._thoughts = Thoughts(thinking)
-        self._stops = StopStringFilter(stop)
-        self._events = EventStream()
-        self._whole: list[bytes] | None = None if streamed else []
-        self._bytes = 0
+        self._reasoning_parser = ReasoningParser(reasoning)
+        self._stop_filter = StopStringFilter(stop)
+        self._sse = SseParser()
+        self._object: list[bytes] | None = None if streamed else []
+        self._received_bytes = 0
 
     def feed(self, chunk: bytes) -> ParsedChunk:
-        """Take the next bytes."""
-        self._bytes += len(chunk)
-        if self._bytes > MAX_ANSWER_BYTES:
-            return self._failed(f"more than {MAX_ANSWER_BYTES} bytes")
-        if self._whole is not None:
-            self._whole.append(chunk)
+        """Parse the next bytes."""
+        self._received_bytes += len(chunk)
+        if self._received_bytes > MAX_RESPONSE_BYTES:
+            return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
+        if self._object is not None:
+            self._object.append(chunk)
             return ParsedChunk("")
         try:
-            events = self._events.feed(chunk)
-        except EventTooLong as error:
-            return self._failed(str(error))
-        return self._take(events)
+            events = self._sse.feed(chunk)
+        except SseEventTooLong as error:
+            return self._malformed(str(error))
+        return self._parse_events(events)
 
     def end(self) -> ParsedChunk:
-        """Say that the connection has ended; an answer that had not is a fault."""
+        """Parse the rest at the end of the connection; an incomplete answer is an error."""
         self.done = True
-        last = self._events.end() if self._whole is None else [b"".join(self._whole)]
-        heard = self._take(last)
-        if self.reason is None and heard.fault is None:
-            return replace(heard, fault=faults.cut(self._endpoint))
-        return heard
+        last = self._sse.flush() if self._object is None else [b"".join(self._object)]
+        parsed = self._parse_events(last)
+        if self.reason is None and parsed.error is None:
+            return replace(parsed, error=errors.interrupted(self._endpoint))
+        return parsed
 
-    def _failed(self, what: str) -> ParsedChunk:
-        return ParsedChunk("", fault=faults.garbled(self._endpoint, what))
+    def _malformed(self, what: str) -> ParsedChunk:
+        return ParsedChunk("", error=errors.malformed(self._endpoint, what))
 
-    def _take(self, events: list[bytes]) -> ParsedChunk:
+    def _parse_events(self, events: list[bytes]) -> ParsedChunk:
         text: list[str] = []
-        thought: list[str] = []
+        reasoning: list[str] = []
         progress = False
-        fault: Fault | None = None
+        error: RequestFailed | None = None
         for data in events:
             if data.strip() == b"[DONE]":
                 self.done = True
-                fault = faults.cut(self._endpoint) if self.reason is None else None
+                error = errors.interrupted(self._endpoint) if self.reason is None else None
                 break
             try:
-                progress = self._take_chunk(data, text, thought) or progress
-            except Fault as found:
-                fault = found
+                progress = self._parse_event(data, text, reasoning) or progress
+            except RequestFailed as failed:
+                error = failed
                 break
             if self.done:
                 break
-        if fault or self.reason is not None:
-            self._say(self._thoughts.rest(), text, thought)
-            text.append(self._stops.flush())
-        return ParsedChunk("".join(text), "".join(thought), progress, fault)
+        if error or self.reason is not None:
+            self._add(self._reasoning_parser.flush(), text, reasoning)
+            text.append(self._stop_filter.flush())
+        return ParsedChunk("".join(text), "".join(reasoning), progress, error)
 
-    def _take_chunk(self, data: bytes, text: list[str], thought: list[str]) -> bool:
-        """Append what it says to `text`, what it thinks to `thought`; True if it did something."""
+    def _parse_event(self, data: bytes, text: list[str], reasoning: list[str]) -> bool:
+        """Append to `text` and `reasoning`; return whether the model produced something."""
         if not data.strip():
             return False
-        chunk = self._decoded(data)
+        chunk = self._decode(data)
         if chunk.usage:
-            self.usage = chunk.usage.counted()
+            self.usage = chunk.usage.to_usage()
         if not chunk.choices or self.reason is not None:
             return False
         choice = chunk.choices[0]
         delta = choice.delta or choice.message or _Delta(choice.text)
-        said = delta.text()
-        thought.append(delta.thought())
-        self._say(self._thoughts.feed(said), text, thought)
-        if self._stops.hit:
+        content = delta.text()
+        reasoning.append(delta.reasoning_text())
+        self._add(self._reasoning_parser.feed(content), text, reasoning)
+        if self._stop_filter.hit:
             self.reason, self.done = FinishReason.STOP, True
             return True
-        if choice.finish_reason in _NO_REASONS:
-            raise faults.cut(self._endpoint)
+        if choice.finish_reason in _FAILURE_REASONS:
+            raise errors.interrupted(self._endpoint)
         if choice.finish_reason:
-            self.reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
-        return bool(said or delta.thinks() or choice.finish_reason)
+            self.reason = _FINISH_REASONS.get(choice.finish_reason, FinishReason.STOP)
+        return bool(content or delta.has_content() or choice.finish_reason)
 
-    def _decoded(self, data: bytes) -> "_Chunk":
-        """Read an event; raises `Fault` for one that is an error or no chunk."""
+    def _decode(self, data: bytes) -> "_Chunk":
+        """Decode an event; raises `RequestFailed` for an error or an unknown format."""
         try:
-            data, chunk = _read_chunk(data)
+            data, chunk = _decode_or_repair(data)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise faults.garbled(self._endpoint, "an event that is no chunk of an answer") from None
+            raise errors.malformed(self._endpoint, "an event that is not a chat chunk") from None
         if chunk.error:
-            raise faults.from_event(self._endpoint, self._model, data, self._now)
-        if chunk.choices is None and chunk.usage is None and (own := _decode_own_words(data)):
-            self.done = own.stop  # no [DONE] follows
-            return own.as_openai()
+            raise errors.translate_error_event(self._endpoint, self._model, data, self._now)
+        if (
+            chunk.choices is None
+            and chunk.usage is None
+            and (native := _decode_llama_cpp_chunk(data))
+        ):
+            self.done = native.stop  # no [DONE] follows
+            return native.to_chunk()
         return chunk
 
-    def _say(self, cut: Cut, text: list[str], thought: list[str]) -> None:
-        thought.append(cut.thought)
-        text.append(self._stops.feed(cut.said))
+    def _add(self, parsed: SeparatedText, text: list[str], reasoning: list[str]) -> None:
+        reasoning.append(parsed.reasoning)
+        text.append(self._stop_filter.feed(parsed.answer))
 
 
-class _Part(msgspec.Struct):
+class _ContentPart(msgspec.Struct):
     text: str | None = None
-    thinking: "str | list[_Part] | None" = None
+    thinking: "str | list[_ContentPart] | None" = None
 
-    def thought(self) -> str:
+    def reasoning_text(self) -> str:
         if isinstance(self.thinking, list):
             return "".join(part.text or "" for part in self.thinking)
         return self.thinking or ""
 
 
 class _Delta(msgspec.Struct):
-    content: str | list[_Part] | None = None  # Mistral's reasoning models send parts
+    content: str | list[_ContentPart] | None = None  # Mistral's reasoning models send parts
     reasoning_content: object = None
     reasoning: object = None
     tool_calls: object = None
@@ -238,20 +252,20 @@ class _Delta(msgspec.Struct):
             return "".join(part.text or "" for part in self.content)
         return self.content or ""
 
-    def thought(self) -> str:
+    def reasoning_text(self) -> str:
         given = (self.reasoning_content, self.reasoning)
         parts = self.content if isinstance(self.content, list) else ()
-        told = next((each for each in given if isinstance(each, str)), "")
-        return told + "".join(part.thought() for part in parts)
+        first = next((each for each in given if isinstance(each, str)), "")
+        return first + "".join(part.reasoning_text() for part in parts)
 
-    def thinks(self) -> bool:
+    def has_content(self) -> bool:
         return bool(self.content or self.reasoning_content or self.reasoning or self.tool_calls)
 
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
-    message: _Delta | None = None  # where a whole answer has it
-    text: str | None = None  # where the prompt was no messages
+    message: _Delta | None = None  # of a response that is not streamed
+    text: str | None = None  # of the completions API
     finish_reason: str | None = None
 
 
@@ -263,9 +277,9 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
-    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek
 
-    def counted(self) -> Usage:
+    def to_usage(self) -> Usage:
         details = self.prompt_tokens_details or _PromptDetails()
         return Usage(
             prompt_tokens=_not_negative(self.prompt_tokens),
@@ -275,7 +289,7 @@ class _Usage(msgspec.Struct):
 
 
 def _not_negative(given: int | None) -> int:
-    return max(0, given or 0)  # some say -1 for what they have not counted
+    return max(0, given or 0)  # some send -1 for a number that they did not count
 
 
 class _Chunk(msgspec.Struct):
@@ -288,17 +302,17 @@ class _Timings(msgspec.Struct):
     cache_n: int = 0
 
 
-class _OwnWords(msgspec.Struct):
-    """A chunk as llama.cpp's server says it where it reads images: not in OpenAI's form."""
+class _LlamaCppChunk(msgspec.Struct):
+    """A chunk of llama.cpp's own format, which its server uses for prompts with images."""
 
     content: str
     stop: bool
-    stop_type: str = ""  # "limit", or what else ended the answer
+    stop_type: str = ""  # "limit", or another reason
     tokens_evaluated: int = 0
     tokens_predicted: int = 0
     timings: _Timings = msgspec.field(default_factory=_Timings)
 
-    def as_openai(self) -> _Chunk:
+    def to_chunk(self) -> _Chunk:
         if not self.stop:
             return _Chunk([_Choice(text=self.content)])
         reason = "length" if self.stop_type == "limit" else "stop"
@@ -307,27 +321,27 @@ class _OwnWords(msgspec.Struct):
         return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 
-def _decode_own_words(data: bytes) -> _OwnWords | None:
+def _decode_llama_cpp_chunk(data: bytes) -> _LlamaCppChunk | None:
     try:
-        return _own_words(data)
+        return _llama_cpp_decoder.decode(data)
     except msgspec.DecodeError:
-        return None  # some services send chunks with nothing in them
+        return None  # some services send empty chunks
 
 
-def _read_chunk(data: bytes) -> tuple[bytes, _Chunk]:
-    """Read an event, if need be mended, and give both."""
+def _decode_or_repair(data: bytes) -> tuple[bytes, _Chunk]:
+    """Decode an event, repaired if necessary, and return its data with it."""
     try:
-        return data, _decode_chunk(data)
+        return data, _chunk_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        data = _with_whole_signs(data)
-        return data, _decode_chunk(data)
+        data = _replace_half_characters(data)
+        return data, _chunk_decoder.decode(data)
 
 
-def _with_whole_signs(data: bytes) -> bytes:
-    """Put U+FFFD for half a character: a server that counts bytes or UTF-16 cuts emoji in two."""
+def _replace_half_characters(data: bytes) -> bytes:
+    """Put U+FFFD for half a character: servers that count bytes or UTF-16 units split emoji."""
     text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
-_own_words = msgspec.json.Decoder(_OwnWords).decode
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+_llama_cpp_decoder = msgspec.json.Decoder(_LlamaCppChunk)

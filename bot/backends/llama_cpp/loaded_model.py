@@ -6,7 +6,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.backends.chat_completions.reasoning import Thinking, opened_by, separated, thinking_of
+from bot.backends.chat_completions.reasoning import (
+    ReasoningFormat,
+    detect_format,
+    detect_open_tag,
+    separate_reasoning,
+)
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
@@ -38,7 +43,7 @@ class LoadedModel:
     engine: Engine
     template: ModelTemplate
     ends: tuple[str, ...]
-    thinking: Thinking
+    reasoning: ReasoningFormat
     tokenizer: Tokenizer
     places: Places
     line: FairQueue
@@ -67,10 +72,10 @@ class LoadedModel:
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Ask at the conversation's place; behaves as `Backend.generate`."""
         stop = self._stops(prompt, rendered)
-        ends = self._ends(rendered) if self.thinking.words else stop
+        ends = self._ends(rendered) if self.reasoning.special_tokens else stop
         answer = self._answer(prompt, rendered, ends, images)
-        thinking = opened_by(self.thinking, rendered.spans)
-        async with aclosing(separated(answer, thinking, stop)) as pieces:
+        reasoning = detect_open_tag(self.reasoning, rendered.spans)
+        async with aclosing(separate_reasoning(answer, reasoning, stop)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -85,7 +90,7 @@ class LoadedModel:
             check_all_stand(text, images, self.path.stem)
             async with self.places.seat(whose, ids) as seat:
                 own = seat.own and not self.sees  # llama.cpp moves nothing up where images may be
-                given = (seat.place, own, self.thinking.words, text, images)
+                given = (seat.place, own, self.reasoning.special_tokens, text, images)
                 question = Question(ids, ends, sampling, limit, *given)
                 async with aclosing(self.engine.generate(question)) as pieces:
                     async for piece in pieces:
@@ -103,7 +108,7 @@ class LoadedModel:
 
         It would find a speaker's tag in a thought as well, and what closes one.
         """
-        closing = {closes for _, closes in self.thinking.marks}
+        closing = {end_tag for _, end_tag in self.reasoning.tags}
         ends = dict.fromkeys((*rendered.stop, *self.ends))
         return tuple(word for word in ends if word and word not in closing)
 
@@ -135,7 +140,7 @@ async def loaded(start: Start) -> AsyncIterator[LoadedModel]:
             engine,
             ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
             tokens.ends,
-            thinking_of(tokens.chat_template, special),
+            detect_format(tokens.chat_template, special),
             Tokenizer(engine, tokens),
             Places(engine, saved),
             FairQueue(engine.places, settings.most_waiting, clock),

@@ -1,8 +1,8 @@
-"""What a prompt will cost at a service that counts only afterwards.
+"""Estimate the tokens of a prompt for a service that reports them only afterwards.
 
-By the model's name it is known or guessed how OpenAI's own encodings would count it, and what the
-service then says it was corrects the next count: the estimate follows the most expensive prompt of
-late at once, and a cheaper one slowly. So it errs to the side of sending less than would fit.
+The encoding is known or guessed from the model's name. The usage that the service then reports
+corrects the next estimate: upwards at once, downwards slowly, so that estimates are rather too high
+than too low.
 """
 
 import math
@@ -10,8 +10,8 @@ import math
 from bot.chat.prompt import Prompt
 from bot.prompting.text.token_counter import EncodingCounter, get_counter
 
-# By the beginning of a model's name, the first that fits; these are exact.
-_KNOWN = (
+# By the prefix of a model's name, first match; these are exact.
+_ENCODINGS = (
     ("gpt-oss", "o200k_harmony"),
     ("gpt-4o", "o200k_base"),
     ("gpt-4.", "o200k_base"),
@@ -23,43 +23,44 @@ _KNOWN = (
     ("gpt-4", "cl100k_base"),
     ("gpt-3.5", "cl100k_base"),
 )
-_UNKNOWN_STRETCH = 1.25  # until a service has told: most tokenizers of others need less
+_INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
 _MARGIN = 1.05
-_FADING = 0.98  # per answer
-_LEAST, _MOST = 0.5, 4.0  # a service that reports nonsense cannot spoil the counts
-_SHORT = 100  # tokens; in a shorter prompt a service's own additions say nothing of the rest
+_DECAY = 0.98  # per answer
+_MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
+_MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
 
 
-class PromptCounter:
-    """Counts for the models of one provider; what it learns is kept in memory only."""
+class PromptTokenEstimator:
+    """Estimates for the models of one provider; what it learns is kept in memory only."""
 
     def __init__(self) -> None:
-        self._stretch: dict[str, float] = {}
+        self._ratios: dict[str, float] = {}
 
     async def count(self, prompt: Prompt, model: str) -> int:
-        counts, stretch = self._way(model)
-        return math.ceil(await counts.count_prompt(prompt) * stretch)
+        """Estimate the tokens of a prompt."""
+        token_counter, ratio = self._counter_and_ratio(model)
+        return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Take note of what the service says that a prompt cost; 0: it did not say."""
-        counts, before = self._way(model)
+        """Correct the ratio by the tokens that the service reported; 0: it did not report any."""
+        token_counter, before = self._counter_and_ratio(model)
         has_images = any(message.images for message in prompt.messages)
-        if tokens <= 0 or has_images or not counts.loaded:
+        if tokens <= 0 or has_images or not token_counter.loaded:
             return
-        raw = counts.prompt_tokens(prompt)
-        if raw < _SHORT:
+        counted = token_counter.prompt_tokens(prompt)
+        if counted < _MIN_TOKENS:
             return
-        ratio = tokens / raw
-        known = _encoding(model) is not None
-        after = max(before, ratio) if known else max(before * _FADING, ratio * _MARGIN)
-        self._stretch[model] = min(_MOST, max(_LEAST, after))
+        ratio = tokens / counted
+        is_known = _encoding_of(model) is not None
+        after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
+        self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
-    def _way(self, model: str) -> tuple[EncodingCounter, float]:
-        encoding = _encoding(model)
-        stretch = self._stretch.get(model, _UNKNOWN_STRETCH if encoding is None else 1.0)
-        return get_counter(encoding or "cl100k_base"), stretch
+    def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
+        encoding = _encoding_of(model)
+        ratio = self._ratios.get(model, _INITIAL_RATIO if encoding is None else 1.0)
+        return get_counter(encoding or "cl100k_base"), ratio
 
 
-def _encoding(model: str) -> str | None:
-    name = model.rpartition("/")[2].lower()  # OpenRouter writes openai/gpt-4o
-    return next((encoding for begin, encoding in _KNOWN if name.startswith(begin)), None)
+def _encoding_of(model: str) -> str | None:
+    name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
+    return next((encoding for prefix, encoding in _ENCODINGS if name.startswith(prefix)), None)

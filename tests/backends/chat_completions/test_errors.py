@@ -1,4 +1,4 @@
-"""Every way in which a service can fail an answer ends in a stated way, in time."""
+"""Every failure of a provider becomes a defined error, in time."""
 
 import asyncio
 import gzip
@@ -11,7 +11,7 @@ from bot.backends.chat_completions import wire as completions
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt
-from tests.backends.conftest import Connect, Impatient
+from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
 from tests.shared_data import shared_folder
 
@@ -30,14 +30,14 @@ COMPLETE = {
     "no DONE": ([said("com", "plete") + STOP], "complete"),
     "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
     "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
-    "llama.cpp's own words": (
+    "llama.cpp's own format": (
         [
             event({"content": "a", "stop": False})
             + event({"content": "b", "stop": True, "stop_type": "eos", "tokens_evaluated": 3})
         ],
         "ab",
     ),
-    "what only looks like them": (
+    "what only looks like it": (
         [event({"content": ["x"], "stop": None}) + said("a") + STOP + DONE],
         "a",
     ),
@@ -71,7 +71,9 @@ COMPLETE = {
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-async def test_odd_but_complete_answer(connect: Connect, service: FakeOpenAI, name: str) -> None:
+async def test_unusual_but_complete_stream_is_an_answer(
+    connect: Connect, service: FakeOpenAI, name: str
+) -> None:
     steps, text = COMPLETE[name]
     service.plays(steps)
 
@@ -85,7 +87,7 @@ async def test_odd_but_complete_answer(connect: Connect, service: FakeOpenAI, na
     assert len(service.log) == 1
 
 
-CUT_SHORT = {
+INTERRUPTED = {
     "end without finish reason": ([said("par", "tial")], "partial"),
     "DONE without finish reason": ([said("par") + DONE], "par"),
     "reset": ([said("abc"), 0.05, b'data: {"id":"c1","obj', 0.05, CUT], "abc"),
@@ -101,11 +103,11 @@ CUT_SHORT = {
 }
 
 
-@pytest.mark.parametrize("name", CUT_SHORT)
-async def test_answer_cut_short_keeps_what_was_said(
+@pytest.mark.parametrize("name", INTERRUPTED)
+async def test_interrupted_stream_raises_after_its_text(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
-    steps, text = CUT_SHORT[name]
+    steps, text = INTERRUPTED[name]
     service.plays(steps)
 
     async with asyncio.timeout(5):
@@ -114,13 +116,13 @@ async def test_answer_cut_short_keeps_what_was_said(
     assert answer.text == text
     assert answer.finish is None
     assert isinstance(answer.error, BackendInterrupted)
-    assert "SECRET" not in answer.says_why
-    assert len(service.log) == 1, "never start again after the first word"
+    assert "SECRET" not in answer.error_texts
+    assert len(service.log) == 1, "no retry after the first delta"
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
-async def test_passing_trouble_is_tried_twice_more(
-    connect: Connect, service: FakeOpenAI, clock: Impatient, status: int
+async def test_transient_status_is_retried_twice(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock, status: int
 ) -> None:
     service.plays(Script([b"<html>SECRET</html>"], status), Script([b""], status))
 
@@ -132,7 +134,7 @@ async def test_passing_trouble_is_tried_twice_more(
     assert 0 <= clock.slept[1] <= 1
 
 
-BEFORE_THE_FIRST_WORD = {
+BEFORE_THE_FIRST_TOKEN = {
     "reset": [CUT],
     "reset after the headers": [b": hi\n\n", CUT],
     "error event": [OVERLOADED],
@@ -143,9 +145,11 @@ BEFORE_THE_FIRST_WORD = {
 }
 
 
-@pytest.mark.parametrize("name", BEFORE_THE_FIRST_WORD)
-async def test_three_failures_are_enough(connect: Connect, service: FakeOpenAI, name: str) -> None:
-    steps = BEFORE_THE_FIRST_WORD[name]
+@pytest.mark.parametrize("name", BEFORE_THE_FIRST_TOKEN)
+async def test_backend_gives_up_after_three_attempts(
+    connect: Connect, service: FakeOpenAI, name: str
+) -> None:
+    steps = BEFORE_THE_FIRST_TOKEN[name]
     page = Script([b"<html>please log in</html>"], content_type="text/html")
     service.plays(*[Script(steps) if steps else page for _ in range(5)])
 
@@ -153,10 +157,10 @@ async def test_three_failures_are_enough(connect: Connect, service: FakeOpenAI, 
 
     assert isinstance(answer.error, BackendUnavailable)
     assert len(service.log) == 3
-    assert "SECRET" not in answer.says_why
+    assert "SECRET" not in answer.error_texts
 
 
-async def test_nobody_there_is_said_with_the_address(connect: Connect) -> None:
+async def test_refused_connection_names_the_address(connect: Connect) -> None:
     answer = await ask(connect(base_url="http://127.0.0.1:9/v1"))
 
     assert isinstance(answer.error, BackendUnavailable)
@@ -166,9 +170,7 @@ async def test_nobody_there_is_said_with_the_address(connect: Connect) -> None:
 @pytest.mark.parametrize(
     "noise", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
 )
-async def test_what_does_not_speak_http_is_said_with_its_address(
-    connect: Connect, noise: bytes
-) -> None:
+async def test_response_that_is_not_http_names_the_address(connect: Connect, noise: bytes) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(noise)
         writer.close()
@@ -186,7 +188,7 @@ async def test_what_does_not_speak_http_is_said_with_its_address(
     [[60], [b": headers\n\n", 60], COMMENTS, [said(""), 60]],
     ids=["no headers", "headers only", "comments for ever", "an empty delta"],
 )
-async def test_silence_ends_at_the_first_word_clock_and_is_not_tried_again(
+async def test_first_token_timeout_is_not_retried(
     connect: Connect, service: FakeOpenAI, steps: list[object]
 ) -> None:
     service.plays(steps)
@@ -200,7 +202,7 @@ async def test_silence_ends_at_the_first_word_clock_and_is_not_tried_again(
     assert await service.ended() == "hung up"
 
 
-async def test_thinking_model_may_take_longer_than_the_first_word_clock(
+async def test_reasoning_extends_the_first_token_timeout(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     thinking = [step for _ in range(10) for step in (chunk(reasoning_content="hm"), 0.05)]
@@ -211,7 +213,7 @@ async def test_thinking_model_may_take_longer_than_the_first_word_clock(
     assert (answer.text, answer.error) == ("42", None)
 
 
-async def test_model_that_stops_thinking_is_stopped(connect: Connect, service: FakeOpenAI) -> None:
+async def test_stalled_reasoning_times_out(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([chunk(reasoning_content="hm"), 60])
 
     async with asyncio.timeout(3):
@@ -220,7 +222,7 @@ async def test_model_that_stops_thinking_is_stopped(connect: Connect, service: F
     assert isinstance(answer.error, BackendUnavailable)
 
 
-async def test_answer_that_never_ends_is_stopped(connect: Connect, service: FakeOpenAI) -> None:
+async def test_endless_answer_hits_the_total_timeout(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([step for _ in range(500) for step in (said("x"), 0.02)])
 
     async with asyncio.timeout(3):
@@ -230,10 +232,10 @@ async def test_answer_that_never_ends_is_stopped(connect: Connect, service: Fake
     assert "TROUPE_PROVIDERS__ACME__TOTAL_SECONDS" in str(answer.error)
 
 
-async def test_answer_without_measure_is_stopped(
+async def test_response_beyond_the_size_limit_is_interrupted(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completions, "MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(completions, "MAX_RESPONSE_BYTES", 100_000)
     service.plays([said("word " * 1000)] * 100)
 
     answer = await ask(connect())
@@ -241,7 +243,7 @@ async def test_answer_without_measure_is_stopped(
     assert isinstance(answer.error, BackendInterrupted)
 
 
-async def test_slow_reader_is_not_taken_for_a_slow_model(
+async def test_slow_consumer_does_not_cause_a_timeout(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([said("a"), 0.1, said("b"), STOP + DONE])
@@ -255,8 +257,8 @@ async def test_slow_reader_is_not_taken_for_a_slow_model(
     assert isinstance(heard[-1], Finish)
 
 
-async def test_retry_after_is_honoured(
-    connect: Connect, service: FakeOpenAI, clock: Impatient
+async def test_retry_after_header_delays_the_retry(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(Script([b""], 429, {"Retry-After": "7"}))
 
@@ -267,19 +269,19 @@ async def test_retry_after_is_honoured(
 
 
 @pytest.mark.parametrize("value", ["86400", "31", "Fri, 31 Dec 2100 23:59:59 GMT"])
-async def test_long_retry_after_means_no_retry(
+async def test_long_retry_after_prevents_a_retry(
     connect: Connect, service: FakeOpenAI, value: str
 ) -> None:
     service.plays(Script([b""], 429, {"Retry-After": value}))
 
     answer = await ask(connect())
 
-    assert "The model is busy" in answer.says_why
+    assert "The model is busy" in answer.error_texts
     assert len(service.log) == 1
 
 
 @pytest.mark.parametrize("value", ["nonsense", "-1", "", "Fri, 31 Dec 1999 23:59:59 GMT", "1e99"])
-async def test_odd_retry_after_is_no_obstacle(
+async def test_invalid_retry_after_is_ignored(
     connect: Connect, service: FakeOpenAI, value: str
 ) -> None:
     service.plays(Script([b""], 429, {"Retry-After": value}))
@@ -287,7 +289,7 @@ async def test_odd_retry_after_is_no_obstacle(
     assert (await ask(connect())).text == "Hello there"
 
 
-async def test_used_up_credit_is_not_tried_again(connect: Connect, service: FakeOpenAI) -> None:
+async def test_used_up_quota_is_not_retried(connect: Connect, service: FakeOpenAI) -> None:
     body = {"error": {"code": "insufficient_quota", "message": "SECRET"}}
     service.plays(Script([json.dumps(body).encode()], 429))
 
@@ -298,19 +300,19 @@ async def test_used_up_credit_is_not_tried_again(connect: Connect, service: Fake
 
 
 REFUSALS = {
-    401: (b"SECRET", "refuses the key (401); check TROUPE_PROVIDERS__ACME__API_KEY"),
-    403: (b"SECRET", "refuses the key (403); check TROUPE_PROVIDERS__ACME__API_KEY"),
-    402: (b"SECRET", "its balance is used up"),
-    404: (b"SECRET", "knows no model 'm' at http://127.0.0.1"),
+    401: (b"SECRET", "rejected the API key (401); check TROUPE_PROVIDERS__ACME__API_KEY"),
+    403: (b"SECRET", "rejected the API key (403); check TROUPE_PROVIDERS__ACME__API_KEY"),
+    402: (b"SECRET", "has no credit left"),
+    404: (b"SECRET", "does not know the model 'm' at http://127.0.0.1"),
     400: (b'{"error":{"code":"context_length_exceeded"}}', "with /new."),
     413: (b'{"error":{"type":"exceed_context_size_error"}}', "with /new."),
-    422: (b'{"error":{"param":"top_k","message":"SECRET"}}', "refuses the request (422, top_k)"),
+    422: (b'{"error":{"param":"top_k","message":"SECRET"}}', "rejected the request (422, top_k)"),
     302: (b"SECRET", "correct TROUPE_PROVIDERS__ACME__BASE_URL"),
 }
 
 
 @pytest.mark.parametrize("status", REFUSALS)
-async def test_refusal_names_what_to_mend(
+async def test_error_status_names_the_setting_to_fix(
     connect: Connect, service: FakeOpenAI, status: int
 ) -> None:
     body, words = REFUSALS[status]
@@ -319,15 +321,13 @@ async def test_refusal_names_what_to_mend(
     answer = await ask(connect())
 
     assert isinstance(answer.error, BackendUnavailable)
-    assert words in answer.says_why
-    assert "SECRET" not in answer.says_why
-    assert "CANARY" not in answer.says_why
+    assert words in answer.error_texts
+    assert "SECRET" not in answer.error_texts
+    assert "CANARY" not in answer.error_texts
     assert len(service.log) == 1
 
 
-async def test_error_of_any_length_is_read_only_at_its_beginning(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_long_error_body_is_read_only_partly(connect: Connect, service: FakeOpenAI) -> None:
     service.plays(Script([b"x" * 65536] * 1000, 400))
 
     await ask(connect())
@@ -335,7 +335,7 @@ async def test_error_of_any_length_is_read_only_at_its_beginning(
     assert await service.ended() == "hung up"
 
 
-async def test_status_in_an_error_event_counts_like_the_real_one(
+async def test_status_code_in_an_error_event_is_translated(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([event({"error": {"code": 401, "message": "SECRET"}})])
@@ -346,7 +346,9 @@ async def test_status_in_an_error_event_counts_like_the_real_one(
     assert len(service.log) == 1
 
 
-async def test_retries_dry_up_when_everything_fails(connect: Connect, service: FakeOpenAI) -> None:
+async def test_retry_budget_limits_retries_when_all_calls_fail(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays(*[Script([b""], 400) for _ in range(15)], *[Script([b""], 503)] * 100)
     backend = connect()
 
@@ -356,8 +358,8 @@ async def test_retries_dry_up_when_everything_fails(connect: Connect, service: F
     assert len(service.log) <= 25 + 3 + 2
 
 
-async def test_provider_that_keeps_failing_gets_a_rest_and_then_a_trial(
-    connect: Connect, service: FakeOpenAI, clock: Impatient
+async def test_failing_provider_opens_the_breaker_until_a_trial_call(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)])
     backend = connect()
@@ -367,7 +369,7 @@ async def test_provider_that_keeps_failing_gets_a_rest_and_then_a_trial(
     refused = await ask(backend)
     await clock.sleep(15.1)
 
-    assert "gets a rest" in str(refused.error)
+    assert "calls are paused" in str(refused.error)
     assert asked == 20
     assert (await ask(backend)).text == "Hello there"
 
@@ -383,7 +385,7 @@ async def test_wrong_requests_do_not_open_the_breaker(
     assert (await ask(backend)).text == "Hello there"
 
 
-def test_every_fault_of_the_list_is_tried_here() -> None:
+def test_every_listed_llm_fault_is_covered_here() -> None:
     attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
     listed = {case["id"] for case in attacks["cases"] if case["category"] == "llm_faults"}
 

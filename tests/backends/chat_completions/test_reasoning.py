@@ -1,4 +1,4 @@
-"""What a reasoning model thinks is told from what it says, however its words come in pieces."""
+"""Reasoning is separated from the answer, however the text is split into chunks."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -7,23 +7,25 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bot.backends.chat_completions.reasoning import (
-    ANY,
-    NONE,
-    Cut,
-    Thinking,
-    Thoughts,
-    opened_by,
-    separated,
-    thinking_of,
+    ANY_FORMAT,
+    NO_FORMAT,
+    ReasoningFormat,
+    ReasoningParser,
+    SeparatedText,
+    detect_format,
+    detect_open_tag,
+    separate_reasoning,
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.text_spans import TextSpan
 
-GPT_OSS = thinking_of(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
-COHERE = thinking_of(
+GPT_OSS = detect_format(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
+COHERE = detect_format(
     "<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{{ x }}<|END_RESPONSE|>", []
 )
-INSIDE = opened_by(ANY, [TextSpan("hi", trusted=False), TextSpan("<|assistant|>\n<think>\n", True)])
+INSIDE = detect_open_tag(
+    ANY_FORMAT, [TextSpan("hi", trusted=False), TextSpan("<|assistant|>\n<think>\n", True)]
+)
 WORDS = [
     "<think>",
     "</think>",
@@ -41,28 +43,30 @@ WORDS = [
     "Well.",
 ]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=12).map("".join)
-MODELS = st.sampled_from([ANY, NONE, GPT_OSS, COHERE, INSIDE])
+MODELS = st.sampled_from([ANY_FORMAT, NO_FORMAT, GPT_OSS, COHERE, INSIDE])
 
 
-def cut(thinking: Thinking, pieces: Sequence[str]) -> Cut:
-    thoughts = Thoughts(thinking)
-    cuts = [*(thoughts.feed(piece) for piece in pieces), thoughts.rest()]
-    return Cut("".join(each.said for each in cuts), "".join(each.thought for each in cuts))
+def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText:
+    parser = ReasoningParser(reasoning)
+    parts = [*(parser.feed(piece) for piece in pieces), parser.flush()]
+    return SeparatedText(
+        "".join(each.answer for each in parts), "".join(each.reasoning for each in parts)
+    )
 
 
 @pytest.mark.parametrize(
-    ("thinking", "answer", "said", "thought"),
+    ("reasoning_format", "written", "answer", "reasoning"),
     [
-        (ANY, "Hello.", "Hello.", ""),
-        (ANY, "<think>\nHm.\n</think>\n\nHello.", "Hello.", "\nHm.\n"),
-        (ANY, "\n<think>a</think> <think>b</think>Hi", "Hi", "ab"),
-        (ANY, "<think>never an end", "", "never an end"),
-        (ANY, "[THINK]Hm.[/THINK]Hello.", "Hello.", "Hm."),
-        (ANY, "<seed:think>Hm.</seed:think>Hello.", "Hello.", "Hm."),
-        (ANY, "<|channel>thought\nHm.<channel|>Hello.", "Hello.", "\nHm."),
-        (ANY, "The mark <think> opens.", "The mark <think> opens.", ""),
-        (ANY, "<thinner> is no mark", "<thinner> is no mark", ""),
-        (ANY, "<thi", "<thi", ""),
+        (ANY_FORMAT, "Hello.", "Hello.", ""),
+        (ANY_FORMAT, "<think>\nHm.\n</think>\n\nHello.", "Hello.", "\nHm.\n"),
+        (ANY_FORMAT, "\n<think>a</think> <think>b</think>Hi", "Hi", "ab"),
+        (ANY_FORMAT, "<think>never an end", "", "never an end"),
+        (ANY_FORMAT, "[THINK]Hm.[/THINK]Hello.", "Hello.", "Hm."),
+        (ANY_FORMAT, "<seed:think>Hm.</seed:think>Hello.", "Hello.", "Hm."),
+        (ANY_FORMAT, "<|channel>thought\nHm.<channel|>Hello.", "Hello.", "\nHm."),
+        (ANY_FORMAT, "The mark <think> opens.", "The mark <think> opens.", ""),
+        (ANY_FORMAT, "<thinner> is no mark", "<thinner> is no mark", ""),
+        (ANY_FORMAT, "<thi", "<thi", ""),
         (INSIDE, "Hm.\n</think>\n\nHello.", "Hello.", "Hm.\n"),
         (INSIDE, "Hm, too long", "", "Hm, too long"),
         (
@@ -78,53 +82,66 @@ def cut(thinking: Thinking, pieces: Sequence[str]) -> Cut:
             "Hello.",
             "Hm.",
         ),
-        (NONE, "<think>a</think>b", "<think>a</think>b", ""),
+        (NO_FORMAT, "<think>a</think>b", "<think>a</think>b", ""),
     ],
 )
-def test_thoughts_are_told_from_words(
-    thinking: Thinking, answer: str, said: str, thought: str
+def test_parser_separates_reasoning_from_the_answer(
+    reasoning_format: ReasoningFormat, written: str, answer: str, reasoning: str
 ) -> None:
-    assert cut(thinking, [answer]) == Cut(said, thought)
+    assert separate(reasoning_format, [written]) == SeparatedText(answer, reasoning)
 
 
 @given(MODELS, TEXTS, st.data())
-def test_pieces_do_not_matter(thinking: Thinking, answer: str, data: st.DataObject) -> None:
+def test_parser_output_does_not_depend_on_chunking(
+    reasoning_format: ReasoningFormat, answer: str, data: st.DataObject
+) -> None:
     ends = data.draw(st.lists(st.integers(0, len(answer)), max_size=8).map(sorted))
     pieces = [
         answer[begin:end] for begin, end in zip([0, *ends], [*ends, len(answer)], strict=True)
     ]
 
-    assert cut(thinking, pieces) == cut(thinking, [answer])
+    assert separate(reasoning_format, pieces) == separate(reasoning_format, [answer])
 
 
 @given(st.text())
-def test_answer_without_marks_is_left_as_it_is(answer: str) -> None:
-    assume(not any(opens in answer for opens, _ in ANY.marks))  # Hypothesis reads our source
+def test_answer_without_tags_is_unchanged(answer: str) -> None:
+    assume(
+        not any(start_tag in answer for start_tag, _ in ANY_FORMAT.tags)
+    )  # Hypothesis reads our source
 
-    assert cut(ANY, list(answer)) == Cut(answer, "")
+    assert separate(ANY_FORMAT, list(answer)) == SeparatedText(answer, "")
 
 
 @given(st.text(alphabet="ab<>/think \n"), st.text(alphabet="ab<> \n"))
-def test_nothing_of_a_thought_is_said(thought: str, said: str) -> None:
-    thought = thought.replace("</think>", "")
+def test_reasoning_never_appears_in_the_answer(reasoning: str, answer: str) -> None:
+    reasoning = reasoning.replace("</think>", "")
 
-    assert cut(ANY, [f"<think>{thought}</think>{said}"]).said.strip() == said.strip()
+    written = f"<think>{reasoning}</think>{answer}"
+    assert separate(ANY_FORMAT, [written]).answer.strip() == answer.strip()
 
 
-def test_marks_of_a_model_are_found_in_its_template_and_its_vocabulary() -> None:
-    assert thinking_of("{{ content.split('</think>')[-1] }}", []).words == ("<think>", "</think>")
-    assert thinking_of(None, ["[THINK]", "[/THINK]"]).words == ("[THINK]", "[/THINK]")
+def test_format_is_detected_from_template_and_vocabulary() -> None:
+    assert detect_format("{{ content.split('</think>')[-1] }}", []).special_tokens == (
+        "<think>",
+        "</think>",
+    )
+    assert detect_format(None, ["[THINK]", "[/THINK]"]).special_tokens == ("[THINK]", "[/THINK]")
     assert GPT_OSS.anywhere
-    assert thinking_of("{{ bos_token }}", ["<|im_start|>", "<|end|>"]) == ANY
+    assert detect_format("{{ bos_token }}", ["<|im_start|>", "<|end|>"]) == ANY_FORMAT
 
 
-def test_only_the_templates_own_end_opens_a_thought() -> None:
+def test_only_trusted_text_at_the_end_of_a_prompt_opens_reasoning() -> None:
     theirs = [TextSpan("Say ", trusted=True), TextSpan("<think>", trusted=False)]
 
-    assert INSIDE.opened == "</think>"
-    assert opened_by(ANY, theirs).opened is None
-    assert opened_by(ANY, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]).opened is None
-    assert opened_by(ANY, []).opened is None
+    assert INSIDE.open_end_tag == "</think>"
+    assert detect_open_tag(ANY_FORMAT, theirs).open_end_tag is None
+    assert (
+        detect_open_tag(
+            ANY_FORMAT, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]
+        ).open_end_tag
+        is None
+    )
+    assert detect_open_tag(ANY_FORMAT, []).open_end_tag is None
 
 
 async def said_by(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
@@ -133,17 +150,22 @@ async def said_by(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish
     yield Finish(FinishReason.LENGTH)
 
 
-async def test_stop_string_in_a_thought_does_not_end_the_answer() -> None:
+async def test_stop_string_in_reasoning_does_not_end_the_answer() -> None:
     answer = said_by("<think>\nAda: what?</th", "ink>I know.\nA", "da: hm")
 
-    told = [piece async for piece in separated(answer, ANY, ["\nAda:"])]
+    told = [piece async for piece in separate_reasoning(answer, ANY_FORMAT, ["\nAda:"])]
 
     assert [piece.text for piece in told if isinstance(piece, ReasoningDelta)] == ["\nAda: what?"]
     assert [piece.text for piece in told if isinstance(piece, Delta)] == ["I know."]
     assert told[-1] == Finish(FinishReason.STOP)
 
 
-async def test_what_was_held_back_is_said_at_the_end() -> None:
-    told = [piece async for piece in separated(said_by("I think <thi", "\nAd"), ANY, ["\nAda:"])]
+async def test_held_back_text_is_returned_at_the_end() -> None:
+    told = [
+        piece
+        async for piece in separate_reasoning(
+            said_by("I think <thi", "\nAd"), ANY_FORMAT, ["\nAda:"]
+        )
+    ]
 
     assert told == [Delta("I think <thi"), Delta("\nAd"), Finish(FinishReason.LENGTH)]

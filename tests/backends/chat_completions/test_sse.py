@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.chat_completions.sse import EventStream, EventTooLong
+from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 
 FIELDS = ["data: a", "data:b", "data:  c", "data", "data:", "data: 日本 🎉", "", ""]
 OTHERS = [": keep-alive", "event: ping", "id: 1", "datax: no"]
@@ -15,8 +15,8 @@ ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 def all_events(chunks: list[bytes]) -> list[bytes]:
-    stream = EventStream()
-    return [event for chunk in chunks for event in stream.feed(chunk)] + stream.end()
+    stream = SseParser()
+    return [event for chunk in chunks for event in stream.feed(chunk)] + stream.flush()
 
 
 def cut(whole: bytes, places: list[int]) -> list[bytes]:
@@ -25,21 +25,19 @@ def cut(whole: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(LINES, ENDS, st.lists(st.integers(0, 1000)))
-def test_it_does_not_matter_where_the_network_cuts(
-    lines: list[str], end: str, places: list[int]
-) -> None:
+def test_events_do_not_depend_on_chunking(lines: list[str], end: str, places: list[int]) -> None:
     whole = end.join(lines).encode()
 
     assert all_events(cut(whole, places)) == all_events([whole])
 
 
 @given(st.binary(), st.lists(st.integers(0, 1000)))
-def test_no_bytes_break_it(noise: bytes, places: list[int]) -> None:
+def test_arbitrary_bytes_are_accepted(noise: bytes, places: list[int]) -> None:
     assert all_events(cut(noise, places)) == all_events([noise])
 
 
 @given(LINES, st.lists(st.integers(0, 1000)))
-def test_all_three_line_ends_mean_the_same(lines: list[str], places: list[int]) -> None:
+def test_all_three_line_endings_are_equivalent(lines: list[str], places: list[int]) -> None:
     feeds, crlf, returns = (end.join(lines).encode() for end in ("\n", "\r\n", "\r"))
 
     assert all_events(cut(crlf, places)) == all_events([feeds]) == all_events(cut(returns, places))
@@ -53,7 +51,7 @@ def test_only_one_space_after_the_colon_is_dropped() -> None:
     assert all_events([b"data:a\n\ndata: b\n\ndata:  c\n\n"]) == [b"a", b"b", b" c"]
 
 
-def test_comments_and_other_fields_are_no_events() -> None:
+def test_comments_and_other_fields_are_ignored() -> None:
     assert all_events([b": hi\n\nevent: ping\n\nid: 1\nretry: 2\n\n"]) == []
 
 
@@ -65,29 +63,29 @@ def test_byte_order_mark_at_the_start_is_dropped() -> None:
     assert all_events([b"\xef\xbb\xbfdata: a\n\n"]) == [b"a"]
 
 
-def test_endless_line_is_refused() -> None:
-    with pytest.raises(EventTooLong, match="more than 100 bytes"):
-        EventStream(max_event_bytes=100).feed(b"data: " + b"x" * 101)
+def test_line_beyond_the_limit_is_rejected() -> None:
+    with pytest.raises(SseEventTooLong, match="more than 100 bytes"):
+        SseParser(max_event_bytes=100).feed(b"data: " + b"x" * 101)
 
 
-def test_endless_line_of_tiny_chunks_is_refused() -> None:
-    stream = EventStream(max_event_bytes=100)
+def test_line_beyond_the_limit_in_small_chunks_is_rejected() -> None:
+    stream = SseParser(max_event_bytes=100)
     stream.feed(b"data: ")
     for _ in range(94):
         stream.feed(b"x")
 
-    with pytest.raises(EventTooLong):
+    with pytest.raises(SseEventTooLong):
         stream.feed(b"x")
 
 
-def test_endless_event_of_short_lines_is_refused() -> None:
-    stream = EventStream(max_event_bytes=100)
+def test_event_beyond_the_limit_in_short_lines_is_rejected() -> None:
+    stream = SseParser(max_event_bytes=100)
 
-    with pytest.raises(EventTooLong):
+    with pytest.raises(SseEventTooLong):
         stream.feed(b"data: 0123456789\n" * 11)
 
 
-def test_many_events_in_turn_are_not_too_long() -> None:
-    stream = EventStream(max_event_bytes=100)
+def test_limit_applies_to_each_event() -> None:
+    stream = SseParser(max_event_bytes=100)
 
     assert sum(len(stream.feed(b"data: 0123456789\n\n")) for _ in range(1000)) == 1000

@@ -143,8 +143,8 @@ async def test_template_that_fails_is_said_to_the_chat_and_to_the_operator(
 
     answer = await ask(local, prompt(model="default", template=choice))
 
-    assert "no such thing" in answer.says_why
-    assert "template cannot be used; an operator" in answer.says_why
+    assert "no such thing" in answer.error_texts
+    assert "template cannot be used; an operator" in answer.error_texts
 
 
 @pytest.mark.service
@@ -182,7 +182,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
 
     answer = await ask(backend, prompt(model="default", parameters={"mirostat": 2}))
 
-    assert why in answer.says_why if why else answer.text == "yes"
+    assert why in answer.error_texts if why else answer.text == "yes"
     await backend.close()
 
 
@@ -192,7 +192,7 @@ async def test_model_without_eyes_says_so(local: LlamaCpp) -> None:
 
     answer = await ask(local, replace(prompt(model="default"), messages=(shown,)))
 
-    assert "smollm2-135m-instruct-q4_1 cannot see images" in answer.says_why
+    assert "smollm2-135m-instruct-q4_1 cannot see images" in answer.error_texts
 
 
 @pytest.mark.service

@@ -152,7 +152,7 @@ async def test_budget_counts_an_image(seeing: LlamaCpp) -> None:
 async def test_image_that_cannot_be_shown_is_said(seeing: LlamaCpp, image: Image, why: str) -> None:
     answer = await ask(seeing, asked(shown(QUESTION, image)))
 
-    assert why in answer.says_why
+    assert why in answer.error_texts
     assert usage(await ask(seeing, asked(SEEN))).output_tokens
 
 
@@ -181,7 +181,7 @@ async def test_template_that_leaves_an_image_out_is_said(seeing: LlamaCpp) -> No
         asked(SEEN, Message("assistant", "A dot."), Message("user", "And?"), template=choice),
     )
 
-    assert "writes 0 of 1 images; choose another `template`" in answer.says_why
+    assert "writes 0 of 1 images; choose another `template`" in answer.error_texts
 
 
 @pytest.mark.service

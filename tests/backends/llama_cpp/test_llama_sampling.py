@@ -158,8 +158,8 @@ async def test_stop_among_the_parameters_ends_the_answer(say: Say) -> None:
 async def test_unknown_parameter_is_an_operators_problem(local: LlamaCpp) -> None:
     answer = await ask(local, prompt(model="default", parameters={"topP": 1}))
 
-    assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.says_why
-    assert "an operator has to mend it" in answer.says_why
+    assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.error_texts
+    assert "an operator has to mend it" in answer.error_texts
 
 
 async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
@@ -174,7 +174,7 @@ async def test_thought_is_told_from_the_answer(local: LlamaCpp) -> None:
     answer = await thinking(local, "\n", "<think>\nHm.\n</think>\n\nHello.")
 
     assert answer.text == "Hello."
-    assert "".join(answer.thoughts) == "\nHm.\n"
+    assert "".join(answer.reasoning) == "\nHm.\n"
 
 
 async def test_answer_may_begin_inside_a_thought_that_the_template_opened(
@@ -183,4 +183,4 @@ async def test_answer_may_begin_inside_a_thought_that_the_template_opened(
     answer = await thinking(local, "\n<think>\n", "Hm.\n</think>\n\nHello.")
 
     assert answer.text == "Hello."
-    assert "".join(answer.thoughts) == "Hm.\n"
+    assert "".join(answer.reasoning) == "Hm.\n"

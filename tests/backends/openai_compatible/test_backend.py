@@ -1,4 +1,4 @@
-"""What is asked of a chat API, and that it can be stopped."""
+"""What is sent to a chat completions API and how its answer is read."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request import Answering, Request
+from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
@@ -19,14 +19,16 @@ from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
 
 
-async def test_answer_comes_in_deltas_and_ends_with_its_usage(connect: Connect) -> None:
+async def test_answer_is_deltas_and_a_finish_with_usage(connect: Connect) -> None:
     answer = await ask(connect())
 
     assert answer.text == "Hello there"
     assert answer.finish == Finish(FinishReason.STOP, Usage(5, 3, 4))
 
 
-async def test_whole_prompt_goes_out(connect: Connect, service: FakeOpenAI) -> None:
+async def test_request_body_holds_messages_and_parameters(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     question = Prompt(
         messages=(Message("system", "Be kind."), Message("user", "日本")),
         model="gpt-x",
@@ -63,7 +65,7 @@ async def test_whole_prompt_goes_out(connect: Connect, service: FakeOpenAI) -> N
     )
 
 
-async def test_names_go_out_where_they_are_wanted_and_fit(
+async def test_speaker_names_are_sent_if_enabled_and_valid(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     said = [
@@ -87,7 +89,7 @@ async def test_names_go_out_where_they_are_wanted_and_fit(
     assert [one["content"] for one in named] == [content for _, content in said]
 
 
-async def test_images_go_out_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
+async def test_images_are_sent_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:
     link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
     seen = Message("user", "What is it?", (link, "What is it?", picture))
 
@@ -107,19 +109,21 @@ async def test_images_go_out_between_their_texts(connect: Connect, service: Fake
     )
 
 
-async def test_key_goes_into_the_header(connect: Connect, service: FakeOpenAI) -> None:
+async def test_api_key_is_sent_as_bearer_token(connect: Connect, service: FakeOpenAI) -> None:
     await ask(connect())
 
     assert service.log[0]["headers"]["authorization"] == "Bearer sk-CANARY"
 
 
-async def test_service_without_a_key_gets_no_header(connect: Connect, service: FakeOpenAI) -> None:
+async def test_no_authorization_header_without_api_key(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     await ask(connect(api_key=None))
 
     assert "authorization" not in service.log[0]["headers"]
 
 
-async def test_variables_for_openai_do_not_leak_to_others(
+async def test_openai_environment_variables_are_not_sent(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "BASE_URL", "ADMIN_KEY"):
@@ -139,7 +143,7 @@ async def test_variables_for_openai_do_not_leak_to_others(
         ({"max_completion_tokens": 1000}, {"max_completion_tokens": 300}),
     ],
 )
-async def test_length_is_what_the_preset_wants_within_its_bound(
+async def test_max_tokens_is_the_lower_of_parameter_and_limit(
     connect: Connect, service: FakeOpenAI, parameters: dict[str, int], sent: dict[str, int]
 ) -> None:
     await ask(connect(), prompt(parameters=parameters, max_output_tokens=300))
@@ -147,7 +151,7 @@ async def test_length_is_what_the_preset_wants_within_its_bound(
     assert sent.items() <= service.log[0]["body"].items()
 
 
-async def test_null_takes_out_what_a_service_does_not_know(
+async def test_null_parameter_removes_a_default_field(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     await ask(connect(), prompt(parameters={"stream_options": None}))
@@ -155,14 +159,16 @@ async def test_null_takes_out_what_a_service_does_not_know(
     assert "stream_options" not in service.log[0]["body"]
 
 
-async def test_several_answers_are_refused(connect: Connect, service: FakeOpenAI) -> None:
+async def test_parameter_n_above_one_is_rejected(connect: Connect, service: FakeOpenAI) -> None:
     answer = await ask(connect(), prompt(parameters={"n": 2}))
 
     assert isinstance(answer.error, BackendUnavailable)
     assert service.log == []
 
 
-async def test_default_model_is_the_providers(connect: Connect, service: FakeOpenAI) -> None:
+async def test_default_model_comes_from_the_provider_settings(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     await ask(connect(model="gpt-y"), prompt(model="default"))
 
     assert service.log[0]["body"]["model"] == "gpt-y"
@@ -178,7 +184,7 @@ async def test_missing_default_model_names_its_setting(connect: Connect) -> None
     ("word", "reason"),
     [("length", FinishReason.LENGTH), ("content_filter", FinishReason.FILTERED)],
 )
-async def test_reason_of_the_end_is_told(
+async def test_finish_reason_is_translated(
     connect: Connect, service: FakeOpenAI, word: str, reason: FinishReason
 ) -> None:
     service.plays([said("a") + chunk(finish=word) + DONE])
@@ -199,17 +205,17 @@ async def test_reason_of_the_end_is_told(
     ],
     ids=["DeepSeek", "OpenRouter", "in the text", "Mistral"],
 )
-async def test_thoughts_are_told_from_words_in_every_services_way(
+async def test_reasoning_of_each_provider_format_is_separated(
     connect: Connect, service: FakeOpenAI, script: bytes
 ) -> None:
     service.plays([script + STOP + DONE])
 
     answer = await ask(connect())
 
-    assert ("".join(answer.thoughts), answer.text) == ("Hm.", "Hi.")
+    assert ("".join(answer.reasoning), answer.text) == ("Hm.", "Hi.")
 
 
-async def test_service_that_only_thought_may_be_asked_again(
+async def test_request_is_retried_if_only_reasoning_came(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([chunk(reasoning_content="Hm.")], [said("Hi.") + STOP + DONE])
@@ -219,9 +225,7 @@ async def test_service_that_only_thought_may_be_asked_again(
     assert (answer.text, answer.error) == ("Hi.", None)
 
 
-async def test_service_that_cannot_stream_is_understood(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_unstreamed_json_response_is_parsed(connect: Connect, service: FakeOpenAI) -> None:
     whole = b'{"choices":[{"message":{"content":"plain"},"finish_reason":"stop"}]}'
     service.plays(Script([whole[:20], whole[20:]], content_type="application/json"))
 
@@ -230,7 +234,9 @@ async def test_service_that_cannot_stream_is_understood(
     assert (answer.text, answer.error) == ("plain", None)
 
 
-async def test_closing_the_answer_hangs_up(connect: Connect, service: FakeOpenAI) -> None:
+async def test_closing_the_generator_closes_the_connection(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays([said("a"), 0.1, *[said("b"), 0.01] * 1000])
 
     async with aclosing(connect().generate(prompt())) as pieces:
@@ -239,7 +245,7 @@ async def test_closing_the_answer_hangs_up(connect: Connect, service: FakeOpenAI
     assert await service.ended(seconds=1) == "hung up"
 
 
-async def test_cancelling_before_the_first_word_hangs_up(
+async def test_cancelling_before_the_first_token_closes_the_connection(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([60])
@@ -252,7 +258,7 @@ async def test_cancelling_before_the_first_word_hangs_up(
     assert (await asyncio.wait({task}, timeout=1))[0], "it ends"
 
 
-async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
+async def test_stop_strings_beyond_the_providers_limit_end_the_answer(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.plays([said("Hello!\nE", "ve: hi", " there"), 60])
@@ -271,7 +277,7 @@ async def test_stop_strings_beyond_what_a_service_takes_are_found_in_the_answer(
     assert await service.ended() == "hung up"
 
 
-async def test_stream_that_flows_is_read_in_sips(connect: Connect, service: FakeOpenAI) -> None:
+async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([*[said("x"), 0.005] * 100, STOP + DONE])
 
     answer = await ask(connect())
@@ -280,7 +286,7 @@ async def test_stream_that_flows_is_read_in_sips(connect: Connect, service: Fake
     assert len(answer.deltas) < 50
 
 
-async def test_stream_that_hands_out_one_event_at_a_time_is_read_as_fast_as_it_comes(
+async def test_buffered_single_events_are_read_without_a_pause(
     service: FakeOpenAI,
 ) -> None:
     # As over a unix socket, to a model on this machine.
@@ -289,17 +295,17 @@ async def test_stream_that_hands_out_one_event_at_a_time_is_read_as_fast_as_it_c
     begun = time.monotonic()
 
     async with httpx2.AsyncClient(base_url=service.base_url) as server:
-        way = Answering(settings, Endpoint("acme", service.base_url), ServerConnection(server))
-        request = Request("/chat/completions", b"{}", "m", ())
-        text = "".join([one.text async for one in way.answer(request) if isinstance(one, Delta)])
+        runner = ChatRequestRunner(
+            settings, Endpoint("acme", service.base_url), ServerConnection(server)
+        )
+        request = ChatRequest("/chat/completions", b"{}", "m", ())
+        text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
 
     assert text == "x" * 200
     assert time.monotonic() - begun < 2
 
 
-async def test_connection_is_kept_for_the_next_message(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_connection_is_reused(connect: Connect, service: FakeOpenAI) -> None:
     backend = connect()
     for _ in range(3):
         await ask(backend)
@@ -307,14 +313,14 @@ async def test_connection_is_kept_for_the_next_message(
     assert service.connections == 1
 
 
-async def test_check_says_where_it_answers(connect: Connect, service: FakeOpenAI) -> None:
+async def test_check_names_the_address(connect: Connect, service: FakeOpenAI) -> None:
     assert await connect().check() == f"answers at {service.base_url}"
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(401, "ACME__API_KEY"), (503, "answers 503"), (302, "elsewhere")]
+    ("status", "words"), [(401, "ACME__API_KEY"), (503, "returned status 503"), (302, "redirects")]
 )
-async def test_check_says_what_is_wrong(
+async def test_check_names_the_problem(
     connect: Connect, service: FakeOpenAI, status: int, words: str
 ) -> None:
     service.models_status = status
@@ -323,7 +329,7 @@ async def test_check_says_what_is_wrong(
         await connect().check()
 
 
-async def test_check_accepts_a_service_that_lists_nothing(
+async def test_check_accepts_a_service_without_a_model_list(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     service.models_status = 404

@@ -1,4 +1,4 @@
-"""The way to a service that closes connections which it said it would keep."""
+"""A service that closes connections which it promised to keep alive."""
 
 import asyncio
 
@@ -12,21 +12,21 @@ ANSWER = (
 
 
 async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the first question of a connection, and break it at the second."""
+    """Answer the first request of a connection and abort it at the second."""
     await reader.readuntil(b"?")
     writer.write(ANSWER)
     await reader.read(1)
     writer.transport.abort()
 
 
-async def test_question_that_a_closing_connection_cuts_off_is_asked_over_another() -> None:
+async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
     async with await asyncio.start_server(answer_once, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        way = OpenAIConnection(ProviderSettings(base_url=f"http://127.0.0.1:{port}/v1"))
+        connection = OpenAIConnection(ProviderSettings(base_url=f"http://127.0.0.1:{port}/v1"))
         said = []
         for _ in range(3):
-            response = await way.post("/chat/completions", b"how are you?")
+            response = await connection.post("/chat/completions", b"how are you?")
             said.append(await response.aread())
-        await way.close()
+        await connection.close()
 
     assert said == [b"well"] * 3

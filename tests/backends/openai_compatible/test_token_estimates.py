@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.backends.openai_compatible.token_estimates import PromptCounter
+from bot.backends.openai_compatible.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
 from bot.prompting.text.token_counter import get_counter
 from tests.backends.asking import ask, prompt
@@ -15,20 +15,20 @@ LONG = Prompt((Message("user", "tokens of a long text " * 40),), "m", "room")
 RAW = get_counter("cl100k").prompt_tokens(LONG)
 
 
-async def test_openai_s_own_models_are_counted_exactly() -> None:
+async def test_openai_models_are_counted_exactly() -> None:
     lines = [("system", "You translate corporate jargon."), ("user", "Boil the ocean! 煮海")]
     asked = Prompt(tuple(Message(role, text) for role, text in lines), "m", "r")  # type: ignore[arg-type]
     texts = sum(get_counter("o200k")([text for _, text in lines]))
-    assert await PromptCounter().count(asked, "openai/gpt-4o-mini") == texts + 2 * 4 + 3
+    assert await PromptTokenEstimator().count(asked, "openai/gpt-4o-mini") == texts + 2 * 4 + 3
 
 
 @pytest.mark.parametrize("model", ["llama-3.3-70b", "deepseek-chat", "mistral-large"])
-async def test_before_a_service_has_told_the_estimate_is_generous(model: str) -> None:
-    assert await PromptCounter().count(LONG, model) >= RAW * 1.25
+async def test_unknown_models_are_estimated_generously(model: str) -> None:
+    assert await PromptTokenEstimator().count(LONG, model) >= RAW * 1.25
 
 
-async def test_the_estimate_follows_what_is_dearer_at_once_and_what_is_cheaper_slowly() -> None:
-    counts = PromptCounter()
+async def test_estimate_rises_at_once_and_falls_slowly() -> None:
+    counts = PromptTokenEstimator()
     await counts.count(LONG, "m")
     counts.learn(LONG, "m", RAW * 2)
     assert await counts.count(LONG, "m") >= RAW * 2
@@ -40,28 +40,28 @@ async def test_the_estimate_follows_what_is_dearer_at_once_and_what_is_cheaper_s
 
 
 @pytest.mark.parametrize("told", [0, 1, 10**9])
-async def test_nonsense_that_a_service_tells_does_little_harm(told: int) -> None:
-    counts = PromptCounter()
+async def test_implausible_usage_changes_the_estimate_little(told: int) -> None:
+    counts = PromptTokenEstimator()
     await counts.count(LONG, "m")
     counts.learn(LONG, "m", told)
     assert RAW * 0.5 <= await counts.count(LONG, "m") <= RAW * 4
 
 
-async def test_short_prompts_teach_nothing() -> None:
-    counts = PromptCounter()
+async def test_short_prompts_are_not_learned_from() -> None:
+    counts = PromptTokenEstimator()
     before = await counts.count(LONG, "m")
     counts.learn(replace(LONG, messages=(Message("user", "hi"),)), "m", 500)
     assert await counts.count(LONG, "m") == before
 
 
-async def test_models_of_one_provider_are_told_apart() -> None:
-    counts = PromptCounter()
+async def test_estimates_are_kept_per_model() -> None:
+    counts = PromptTokenEstimator()
     before = await counts.count(LONG, "a")
     counts.learn(LONG, "b", RAW * 3)
     assert await counts.count(LONG, "a") == before
 
 
-async def test_a_backend_learns_from_the_usage_of_its_answers(
+async def test_backend_learns_from_the_usage_of_its_answers(
     connect: Connect, service: FakeOpenAI
 ) -> None:
     usage = {"prompt_tokens": RAW * 3, "completion_tokens": 1}

@@ -5,14 +5,19 @@ from contextlib import AsyncExitStack
 import httpx2
 from typing_extensions import override
 
-from bot.backends.chat_completions.request import Connection, Unreached, reason, stop_at_errors
+from bot.backends.chat_completions.request import (
+    ConnectionFailed,
+    HttpConnection,
+    error_text,
+    raise_for_status,
+)
 
 # llama.cpp's server closes the connection after a streamed answer, and says that it keeps it. Kept
 # by us too, it would be closed under the next request.
 _CLOSING = {"Connection": "close"}
 
 
-class ServerConnection(Connection):
+class ServerConnection(HttpConnection):
     """The way to a server on this machine; the openai client would take as long to load as it."""
 
     def __init__(self, server: httpx2.AsyncClient) -> None:
@@ -25,8 +30,8 @@ class ServerConnection(Connection):
             response = await self._server.send(request, stream=True)
             async with AsyncExitStack() as unless_fine:
                 unless_fine.push_async_callback(response.aclose)
-                await stop_at_errors(response)
+                await raise_for_status(response)
                 unless_fine.pop_all()
         except httpx2.TransportError as error:  # it may die while it says what is wrong, too
-            raise Unreached(reason(error)) from error
+            raise ConnectionFailed(error_text(error)) from error
         return response

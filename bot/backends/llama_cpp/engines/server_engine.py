@@ -15,8 +15,8 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.reasoning import NONE
-from bot.backends.chat_completions.request import Answering, Request
+from bot.backends.chat_completions.reasoning import NO_FORMAT
+from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.retries import CircuitBreaker
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
@@ -48,7 +48,7 @@ class ServedEngine(Engine):
         model: str,
         settings: ProviderSettings,
         child: SupervisedProcess,
-        answering: Answering,
+        request_runner: ChatRequestRunner,
         server: httpx2.AsyncClient,
         version: str,
         *,
@@ -57,7 +57,7 @@ class ServedEngine(Engine):
         self._model = model
         self._settings = settings
         self._child = child
-        self._answering = answering
+        self._request_runner = request_runner
         self._server = server
         self._version = version
         self._sees = sees
@@ -93,8 +93,8 @@ class ServedEngine(Engine):
         # With a projector the server takes nothing but text at OpenAI's path.
         path = "/completions" if self._sees else "/v1/completions"
         body = to_wire(question, self._model, mark)
-        request = Request(path, body, self._model, question.stop, NONE)
-        async with aclosing(self._answering.answer(request)) as pieces:
+        request = ChatRequest(path, body, self._model, question.stop, NO_FORMAT)
+        async with aclosing(self._request_runner.run(request)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -192,7 +192,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Serve
     model, settings = start.model.stem, _settings(start)
     log_file = start.data_dir / "llama-engine.log"
     async with unix_server(f"the engine of {model}", module, _options(start), log_file) as server:
-        answering = Answering(
+        request_runner = ChatRequestRunner(
             settings,
             Endpoint(start.provider, str(server.client.base_url)),
             ServerConnection(server.client),
@@ -201,7 +201,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Serve
         )
         sees = start.projector is not None
         yield ServedEngine(
-            model, settings, server.child, answering, server.client, version, sees=sees
+            model, settings, server.child, request_runner, server.client, version, sees=sees
         )
 
 

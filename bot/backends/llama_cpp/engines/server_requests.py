@@ -1,6 +1,6 @@
 """What llama.cpp's server is asked: a prompt as token ids, or with images as text."""
 
-from bot.backends.chat_completions.wire import streamed
+from bot.backends.chat_completions.wire import encode_streaming_request
 from bot.backends.llama_cpp.engines.engine import IMAGE, Question
 from bot.templates.control_tokens import break_control_tokens
 
@@ -29,7 +29,7 @@ def to_wire(question: Question, model: str, media_mark: str = "") -> bytes:
         # Where the oldest turns were dropped, the rest moves up instead of being read again. It
         # stays as it was read, after those turns, so it may serve their own conversation only.
         body["n_cache_reuse"] = _LEAST_MOVED_TOKENS if question.own else 0
-    return streamed(body)
+    return encode_streaming_request(body)
 
 
 def _seen(question: Question, media_mark: str) -> dict[str, object]:

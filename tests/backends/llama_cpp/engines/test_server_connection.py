@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from typing_extensions import override
 
-from bot.backends.chat_completions.request import HttpRefusal, Unreached
+from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusError
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 
 
@@ -59,7 +59,7 @@ async def test_good_answer_is_given_with_its_body_unread() -> None:
 async def test_error_is_read_and_closed() -> None:
     body = Body("ends")
 
-    with pytest.raises(HttpRefusal) as refused:
+    with pytest.raises(HttpStatusError) as refused:
         await post(400, body)
 
     assert refused.value.body == b'{"error": {}}'
@@ -69,7 +69,7 @@ async def test_error_is_read_and_closed() -> None:
 async def test_server_that_dies_while_it_refuses_is_not_reached() -> None:
     body = Body("dies")
 
-    with pytest.raises(Unreached, match="reset by peer"):
+    with pytest.raises(ConnectionFailed, match="reset by peer"):
         await post(500, body)
 
     assert body.closed
