@@ -1,13 +1,14 @@
-"""Fits a conversation to what a template can say, found out by asking the template itself.
+"""Detect what a chat template accepts and adapt conversations to it.
 
-Some models know no system role, or only turns that alternate and begin with the user. Chat rooms
-have all of it: several people in a row, a greeting by the character, a persona. What a template
-refuses is said in a form that it accepts, by rules that never look at the model's name:
+Some templates have no system role, or insist that roles alternate and begin with the user. Group
+chats need all of it: several users in a row, a greeting by the character, a persona. What a
+template rejects is rewritten into a form that it accepts; the rules look at the template's output,
+never at the model's name:
 
-- a system text that it refuses or drops goes in front of the user's turn that follows it;
-- neighbouring turns of one role become one, if it insists on alternation;
-- an answer at the very beginning gets a turn before it, if it insists on the user's beginning;
-- a text becomes a list of one part, if it loses any other (those of models that see images may).
+- a system message that it rejects or drops is put in front of the user message that follows;
+- consecutive messages of one role are merged if it insists on alternation;
+- an assistant message at the beginning gets a user message before it if it insists on one;
+- a text content becomes a list with one text part if texts are lost (some vision models).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,73 +20,86 @@ from bot.templates.control_tokens import ChatTemplate
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.text_spans import render_messages
 
-PLACEHOLDER_USER_TEXT: Final = (
-    "..."  # what the user "said" before a greeting, where something has to be said
-)
+PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a template accepts without losing a word."""
+    """The conversations that a template renders without losing a text."""
 
-    system: bool  # a system text at the beginning
-    late_system: bool  # ... and between turns
-    repeats: bool  # two turns of the same role in a row
-    assistant_first: bool
-    texts: bool = True  # a content that is a text, and not only a list of parts
+    accepts_system: bool
+    """A system message at the beginning."""
+
+    accepts_late_system: bool
+    """System messages between the turns."""
+
+    accepts_repeated_roles: bool
+    """Two messages of the same role in a row."""
+
+    accepts_assistant_first: bool
+    """An assistant message before the first user message."""
+
+    accepts_text_content: bool = True
+    """A content that is a string, and not only a list of parts."""
 
 
 ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
 
-_TURNS: Final[Mapping[str, Sequence[Message]]] = {
+_TEXT_PROBES: Final[Mapping[str, Sequence[Message]]] = {
     name: tuple({"role": role, "content": f"probe {role} {number}"} for number, role in turns)
     for name, turns in {
-        "system": enumerate(("system", "user")),
-        "late_system": enumerate(("system", "user", "assistant", "system", "user")),
-        "repeats": enumerate(("user", "user", "assistant", "assistant", "user")),
-        "assistant_first": enumerate(("assistant", "user")),
-        "texts": enumerate(("user",)),
+        "accepts_system": enumerate(("system", "user")),
+        "accepts_late_system": enumerate(("system", "user", "assistant", "system", "user")),
+        "accepts_repeated_roles": enumerate(("user", "user", "assistant", "assistant", "user")),
+        "accepts_assistant_first": enumerate(("assistant", "user")),
+        "accepts_text_content": enumerate(("user",)),
     }.items()
 }
-_IN_PARTS: Final = " in parts"
+_PARTS_SUFFIX: Final = " in parts"
 
 
-def _parts(content: Any) -> Sequence[Any]:
+def _as_parts(content: Any) -> Sequence[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _in_parts(messages: Sequence[Message]) -> list[Message]:
-    return [{**message, "content": _parts(message.get("content") or "")} for message in messages]
+def _with_content_parts(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": _as_parts(message.get("content") or "")} for message in messages]
 
 
 PROBES: Final[Mapping[str, Sequence[Message]]] = {
-    **_TURNS,
-    **{name + _IN_PARTS: _in_parts(turns) for name, turns in _TURNS.items()},
+    **_TEXT_PROBES,
+    **{name + _PARTS_SUFFIX: _with_content_parts(turns) for name, turns in _TEXT_PROBES.items()},
 }
+"""Small conversations to render; each answers one question about the template."""
 
 
-def capabilities(template: ChatTemplate, **options: Any) -> Capabilities:
-    """Render small conversations and see what is refused and what is dropped.
+def detect_capabilities(template: ChatTemplate, **options: Any) -> Capabilities:
+    """Render the probes and see what is rejected and what is dropped.
 
     `options` are what the template needs with any conversation, as for its `render`.
     """
-    # What is written in another way than in Jinja knows no parts.
-    probes = PROBES if isinstance(template, JinjaTemplate) else _TURNS
-    return conclude({name: _rendered(template, probe, options) for name, probe in probes.items()})
-
-
-def conclude(prompts: Mapping[str, str | None]) -> Capabilities:
-    """Read what became of PROBES: the prompt of each, or None when it was refused."""
-    texts, parts = (
-        {name: _kept(prompts.get(name + form), turns) for name, turns in _TURNS.items()}
-        for form in ("", _IN_PARTS)
+    # Only Jinja templates can read contents that are lists of parts.
+    probes = PROBES if isinstance(template, JinjaTemplate) else _TEXT_PROBES
+    return capabilities_from_probes(
+        {name: _render_or_none(template, probe, options) for name, probe in probes.items()}
     )
-    if parts["texts"] and not texts["texts"]:
-        return Capabilities(**{**parts, "texts": False})
-    return Capabilities(**{**texts, "texts": True})
 
 
-def _rendered(
+def capabilities_from_probes(prompts: Mapping[str, str | None]) -> Capabilities:
+    """Read the results of PROBES: the prompt of each, or None if the template rejected it."""
+    texts, parts = (
+        {
+            name: _contains_all_contents(prompts.get(name + suffix), turns)
+            for name, turns in _TEXT_PROBES.items()
+        }
+        for suffix in ("", _PARTS_SUFFIX)
+    )
+    if parts["accepts_text_content"] and not texts["accepts_text_content"]:
+        return Capabilities(**{**parts, "accepts_text_content": False})
+    return Capabilities(**{**texts, "accepts_text_content": True})
+
+
+def _render_or_none(
     template: ChatTemplate, messages: Sequence[Message], options: Mapping[str, Any]
 ) -> str | None:
     try:
@@ -94,62 +108,63 @@ def _rendered(
         return None
 
 
-def _kept(prompt: str | None, messages: Sequence[Message]) -> bool:
+def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> bool:
     if prompt is None:
         return False
-    seen = prompt.casefold()
-    return all(message["content"] in seen for message in messages)
+    lowered = prompt.casefold()
+    return all(message["content"] in lowered for message in messages)
 
 
 def adapt_messages(
-    messages: Sequence[Message], able: Capabilities, *, trim_inputs: bool = False
+    messages: Sequence[Message], capabilities: Capabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
-    """Return the conversation as the template can say it; messages that fit stay the same objects.
+    """Return the conversation in a form that the template accepts.
 
-    With `trim_inputs` all texts lose the white space around them, as training data usually had it.
+    Messages that need no change stay the same objects. With `trim_inputs` all texts lose the white
+    space around them, as training data usually had it.
     """
-    fitted = [_trimmed(message) for message in messages] if trim_inputs else list(messages)
-    if not (able.system and able.late_system):
-        fitted = _fold_system(fitted, keep_first=able.system)
-    if not able.repeats:
-        fitted = _merge_repeats(fitted)
-    if not able.assistant_first:
-        fitted = _open(fitted)
-    return fitted if able.texts else _in_parts(fitted)
+    adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
+    if not (capabilities.accepts_system and capabilities.accepts_late_system):
+        adapted = _fold_system_into_user(adapted, keep_first=capabilities.accepts_system)
+    if not capabilities.accepts_repeated_roles:
+        adapted = _merge_repeated_roles(adapted)
+    if not capabilities.accepts_assistant_first:
+        adapted = _insert_first_user_message(adapted)
+    return adapted if capabilities.accepts_text_content else _with_content_parts(adapted)
 
 
-def _fold_system(messages: Sequence[Message], *, keep_first: bool) -> list[Message]:
+def _fold_system_into_user(messages: Sequence[Message], *, keep_first: bool) -> list[Message]:
     folded: list[Message] = []
-    waiting: Message | None = None
+    pending: Message | None = None
     for index, message in enumerate(messages):
         if message["role"] == "system" and not (keep_first and index == 0):
-            waiting = _joined(waiting, {**message, "role": "user"}, "\n\n")
-        elif waiting is not None and message["role"] == "user":
-            folded.append(_joined(waiting, message, "\n\n"))
-            waiting = None
+            pending = _join_messages(pending, {**message, "role": "user"}, "\n\n")
+        elif pending is not None and message["role"] == "user":
+            folded.append(_join_messages(pending, message, "\n\n"))
+            pending = None
         else:
-            folded += [message] if waiting is None else [waiting, message]
-            waiting = None
-    return folded if waiting is None else [*folded, waiting]
+            folded += [message] if pending is None else [pending, message]
+            pending = None
+    return folded if pending is None else [*folded, pending]
 
 
-def _merge_repeats(messages: Sequence[Message]) -> list[Message]:
+def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
     merged: list[Message] = []
     for message in messages:
         if merged and _can_merge(merged[-1], message):
-            merged[-1] = _joined(merged[-1], message, "\n")
+            merged[-1] = _join_messages(merged[-1], message, "\n")
         else:
             merged.append(message)
     return merged
 
 
 def _can_merge(first: Message, second: Message) -> bool:
-    mergeable = {"role", "content", "name"}  # not calls of tools and their results
+    mergeable = {"role", "content", "name"}  # not tool calls and their results
     same_role = first["role"] == second["role"]
     return same_role and first.keys() <= mergeable and second.keys() <= mergeable
 
 
-def _open(messages: list[Message]) -> list[Message]:
+def _insert_first_user_message(messages: list[Message]) -> list[Message]:
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             return [
@@ -162,17 +177,17 @@ def _open(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def _joined(first: Message | None, second: Message, separator: str) -> Message:
+def _join_messages(first: Message | None, second: Message, separator: str) -> Message:
     """Return one message with both contents; a content in parts keeps its parts."""
     if first is None:
         return second
     contents = (first.get("content") or "", second.get("content") or "")
     if all(isinstance(content, str) for content in contents):
         return {**second, "content": separator.join(filter(None, contents))}
-    return {**second, "content": [part for content in contents for part in _parts(content)]}
+    return {**second, "content": [part for content in contents for part in _as_parts(content)]}
 
 
-def _trimmed(message: Message) -> Message:
+def _trim(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, str) or content == content.strip():
         return message

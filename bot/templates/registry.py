@@ -1,4 +1,4 @@
-"""The one list of template names: what a preset's `template` key may say."""
+"""Register chat templates by name: the names that a preset's `template` key accepts."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -8,39 +8,41 @@ from bot.errors import TemplateError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-_LONGEST_NAME = 80  # of what is told of a wrong one
+_MAX_SHOWN_NAME_CHARS = 80  # of an unknown name, in the error message
 
 _factories: dict[str, Callable[..., Any]] = {}
 
 
 def register(*names: str) -> Callable[[Factory], Factory]:
-    """Decorate a class or a function that makes a template; decorators stack.
+    """Register a class or factory function under these names; decorators stack.
 
-    A name belongs to one template: TemplateError when it is taken.
+    Raises:
+        TemplateError: a name is already registered.
     """
 
-    def enter(factory: Factory) -> Factory:
+    def add(factory: Factory) -> Factory:
         for name in names:
             if name in _factories:
                 raise TemplateError(f"a template {name!r} is already registered; choose a new name")
             _factories[name] = factory
         return factory
 
-    return enter
+    return add
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return what was registered: `get("internlm")(**overrides)` is that model's template.
+    """Return the registered class or factory: `get("internlm")(**overrides)` makes a template.
 
-    TemplateError for an unknown name, with the nearest known ones.
+    Raises:
+        TemplateError: the name is unknown; the text names the nearest known ones.
     """
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = " or ".join(map(repr, nearest)) if nearest else "one of `names()`"
-        raise TemplateError(f"no template {name[:_LONGEST_NAME]!r}; did you mean {hint}?")
+        raise TemplateError(f"no template {name[:_MAX_SHOWN_NAME_CHARS]!r}; did you mean {hint}?")
     return _factories[name]
 
 
 def names() -> tuple[str, ...]:
-    """All registered names, sorted."""
+    """Return all registered names, sorted."""
     return tuple(sorted(_factories))

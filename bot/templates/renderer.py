@@ -1,7 +1,8 @@
-"""From a conversation to a local model's prompt: which template writes it, and where it runs.
+"""Render a conversation to a local model's prompt: choose the template and where it runs.
 
-The template is the preset's choice, else the model's own, else ChatML. Ours render here; those that
-people wrote, in a preset or in a GGUF, in a render process that may be killed.
+The template is the preset's choice, else the model's own, else ChatML. Templates that we ship are
+rendered in this process; those from people (in a preset or a GGUF) in a render process that can be
+killed.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, Final, Self
 
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
-from bot.templates.capabilities import Capabilities, adapt_messages, capabilities
+from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
 from bot.templates.families.detection import detect_family
 from bot.templates.families.family_templates import FamilyTemplate
@@ -22,47 +23,52 @@ from bot.templates.lmdeploy.role_template import BaseTemplate
 from bot.templates.registry import get
 from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.string_template import StringTemplate
-from bot.templates.text_spans import TextSpan, pieces, render_messages
+from bot.templates.text_spans import TextSpan, render_messages, render_spans
 
 FALLBACK_TEMPLATE: Final = "chatml"
-MAX_CACHED_TEMPLATES: Final = 256  # templates whose ways are remembered
-_ANSWER, _NEXT = "probe answer 1", "probe question 2"
-_EXCHANGE = (
+MAX_CACHED_TEMPLATES: Final = 256
+_ANSWER, _NEXT_QUESTION = "probe answer 1", "probe question 2"
+_TURN_END_PROBE = (
     {"role": "user", "content": "probe question 1"},
     {"role": "assistant", "content": _ANSWER},
-    {"role": "user", "content": _NEXT},
+    {"role": "user", "content": _NEXT_QUESTION},
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTemplate:
-    """What a model brings along; without a source its prompts are written in ChatML."""
+    """The chat template in a model's file."""
 
     source: str | None = None
+    """Jinja; None if the model has no template: its prompts are written in ChatML."""
+
     bos_token: str = ""
     eos_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A prompt, and the words at which an answer to it ends."""
+    """A prompt, and the strings at which an answer to it ends."""
 
     spans: tuple[TextSpan, ...]
     stop: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.spans)
+        return "".join(span.text for span in self.spans)
 
 
 class Renderer:
-    """Used with `async with`. The render processes start when the first foreign template comes."""
+    """Renders prompts; use with `async with`.
+
+    The render processes are started when the first template from people is rendered.
+    """
 
     def __init__(self) -> None:
         self._prepared: dict[object, _PreparedTemplate] = {}
-        self._open = AsyncExitStack()
-        self._worker: RenderProcessPool | None = None
-        self._one_start_at_a_time = asyncio.Lock()
+        self._exit_stack = AsyncExitStack()
+        self._pool: RenderProcessPool | None = None
+        self._pool_start = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,73 +79,88 @@ class Renderer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     async def render(
-        self, messages: Sequence[Message], choice: TemplateChoice, own: ModelTemplate
+        self, messages: Sequence[Message], choice: TemplateChoice, model_template: ModelTemplate
     ) -> RenderedPrompt:
-        """Write a conversation as one text that ends where the assistant is to go on.
+        """Render a conversation as one text that ends where the assistant is to continue.
 
-        What the template refuses is said in a form that it accepts (adaptation.py). Raises
-        TemplateError when it cannot be read, fails, or takes too long.
+        What the template rejects is adapted to a form that it accepts (see `capabilities`).
+
+        Raises:
+            TemplateError: the template cannot be parsed, fails, or exceeds a limit.
         """
-        ready = await self._prepare(choice, own)
-        said = [{"role": message.role, "content": message.content} for message in messages]
-        fitted = adapt_messages(said, ready.able, trim_inputs=choice.trim_inputs)
-        return RenderedPrompt(tuple(await self._cut(ready.template, fitted)), ready.stop)
+        prepared = await self._prepare(choice, model_template)
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
+        return RenderedPrompt(
+            tuple(await self._render_spans(prepared.template, adapted)), prepared.stop
+        )
 
-    async def _prepare(self, choice: TemplateChoice, own: ModelTemplate) -> "_PreparedTemplate":
-        key = (choice.named, choice.source, tuple((choice.strings or {}).items()), own)
+    async def _prepare(
+        self, choice: TemplateChoice, model_template: ModelTemplate
+    ) -> "_PreparedTemplate":
+        key = (
+            choice.named,
+            choice.source,
+            tuple((choice.strings or {}).items()),
+            model_template,
+        )
         if key not in self._prepared:
-            template = _template(choice, own)
-            able = await self._capabilities(template)
-            stop = await self._stop(template, adapt_messages(_EXCHANGE, able))
+            template = _choose_template(choice, model_template)
+            capabilities = await self._detect_capabilities(template)
+            stop = await self._detect_stop_strings(
+                template, adapt_messages(_TURN_END_PROBE, capabilities)
+            )
             if len(self._prepared) >= MAX_CACHED_TEMPLATES:
                 self._prepared.clear()
-            self._prepared[key] = _PreparedTemplate(template, able, stop)
+            self._prepared[key] = _PreparedTemplate(template, capabilities, stop)
         return self._prepared[key]
 
-    async def _cut(
+    async def _render_spans(
         self, template: "ChatTemplate | _UntrustedTemplate", messages: Sequence[Mapping[str, Any]]
     ) -> list[TextSpan]:
         if isinstance(template, _UntrustedTemplate):
-            worker = await self._running_worker()
-            return await worker.pieces(template.source, messages, **template.options)
-        return pieces(template, messages, **_options(template))
+            pool = await self._running_pool()
+            return await pool.render_spans(template.source, messages, **template.options)
+        return render_spans(template, messages, **_render_options(template))
 
-    async def _capabilities(self, template: "ChatTemplate | _UntrustedTemplate") -> Capabilities:
+    async def _detect_capabilities(
+        self, template: "ChatTemplate | _UntrustedTemplate"
+    ) -> Capabilities:
         if isinstance(template, _UntrustedTemplate):
-            worker = await self._running_worker()
-            return await worker.capabilities(template.source, **template.options)
-        return capabilities(template, **_options(template))
+            pool = await self._running_pool()
+            return await pool.detect_capabilities(template.source, **template.options)
+        return detect_capabilities(template, **_render_options(template))
 
-    async def _stop(
-        self, template: "ChatTemplate | _UntrustedTemplate", exchange: Sequence[Mapping[str, Any]]
+    async def _detect_stop_strings(
+        self, template: "ChatTemplate | _UntrustedTemplate", probe: Sequence[Mapping[str, Any]]
     ) -> tuple[str, ...]:
-        """The words that the template itself ends an answer with, and those that it declares."""
+        """Return the stop words that the template declares and the text that ends its turns."""
         declared: Sequence[str] = ()
         try:
             if isinstance(template, _UntrustedTemplate):
-                worker = await self._running_worker()
-                text = await worker.render(template.source, exchange, **template.options)
+                pool = await self._running_pool()
+                text = await pool.render(template.source, probe, **template.options)
             else:
-                text = render_messages(template, exchange, **_options(template))
+                text = render_messages(template, probe, **_render_options(template))
                 if isinstance(template, FamilyTemplate | BaseTemplate):
                     declared = template.stop_words or ()
-        except TemplateError:  # whatever is wrong shows when the conversation is rendered
+        except TemplateError:  # rendering the conversation itself will report it
             return tuple(declared)
         return tuple(dict.fromkeys([*declared, *_turn_end(text)]))
 
-    async def _running_worker(self) -> RenderProcessPool:
-        async with self._one_start_at_a_time:
-            if self._worker is None:
-                self._worker = await self._open.enter_async_context(RenderProcessPool())
-        return self._worker
+    async def _running_pool(self) -> RenderProcessPool:
+        async with self._pool_start:
+            if self._pool is None:
+                self._pool = await self._exit_stack.enter_async_context(RenderProcessPool())
+        return self._pool
 
 
 @dataclass(frozen=True, slots=True)
 class _UntrustedTemplate:
-    """A template that people wrote; only the render processes read it."""
+    """A template from people; only the render processes parse it."""
 
     source: str
     bos_token: str
@@ -154,40 +175,42 @@ class _UntrustedTemplate:
 @dataclass(frozen=True, slots=True)
 class _PreparedTemplate:
     template: ChatTemplate | _UntrustedTemplate
-    able: Capabilities
+    capabilities: Capabilities
     stop: tuple[str, ...]
 
 
-def _template(choice: TemplateChoice, own: ModelTemplate) -> ChatTemplate | _UntrustedTemplate:
-    tokens = {"bos_token": own.bos_token, "eos_token": own.eos_token}
+def _choose_template(
+    choice: TemplateChoice, model_template: ModelTemplate
+) -> ChatTemplate | _UntrustedTemplate:
+    tokens = {"bos_token": model_template.bos_token, "eos_token": model_template.eos_token}
     source = choice.source
     if choice.named is not None:
-        return _made(choice.named)
+        return _make_registered(choice.named)
     if choice.strings is not None:
         return StringTemplate(**choice.strings)
     if source is None:
-        if own.source is None:
-            return _made(FALLBACK_TEMPLATE)
-        if family := detect_family(own.source):
-            return _made(family, **tokens)
-        source = own.source
+        if model_template.source is None:
+            return _make_registered(FALLBACK_TEMPLATE)
+        if family := detect_family(model_template.source):
+            return _make_registered(family, **tokens)
+        source = model_template.source
     return _UntrustedTemplate(source, **tokens)
 
 
-def _made(name: str, **tokens: str) -> ChatTemplate:
+def _make_registered(name: str, **tokens: str) -> ChatTemplate:
     template: ChatTemplate = get(name)(**tokens)
     return template
 
 
-def _options(template: ChatTemplate) -> dict[str, Any]:
+def _render_options(template: ChatTemplate) -> dict[str, Any]:
     return {"add_generation_prompt": True} if isinstance(template, JinjaTemplate) else {}
 
 
 def _turn_end(prompt: str) -> tuple[str, ...]:
-    """Read from a rendered exchange what stands between an answer and the next question."""
-    between = prompt.partition(_ANSWER)[2].partition(_NEXT)[0].strip()
+    """Read the text between an answer and the next question from a rendered probe."""
+    between = prompt.partition(_ANSWER)[2].partition(_NEXT_QUESTION)[0].strip()
     if not between:
         return ()
-    marker = leading_control_token(between)
-    # A template without control words tells its roles apart by headings at the start of a line.
-    return (marker,) if marker else ("\n" + between.splitlines()[0],)
+    token = leading_control_token(between)
+    # A template without control tokens marks its roles with headings at the start of a line.
+    return (token,) if token else ("\n" + between.splitlines()[0],)

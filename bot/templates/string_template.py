@@ -1,23 +1,27 @@
-"""String templates: one line of text per role, as RodelAgent's session presets write them."""
+"""Render string templates: one text per role, the form of RodelAgent's session presets.
+
+The rules are in docs/sources.md#rodel.
+"""
 
 from collections.abc import Mapping, Sequence
 
-# The built-in templates end in a newline, so that joining them with one leaves a blank line
-# between blocks, as the sample in RodelAgent's document has it; templates of one's own need not.
-DEFAULTS = {
+# The default templates end in a newline, so that joining blocks with another one leaves a blank
+# line between them, as in the sample of RodelAgent's document. Custom templates need not do so.
+DEFAULT_TEMPLATES = {
     "system": "System: {{system}}\n",
     "user": "User: {{user}}\n",
     "assistant": "Assistant: {{assistant}}\n",
 }
-DEFAULT_END = "Assistant: "
+DEFAULT_END_TEMPLATE = "Assistant: "
 
 
 class StringTemplate:
-    """Renders each message with its role's template and ends with the text the model goes on from.
+    """Renders each message with its role's template; the end template is what the model continues.
 
     A template that is None falls back to its default; an empty one stays empty. `{{user}}` (exactly
-    so: no spaces, lower case) stands for the text in the user's template, `{{system}}` and
-    `{{assistant}}` in theirs. Texts are put in once: a placeholder in a message stays as it is.
+    so: no spaces, lower case) is the placeholder of the user's template, `{{system}}` and
+    `{{assistant}}` are those of the others. Texts are inserted once: a placeholder in a message
+    is not expanded.
     """
 
     def __init__(
@@ -29,15 +33,15 @@ class StringTemplate:
     ) -> None:
         given = {"system": system_template, "user": user_template, "assistant": assistant_template}
         self.templates: dict[str, str] = {
-            role: DEFAULTS[role] if template is None else template
+            role: DEFAULT_TEMPLATES[role] if template is None else template
             for role, template in given.items()
         }
-        self.end_template = DEFAULT_END if end_template is None else end_template
+        self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt: a block for each message and the end, joined by a newline.
+        """Return the prompt: one block per message and the end template, joined with newlines.
 
-        A role of another name renders as the word `unknown`, as in RodelAgent.
+        Any other role renders as the word `unknown`, as in RodelAgent.
         """
         blocks = [self._block(message) for message in messages]
         return "\n".join([*blocks, self.end_template])
@@ -50,14 +54,14 @@ class StringTemplate:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The templates' own words around the placeholders: what is cut from a model's answer.
+        """Return the templates' texts around the placeholders, which are removed from answers.
 
         A template without its placeholder has none.
         """
-        pieces = [
-            piece.strip()
+        texts = [
+            text.strip()
             for role, template in self.templates.items()
             if "{{" + role + "}}" in template
-            for piece in template.split("{{" + role + "}}")
+            for text in template.split("{{" + role + "}}")
         ]
-        return tuple(dict.fromkeys(piece for piece in pieces if piece))
+        return tuple(dict.fromkeys(text for text in texts if text))

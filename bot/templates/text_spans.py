@@ -1,11 +1,12 @@
-"""Cuts a prompt into the template's text and people's text, so that neither is taken for the other.
+"""Split a rendered prompt into trusted spans (the template's) and untrusted ones (people's).
 
-Nothing that people write may become a control token. Escaping cannot promise that: it must know
-every control word of every vocabulary. Cutting can: the template's pieces are tokenized with
-control tokens, people's pieces without, and the ids are joined.
+Nothing that people write may become a control token. Escaping cannot guarantee that: it would have
+to know every control token of every vocabulary. Splitting can: trusted spans are tokenized with
+special tokens, untrusted ones without, and the ids are concatenated (docs/sources.md#llama-cpp).
 
-To find the cuts, the messages are rendered a second time with invisible marks around people's text.
-If the marked prompt without its marks is the prompt, the marks show what came from whom.
+To find the spans, the messages are rendered a second time with private-use characters as marks
+around people's texts. If the marked prompt without its marks equals the prompt, the marks show
+where people's texts are.
 """
 
 import json
@@ -16,7 +17,12 @@ from itertools import groupby, islice
 from typing import Any
 
 from bot.errors import TemplateError
-from bot.templates.control_tokens import ChatTemplate, break_control_tokens, cuts, markers
+from bot.templates.control_tokens import (
+    ChatTemplate,
+    break_control_tokens,
+    control_tokens,
+    split_separators,
+)
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.string_template import StringTemplate
 
@@ -28,31 +34,40 @@ MarkText = Callable[[str, str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
+    """A part of a prompt that comes from one source."""
+
     text: str
-    trusted: bool  # False: from people; it must not become a control token
+
+    trusted: bool
+    """False for people's text, which must not become a control token."""
 
 
-def pieces(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> list[TextSpan]:
-    """Render and cut; `options` are those of the template's `render`.
+def render_spans(
+    template: ChatTemplate, messages: Sequence[Message], **options: Any
+) -> list[TextSpan]:
+    """Render a conversation as spans; their texts joined are the prompt.
 
-    The pieces joined are the rendered prompt. Only where a template changes people's text so that
-    it cannot be followed, the text has the template's control words broken first.
+    Where a template changes people's texts so that they cannot be located, the control tokens in
+    these texts are broken first, and the prompt differs in these invisible characters.
+
+    Args:
+        template: any kind of chat template.
+        messages: the conversation, in the form of chat completions.
+        options: passed on to the template's `render`.
     """
 
     def render(given: Sequence[Message]) -> str:
         return render_messages(template, given, **options)
 
-    words = markers(template)
+    tokens = control_tokens(template)
     prompt = render(messages)
-    for wrap in (_whole, _without_margins, _between(cuts(template))):
-        found = _cut(render, messages, prompt, wrap, words)
-        if found is not None:
-            return found
-    safe = [
-        _changed(message, lambda text: break_control_tokens(text, words)) for message in messages
-    ]
+    for mark in (_mark_whole, _mark_stripped, _mark_between(split_separators(template))):
+        spans = _locate(render, messages, prompt, mark, tokens)
+        if spans is not None:
+            return spans
+    safe = [_map_texts(one, lambda text: break_control_tokens(text, tokens)) for one in messages]
     prompt = render(safe)
-    return _cut(render, safe, prompt, _without_margins, words) or [TextSpan(prompt, trusted=True)]
+    return _locate(render, safe, prompt, _mark_stripped, tokens) or [TextSpan(prompt, trusted=True)]
 
 
 def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
@@ -65,69 +80,69 @@ def render_messages(template: ChatTemplate, messages: Sequence[Message], **optio
         case _:
             prompt = template.messages2prompt(messages, **options)
             if prompt is None:
-                raise TemplateError("this template has no form for conversations, only for a text")
+                raise TemplateError("this template renders single texts only, no conversations")
             return prompt
 
 
-def _cut(
+def _locate(
     render: RenderMessages,
     messages: Sequence[Message],
     prompt: str,
-    wrap: MarkText,
-    words: Sequence[str],
+    mark_text: MarkText,
+    tokens: Sequence[str],
 ) -> list[TextSpan] | None:
-    """Return the pieces, or None if marks that are set so change the prompt or get lost."""
-    marks = _free_marks(messages, prompt)
+    """Return the spans, or None if marks of this kind change the prompt or get lost."""
+    marks = _unused_marks(messages, prompt)
     if marks is None:
         return None
     pairs = zip(messages, marks, strict=True)
     try:
-        marked = render([_changed(message, _marking(wrap, *pair)) for message, pair in pairs])
+        marked = render([_map_texts(message, _marker(mark_text, *pair)) for message, pair in pairs])
     except TemplateError:
         return None
     every_mark = [ord(mark) for pair in marks for mark in pair]
-    parts = re.split(f"({_one_of(every_mark)})", marked) if every_mark else [marked]
+    parts = re.split(f"({_character_class(every_mark)})", marked) if every_mark else [marked]
     if "".join(parts[::2]) != prompt:
         return None
-    return _read_marks(parts, dict(marks), words)
+    return _parse_marks(parts, dict(marks), tokens)
 
 
-def _read_marks(
-    parts: Sequence[str], ends: Mapping[str, str], words: Sequence[str]
+def _parse_marks(
+    parts: Sequence[str], closing_marks: Mapping[str, str], tokens: Sequence[str]
 ) -> list[TextSpan] | None:
-    """Read `text, mark, text, mark, …, text`; None when the marks do not come in pairs."""
-    found = [TextSpan(parts[0], trusted=True)]
-    before, awaited = "", ""
+    """Parse `text, mark, text, mark, …, text`; None if the marks do not come in pairs."""
+    spans = [TextSpan(parts[0], trusted=True)]
+    previous, expected = "", ""
     for mark, text in zip(parts[1::2], parts[2::2], strict=True):
-        if awaited:
-            if mark != awaited:
+        if expected:
+            if mark != expected:
                 return None
-            found.append(TextSpan(text, trusted=True))
-            awaited = ""
+            spans.append(TextSpan(text, trusted=True))
+            expected = ""
         else:
-            if mark not in ends:
+            if mark not in closing_marks:
                 return None
-            awaited = ends[mark]
-            if before == awaited and any(word in found[-1].text for word in words):
-                # Between two parts of the same message stands a control word that people wrote.
-                found[-1] = TextSpan(found[-1].text, trusted=False)
-            found.append(TextSpan(text, trusted=False))
-        before = mark
-    if awaited:
+            expected = closing_marks[mark]
+            if previous == expected and any(token in spans[-1].text for token in tokens):
+                # Between two parts of the same message: people wrote this control token.
+                spans[-1] = TextSpan(spans[-1].text, trusted=False)
+            spans.append(TextSpan(text, trusted=False))
+        previous = mark
+    if expected:
         return None
-    return _joined(found)
+    return _merge_neighbours(spans)
 
 
-def _joined(found: Iterable[TextSpan]) -> list[TextSpan]:
-    with_text = (piece for piece in found if piece.text)
+def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
+    not_empty = (span for span in spans if span.text)
     return [
-        TextSpan("".join(piece.text for piece in group), trusted)
-        for trusted, group in groupby(with_text, key=lambda piece: piece.trusted)
+        TextSpan("".join(span.text for span in group), trusted)
+        for trusted, group in groupby(not_empty, key=lambda span: span.trusted)
     ]
 
 
-def _changed(message: Message, change: Callable[[str], str]) -> Message:
-    """Return the message with all of people's texts in it changed, the parts of a content too."""
+def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
+    """Return the message with `change` applied to all texts from people, content parts included."""
     changed: dict[str, Any] = dict(message)
     for field in UNTRUSTED_FIELDS:
         value = message.get(field)
@@ -143,50 +158,50 @@ def _changed(message: Message, change: Callable[[str], str]) -> Message:
     return changed
 
 
-def _marking(wrap: MarkText, begin: str, end: str) -> Callable[[str], str]:
-    return lambda text: wrap(text, begin, end)
+def _marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], str]:
+    return lambda text: mark_text(text, begin, end)
 
 
-def _whole(text: str, begin: str, end: str) -> str:
+def _mark_whole(text: str, begin: str, end: str) -> str:
     return f"{begin}{text}{end}" if text.strip() else text
 
 
-def _without_margins(text: str, begin: str, end: str) -> str:
-    """Mark what is left when a template trims; the white space around it is nobody's."""
+def _mark_stripped(text: str, begin: str, end: str) -> str:
+    """Mark what is left when a template strips the text; the white space around stays outside."""
     core = text.strip()
     margin = len(text) - len(text.lstrip())
     return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
 
 
-def _between(words: Sequence[str]) -> MarkText:
-    """Mark what stands between the words at which a template splits: `</think>`."""
-    pattern = re.compile("(" + "|".join(map(re.escape, words)) + ")") if words else None
+def _mark_between(separators: Sequence[str]) -> MarkText:
+    """Mark what stands between the strings at which a template splits, such as `</think>`."""
+    pattern = re.compile("(" + "|".join(map(re.escape, separators)) + ")") if separators else None
 
-    def wrap(text: str, begin: str, end: str) -> str:
+    def mark_text(text: str, begin: str, end: str) -> str:
         parts = pattern.split(text) if pattern else [text]
         return "".join(
-            part if index % 2 else _without_margins(part, begin, end)
+            part if index % 2 else _mark_stripped(part, begin, end)
             for index, part in enumerate(parts)
         )
 
-    return wrap
+    return mark_text
 
 
-def _one_of(signs: Sequence[int]) -> str:
-    """A pattern for one of these code points, which ascend.
+def _character_class(code_points: Sequence[int]) -> str:
+    """Return a pattern for one of these ascending code points.
 
-    Runs are written as ranges: `re` tries what stands above U+FFFF one after the other.
+    Runs are written as ranges: `re` tries characters above U+FFFF one after the other.
     """
-    runs = groupby(enumerate(signs), key=lambda place: place[1] - place[0])
+    runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
-def _free_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
+def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
     """Return a pair of characters for each message that occur nowhere in what is rendered."""
-    taken = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
-    free = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in taken)
-    found = list(islice(free, 2 * len(messages)))
+    used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
+    unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
+    found = list(islice(unused, 2 * len(messages)))
     if len(found) < 2 * len(messages):
         return None
     return list(zip(found[::2], found[1::2], strict=True))

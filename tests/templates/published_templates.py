@@ -1,4 +1,4 @@
-"""The models' own templates among the golden vectors."""
+"""Published models' own templates, from the golden vectors."""
 
 import json
 from functools import cache

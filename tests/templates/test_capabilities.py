@@ -1,5 +1,6 @@
-"""Conversations are said in the form that a template accepts, and nothing is lost."""
+"""Detection of what a template accepts, and adaptation of conversations to it."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from bot.templates.capabilities import (
     PLACEHOLDER_USER_TEXT,
     Capabilities,
     adapt_messages,
-    capabilities,
+    detect_capabilities,
 )
 from bot.templates.text_spans import render_messages
 from tests.templates.published_templates import published_templates
@@ -30,76 +31,91 @@ IN_PARTS = JinjaTemplate(
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{% for part in m.content %}"
     "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
 )
-STRICT = Capabilities(system=False, late_system=False, repeats=False, assistant_first=False)
+STRICT = Capabilities(
+    accepts_system=False,
+    accepts_late_system=False,
+    accepts_repeated_roles=False,
+    accepts_assistant_first=False,
+)
 
 
-def said(*turns: tuple[str, str]) -> list[dict[str, Any]]:
+def conversation(*turns: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def test_capabilities_are_read_off_the_template_itself() -> None:
-    assert capabilities(ANYTHING) == ALL_CAPABILITIES
-    assert capabilities(StringTemplate()) == ALL_CAPABILITIES
-    assert capabilities(ALTERNATING) == STRICT
-    assert capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
-    assert capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
+def test_capabilities_are_detected_by_rendering_probes() -> None:
+    assert detect_capabilities(ANYTHING) == ALL_CAPABILITIES
+    assert detect_capabilities(StringTemplate()) == ALL_CAPABILITIES
+    assert detect_capabilities(ALTERNATING) == STRICT
+    assert detect_capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
+    assert detect_capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
 
 
-def test_a_template_that_knows_only_parts_gets_parts() -> None:
-    able = capabilities(IN_PARTS)
+def test_template_that_reads_only_content_parts_gets_parts() -> None:
+    capabilities = detect_capabilities(IN_PARTS)
 
-    prompt = IN_PARTS.render(adapt_messages(said(("system", "Be brief."), ("user", "Hi")), able))
+    prompt = IN_PARTS.render(
+        adapt_messages(conversation(("system", "Be brief."), ("user", "Hi")), capabilities)
+    )
 
-    assert able == Capabilities(False, False, True, True, texts=False)
+    assert capabilities == Capabilities(False, False, True, True, accepts_text_content=False)
     assert prompt == "<user>Be brief.\n\nHi"
 
 
-def test_a_template_that_loses_every_content_is_left_to_fail_by_itself() -> None:
-    assert capabilities(JinjaTemplate("nothing")).texts
+def test_template_that_drops_every_content_counts_as_accepting_texts() -> None:
+    assert detect_capabilities(JinjaTemplate("nothing")).accepts_text_content
 
 
-def test_what_a_template_accepts_stays_as_it_is() -> None:
-    messages = said(("system", "s"), ("assistant", "greeting"), ("user", "a"), ("user", "b"))
+def test_accepted_messages_stay_the_same_objects() -> None:
+    messages = conversation(
+        ("system", "s"), ("assistant", "greeting"), ("user", "a"), ("user", "b")
+    )
 
     adapted = adapt_messages(messages, ALL_CAPABILITIES)
 
     assert all(ours is theirs for ours, theirs in zip(adapted, messages, strict=True))
 
 
-def test_a_refused_system_text_goes_in_front_of_the_first_user_turn() -> None:
-    messages = said(("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"))
+def test_rejected_system_message_moves_in_front_of_the_next_user_message() -> None:
+    messages = conversation(("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"))
 
-    assert adapt_messages(messages, STRICT) == said(
+    assert adapt_messages(messages, STRICT) == conversation(
         ("user", "Be brief.\n\nHi"), ("assistant", "Hello")
     )
 
 
-def test_several_people_in_a_row_become_one_turn() -> None:
-    messages = said(("user", "Ann: hi"), ("user", "Bob: hello"), ("assistant", "Hey"))
+def test_repeated_user_messages_are_merged() -> None:
+    messages = conversation(("user", "Ann: hi"), ("user", "Bob: hello"), ("assistant", "Hey"))
 
-    assert adapt_messages(messages, STRICT) == said(
+    assert adapt_messages(messages, STRICT) == conversation(
         ("user", "Ann: hi\nBob: hello"), ("assistant", "Hey")
     )
 
 
-def test_a_greeting_gets_a_turn_before_it() -> None:
-    greeting = said(("assistant", "Welcome!"), ("user", "Hi"))
-    with_persona = [*said(("system", "You are Nora.")), *greeting]
+def test_greeting_gets_a_user_message_before_it() -> None:
+    greeting = conversation(("assistant", "Welcome!"), ("user", "Hi"))
+    with_persona = [*conversation(("system", "You are Nora.")), *greeting]
 
-    assert adapt_messages(greeting, STRICT) == [*said(("user", PLACEHOLDER_USER_TEXT)), *greeting]
-    assert adapt_messages(with_persona, STRICT) == [*said(("user", "You are Nora.")), *greeting]
+    assert adapt_messages(greeting, STRICT) == [
+        *conversation(("user", PLACEHOLDER_USER_TEXT)),
+        *greeting,
+    ]
+    assert adapt_messages(with_persona, STRICT) == [
+        *conversation(("user", "You are Nora.")),
+        *greeting,
+    ]
 
 
-def test_a_late_system_text_goes_to_the_turn_after_it() -> None:
-    able = Capabilities(system=True, late_system=False, repeats=True, assistant_first=True)
-    messages = said(("system", "s"), ("user", "a"), ("system", "late"), ("user", "b"))
+def test_late_system_message_moves_into_the_next_user_message() -> None:
+    capabilities = replace(ALL_CAPABILITIES, accepts_late_system=False)
+    messages = conversation(("system", "s"), ("user", "a"), ("system", "late"), ("user", "b"))
 
-    assert adapt_messages(messages, able) == said(
+    assert adapt_messages(messages, capabilities) == conversation(
         ("system", "s"), ("user", "a"), ("user", "late\n\nb")
     )
 
 
-def test_contents_in_parts_keep_their_parts() -> None:
+def test_merged_contents_keep_their_parts() -> None:
     image = {"type": "image", "url": "x"}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": [image]},
@@ -111,18 +127,20 @@ def test_contents_in_parts_keep_their_parts() -> None:
     ]
 
 
-def test_calls_of_tools_are_never_merged() -> None:
+def test_tool_calls_are_never_merged() -> None:
     calls = [{"role": "assistant", "content": "", "tool_calls": [{"id": n}]} for n in range(2)]
-    messages: list[dict[str, Any]] = [*said(("user", "?")), *calls]
+    messages: list[dict[str, Any]] = [*conversation(("user", "?")), *calls]
 
     assert adapt_messages(messages, STRICT) == messages
 
 
-def test_trimming_is_a_switch() -> None:
-    messages = said(("user", "  Hi \n"))
+def test_texts_are_trimmed_only_on_request() -> None:
+    messages = conversation(("user", "  Hi \n"))
 
     assert adapt_messages(messages, ALL_CAPABILITIES) == messages
-    assert adapt_messages(messages, ALL_CAPABILITIES, trim_inputs=True) == said(("user", "Hi"))
+    assert adapt_messages(messages, ALL_CAPABILITIES, trim_inputs=True) == conversation(
+        ("user", "Hi")
+    )
 
 
 TURNS = st.lists(
@@ -132,18 +150,20 @@ TURNS = st.lists(
 
 
 @given(TURNS)
-def test_every_conversation_is_accepted_in_the_end_and_no_text_is_lost(
+def test_adapted_conversation_is_accepted_without_losing_a_text(
     turns: list[tuple[str, str]],
 ) -> None:
     for template in (ALTERNATING, NO_SYSTEM, get("chatglm")()):
-        prompt = render_messages(template, adapt_messages(said(*turns), capabilities(template)))
+        prompt = render_messages(
+            template, adapt_messages(conversation(*turns), detect_capabilities(template))
+        )
 
         position = 0
         for _, text in turns:
             position = prompt.index(text, position) + len(text)
 
 
-# They have no form for a plain conversation: they want tools, functions or pictures.
+# They cannot render a plain conversation: they need tools, functions or images.
 NEEDS_TOOLS_OR_IMAGES = {
     "hermes-2-pro",
     "hermes-3-tool",
@@ -154,16 +174,16 @@ NEEDS_TOOLS_OR_IMAGES = {
 }
 
 
-def test_the_templates_in_use_say_all_of_what_a_chat_room_says() -> None:
+def test_published_templates_render_every_message_of_a_group_chat() -> None:
     roles = ("system", "assistant", "user", "user", "assistant", "system", "user")
-    room = said(*((role, f"{role} {index}") for index, role in enumerate(roles)))
+    group_chat = conversation(*((role, f"{role} {index}") for index, role in enumerate(roles)))
 
     lost = {
         name: message["content"]
         for name, template in published_templates().items()
         if name not in NEEDS_TOOLS_OR_IMAGES
-        for prompt in [template.render(adapt_messages(room, capabilities(template)))]
-        for message in room
+        for prompt in [template.render(adapt_messages(group_chat, detect_capabilities(template)))]
+        for message in group_chat
         if message["content"] not in prompt
     }
 

@@ -1,7 +1,7 @@
-"""Every vector that a reference implementation produced, rendered by ours.
+"""Our templates render the golden vectors as the reference implementations did.
 
-A group of vectors is one test that lists what differs: thousands of parameters would cost more
-than the rendering.
+A group of vectors is one test that lists the differences: thousands of parametrized tests would
+cost more than the rendering.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,16 @@ from tests.templates.published_templates import published_templates
 
 Case = dict[str, Any]
 
-NOT_JSON_TEXT = (
-    "the vector's producer handed over a dict where LMDeploy reads a file; ours takes it"
-)
-NO_EOA = "the document's code fails on every list, for want of `eoa`; ours has it (1-a)"
-SEQUENCE = "the system text stands in a sequence's first round only, as in v0.6.4 (1-c)"
-OWN_SYSTEM = "the messages' system text replaces the default one, as in v0.6.4 (1-c)"
-LEFT_OPEN = "a final answer is left open to be continued, as in v0.6.4 (1-c)"
-FIRST_PART = "of a message in parts the first text is taken, as in v0.6.4"
-TRAILING_SPACE = "the sample's last space is invisible in the document; its JSON has it (0-b)"
+NOT_JSON_TEXT = "LMDeploy reads a file where the vector has a dict; ours accepts the dict"
+NO_EOA = "the document's code fails for lists because `eoa` is undefined; ours defines it"
+SEQUENCE = "the system text is written in a sequence's first round only, as in v0.6.4"
+OWN_SYSTEM = "the messages' system text replaces the default one, as in v0.6.4"
+LEFT_OPEN = "a final assistant message is left open, as in v0.6.4"
+FIRST_PART = "of a content in parts the first text is used, as in v0.6.4"
+TRAILING_SPACE = "the document does not show the sample's last space; its JSON has it"
 
-# What contradicts a resolution of SEEDS.md, and why.
-RESOLVED_OTHERWISE = {
+# Vectors that contradict docs/sources.md, and why.
+EXPECTED_DIFFERENCES = {
     "v0.6.4:json:*": NOT_JSON_TEXT,
     "v0.6.4:json_no_meta_instruction:*": NOT_JSON_TEXT,
     "v0.6.4:json_no_separator:*": NOT_JSON_TEXT,
@@ -57,13 +55,13 @@ RESOLVED_OTHERWISE = {
 }
 
 
-def is_resolved_otherwise(case: Case) -> bool:
-    return any(fnmatchcase(case["id"], pattern) for pattern in RESOLVED_OTHERWISE)
+def is_expected_difference(case: Case) -> bool:
+    return any(fnmatchcase(case["id"], pattern) for pattern in EXPECTED_DIFFERENCES)
 
 
 def differing(cases: list[Case], agrees: Callable[[Case], bool]) -> list[str]:
     assert cases
-    return [case["id"] for case in cases if agrees(case) == is_resolved_otherwise(case)]
+    return [case["id"] for case in cases if agrees(case) == is_expected_difference(case)]
 
 
 def chat_cases(prefix: str) -> list[Case]:
@@ -104,15 +102,15 @@ def test_jinja_templates_render_as_transformers_renders_them(prefix: str) -> Non
     assert differing(chat_cases(prefix), chat_agrees) == []
 
 
-async def test_the_worker_renders_the_same() -> None:
+async def test_render_process_renders_the_same() -> None:
     cases = [case for case in chat_cases("") if "expected" in case][::5]
-    async with RenderProcessPool(processes=1) as worker:
+    async with RenderProcessPool(processes=1) as pool:
         differ = [
             case["id"]
             for case in cases
             for given in [case["input"]]
             if case["expected"]
-            != await worker.render(
+            != await pool.render(
                 case["source"],
                 given["messages"],
                 tools=given["tools"],
@@ -131,7 +129,7 @@ def lmdeploy_agrees(case: Case) -> bool:
     try:
         made = lmdeploy_outcome(given)
     except (TemplateError, KeyError) as error:
-        known = {"KeyError": ValueError, "AttributeError": ValueError}  # an unknown role (1-f)
+        known = {"KeyError": ValueError, "AttributeError": ValueError}  # an unknown role
         kind = case.get("error", {}).get("type")
         return kind in known and isinstance(error, known[kind])
     return "expected" in case and made == case["expected"]
@@ -157,7 +155,7 @@ def lmdeploy_attributes_agree(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("implementation", ["lmdeploy-v0.6.4", "seed001-doc", "seed001-doc + eoa"])
-def test_lmdeploy_templates_render_as_lmdeploy_and_its_document(implementation: str) -> None:
+def test_lmdeploy_templates_render_as_lmdeploy_does(implementation: str) -> None:
     cases = [c for c in golden("lmdeploy") if c["input"]["impl"] == implementation]
     rendered = [case for case in cases if case["input"]["op"] != "attributes"]
     attributes = [case for case in cases if case["input"]["op"] == "attributes"]
@@ -183,13 +181,13 @@ def rodel_agrees(case: Case) -> bool:
     )
 
 
-def test_string_templates_render_the_samples_of_the_document() -> None:
+def test_string_templates_render_the_document_s_samples() -> None:
     assert differing(rodel_cases("seed-text"), rodel_agrees) == []
 
 
-def test_string_templates_render_as_rodelagent_with_a_newline_before_the_end() -> None:
+def test_string_templates_render_as_rodelagent_with_a_newline_before_the_end_template() -> None:
     wanted = []
-    for case in rodel_cases("3cf4aac0c"):  # as SEEDS.md resolves 0-a
+    for case in rodel_cases("3cf4aac0c"):  # see docs/sources.md#rodel
         end = case["input"]["parameters"].get("end_template", "Assistant: ")
         if case["input"]["messages"]:
             blocks = case["expected"].removesuffix(end)

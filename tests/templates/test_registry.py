@@ -1,4 +1,4 @@
-"""The names of templates: unique, stackable, and helpful when they are mistyped."""
+"""Template names: unique, stackable, with suggestions for mistyped ones."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bot.templates.registry._factories", dict(_factories))
 
 
-def test_decorators_stack_and_one_may_give_several_names() -> None:
+def test_register_accepts_several_names_and_stacks() -> None:
     @register("mine")
     @register("mine-8k", "mine-20b")
     class Mine(BaseTemplate):
@@ -22,12 +22,12 @@ def test_decorators_stack_and_one_may_give_several_names() -> None:
     assert {"mine", "mine-8k", "mine-20b"} <= set(names())
 
 
-def test_a_name_belongs_to_one_template() -> None:
+def test_registering_a_name_twice_is_an_error() -> None:
     with pytest.raises(TemplateError, match="'llama2' is already registered"):
         register("llama2")(BaseTemplate)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_unknown_name_suggests_the_nearest_names() -> None:
     with pytest.raises(TemplateError, match="no template 'internlm-chat'; did you mean 'internlm-"):
         get("internlm-chat")
 
@@ -44,5 +44,5 @@ def test_overrides_change_the_values_of_a_registered_template() -> None:
     "name",
     ["internlm-7b", "internlm-20b", "internlm-chat-7b", "internlm-chat-7b-8k", "internlm-chat-20b"],
 )
-def test_the_names_of_the_document_are_registered(name: str) -> None:
+def test_names_of_the_lmdeploy_document_are_registered(name: str) -> None:
     assert isinstance(get(name)(), BaseTemplate)

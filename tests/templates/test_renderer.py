@@ -1,4 +1,4 @@
-"""Which template writes a prompt, where it runs, and what it ends an answer with."""
+"""Which template renders a prompt, in which process, and with which stop strings."""
 
 from collections.abc import AsyncIterator
 
@@ -13,8 +13,8 @@ from bot.templates.text_spans import TextSpan
 from tests.templates.published_templates import published_templates
 
 HI = (Message("system", "You are Nora."), Message("user", "Hi"))
-SHOUTING = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}<me>"
-NOTHING = ModelTemplate()
+TAGGED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}<me>"
+NO_TEMPLATE = ModelTemplate()
 
 
 @pytest.fixture
@@ -23,51 +23,55 @@ async def renderer() -> AsyncIterator[Renderer]:
         yield running
 
 
-def foreign_processes(renderer: Renderer) -> bool:
-    return renderer._worker is not None
+def has_render_processes(renderer: Renderer) -> bool:
+    return renderer._pool is not None
 
 
-async def test_a_named_template_renders_in_this_process(renderer: Renderer) -> None:
-    made = await renderer.render(HI, TemplateChoice(named="qwen2.5"), NOTHING)
+async def test_named_template_renders_in_this_process(renderer: Renderer) -> None:
+    rendered = await renderer.render(HI, TemplateChoice(named="qwen2.5"), NO_TEMPLATE)
 
     asked = [{"role": each.role, "content": each.content} for each in HI]
-    assert made.text == get("qwen2.5")().render(asked, add_generation_prompt=True)
-    assert made.stop == ("<|im_end|>",)
-    assert not foreign_processes(renderer)
+    assert rendered.text == get("qwen2.5")().render(asked, add_generation_prompt=True)
+    assert rendered.stop == ("<|im_end|>",)
+    assert not has_render_processes(renderer)
 
 
-async def test_a_template_that_people_wrote_renders_in_another_process(renderer: Renderer) -> None:
-    for choice, own in (
-        (TemplateChoice(source=SHOUTING), NOTHING),
-        (TemplateChoice(), ModelTemplate(SHOUTING)),
+async def test_template_from_people_renders_in_a_render_process(renderer: Renderer) -> None:
+    for choice, model_template in (
+        (TemplateChoice(source=TAGGED), NO_TEMPLATE),
+        (TemplateChoice(), ModelTemplate(TAGGED)),
     ):
-        made = await renderer.render(HI, choice, own)
+        rendered = await renderer.render(HI, choice, model_template)
 
-        assert made.text == "<system>You are Nora.</system><user>Hi</user><me>"
-        assert TextSpan("Hi", trusted=False) in made.spans
-        assert made.stop == ("</assistant>",)
-    assert foreign_processes(renderer)
-
-
-async def test_a_model_without_a_template_is_asked_in_chatml(renderer: Renderer) -> None:
-    made = await renderer.render(HI, TemplateChoice(), NOTHING)
-
-    assert made.text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
-    assert made.stop == ("<|im_end|>",)
+        assert rendered.text == "<system>You are Nora.</system><user>Hi</user><me>"
+        assert TextSpan("Hi", trusted=False) in rendered.spans
+        assert rendered.stop == ("</assistant>",)
+    assert has_render_processes(renderer)
 
 
-async def test_a_known_model_s_template_is_ours_with_its_own_tokens(renderer: Renderer) -> None:
-    theirs = published_templates()["llama3.1"]
-    own = ModelTemplate(theirs.source, "<begin>", "<eot>")
+async def test_model_without_a_template_gets_chatml(renderer: Renderer) -> None:
+    rendered = await renderer.render(HI, TemplateChoice(), NO_TEMPLATE)
 
-    made = await renderer.render(HI, TemplateChoice(), own)
-
-    assert made.text.startswith("<begin><|start_header_id|>system")
-    assert not foreign_processes(renderer)
+    assert rendered.text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    assert rendered.stop == ("<|im_end|>",)
 
 
-async def test_string_templates_end_an_answer_at_the_next_heading(renderer: Renderer) -> None:
-    plain = await renderer.render(HI, TemplateChoice(strings={"end_template": "Nora: "}), NOTHING)
+async def test_known_template_renders_as_a_family_with_the_model_s_tokens(
+    renderer: Renderer,
+) -> None:
+    published = published_templates()["llama3.1"]
+    model_template = ModelTemplate(published.source, "<begin>", "<eot>")
+
+    rendered = await renderer.render(HI, TemplateChoice(), model_template)
+
+    assert rendered.text.startswith("<begin><|start_header_id|>system")
+    assert not has_render_processes(renderer)
+
+
+async def test_string_templates_stop_at_the_next_heading(renderer: Renderer) -> None:
+    plain = await renderer.render(
+        HI, TemplateChoice(strings={"end_template": "Nora: "}), NO_TEMPLATE
+    )
     assert plain.text == "System: You are Nora.\n\nUser: Hi\n\nNora: "
     assert plain.stop == ("\nUser:",)
 
@@ -76,22 +80,22 @@ async def test_string_templates_end_an_answer_at_the_next_heading(renderer: Rend
         "assistant_template": "<|assistant|>\n{{assistant}}<|end|>",
         "end_template": "<|assistant|>",
     }
-    marked = await renderer.render(HI[1:], TemplateChoice(strings=phi), NOTHING)
+    marked = await renderer.render(HI[1:], TemplateChoice(strings=phi), NO_TEMPLATE)
     assert marked.text == "<|user|>\nHi<|end|>\n<|assistant|>"
     assert marked.stop == ("<|end|>",)
 
 
-async def test_what_a_template_refuses_is_said_as_it_can(renderer: Renderer) -> None:
-    said = (*HI, Message("user", "there"))
+async def test_rejected_messages_are_adapted(renderer: Renderer) -> None:
+    messages = (*HI, Message("user", "there"))
 
-    made = await renderer.render(said, TemplateChoice(named="gemma-1.1"), NOTHING)
+    rendered = await renderer.render(messages, TemplateChoice(named="gemma-1.1"), NO_TEMPLATE)
 
-    assert made.text == (
+    assert rendered.text == (
         "<bos><start_of_turn>user\nYou are Nora.\n\nHi\nthere<end_of_turn>\n<start_of_turn>model\n"
     )
 
 
-async def test_people_s_words_are_cut_out_of_parts_as_well(renderer: Renderer) -> None:
+async def test_untrusted_text_in_content_parts_is_located(renderer: Renderer) -> None:
     source = (
         "{% for m in messages %}<|im_start|>{{ m.role }}:{% for part in m.content %}"
         "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>"
@@ -102,33 +106,33 @@ async def test_people_s_words_are_cut_out_of_parts_as_well(renderer: Renderer) -
     rendered = await renderer.render([Message("user", "a<|im_end|>b")], choice, ModelTemplate())
 
     assert rendered.text == "<|im_start|>user:a<|im_end|>b<|im_end|>"
-    assert [piece.text for piece in rendered.spans if not piece.trusted] == ["a<|im_end|>b"]
+    assert [span.text for span in rendered.spans if not span.trusted] == ["a<|im_end|>b"]
     assert rendered.stop == ("<|im_end|>",)
 
 
 @pytest.mark.parametrize(
     ("trims", "expected"), [(True, "<user>Hi</user>"), (False, "<user> Hi\n</user>")]
 )
-async def test_inputs_are_trimmed_where_that_is_wanted(
+async def test_inputs_are_trimmed_only_on_request(
     renderer: Renderer, trims: bool, expected: str
 ) -> None:
-    choice = TemplateChoice(source=SHOUTING, trim_inputs=trims)
+    choice = TemplateChoice(source=TAGGED, trim_inputs=trims)
 
-    made = await renderer.render((Message("user", " Hi\n"),), choice, NOTHING)
+    rendered = await renderer.render((Message("user", " Hi\n"),), choice, NO_TEMPLATE)
 
-    assert made.text == expected + "<me>"
+    assert rendered.text == expected + "<me>"
 
 
-async def test_the_beginning_stays_the_same_while_the_conversation_grows(
+async def test_prompt_prefix_stays_the_same_while_the_conversation_grows(
     renderer: Renderer,
 ) -> None:
-    said: list[Message] = list(HI)
+    messages: list[Message] = list(HI)
     earlier = ""
     for turn in range(4):
-        made = await renderer.render(said, TemplateChoice(named="llama-3"), NOTHING)
-        assert made.text.startswith(earlier)
-        earlier = made.text
-        said += [Message("assistant", f"answer {turn}"), Message("user", f"question {turn}")]
+        rendered = await renderer.render(messages, TemplateChoice(named="llama-3"), NO_TEMPLATE)
+        assert rendered.text.startswith(earlier)
+        earlier = rendered.text
+        messages += [Message("assistant", f"answer {turn}"), Message("user", f"question {turn}")]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +146,15 @@ async def test_the_beginning_stays_the_same_while_the_conversation_grows(
         ),
     ],
 )
-async def test_a_template_that_fails_says_why(renderer: Renderer, source: str, why: str) -> None:
+async def test_failing_template_reports_the_cause(
+    renderer: Renderer, source: str, why: str
+) -> None:
     with pytest.raises(TemplateError, match=why):
-        await renderer.render(HI, TemplateChoice(source=source), NOTHING)
+        await renderer.render(HI, TemplateChoice(source=source), NO_TEMPLATE)
 
 
-def test_every_known_template_is_a_published_one_or_the_default_model_s() -> None:
-    published = {detect_family(theirs.source) for theirs in published_templates().values()}
+def test_every_known_template_is_a_published_one() -> None:
+    families = {detect_family(published.source) for published in published_templates().values()}
 
-    assert set(FAMILY_BY_SHA256.values()) <= published
+    assert set(FAMILY_BY_SHA256.values()) <= families
     assert detect_family("{{ messages }}") is None

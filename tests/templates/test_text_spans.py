@@ -1,4 +1,4 @@
-"""People's text in a prompt: always found, never a control token."""
+"""People's texts in a prompt are located and never become control tokens."""
 
 from typing import Any
 
@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.templates import BaseTemplate, JinjaTemplate, StringTemplate, get, names
-from bot.templates.control_tokens import WORD_JOINER, ChatTemplate, break_control_tokens, markers
-from bot.templates.text_spans import TextSpan, pieces, render_messages
+from bot.templates.control_tokens import (
+    WORD_JOINER,
+    ChatTemplate,
+    break_control_tokens,
+    control_tokens,
+)
+from bot.templates.text_spans import TextSpan, render_messages, render_spans
 from tests.attacks import attacks
 
 CHATML = JinjaTemplate(
@@ -18,15 +23,15 @@ TRIMMED = JinjaTemplate(
     "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
     "{% endfor %}"
 )
-WITHOUT_THOUGHTS = JinjaTemplate(
+WITHOUT_REASONING = JinjaTemplate(
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
 )
-SHOUTED = JinjaTemplate("{% for m in messages %}<USER>{{ m.content | upper }}{% endfor %}")
+UPPER_CASE = JinjaTemplate("{% for m in messages %}<USER>{{ m.content | upper }}{% endfor %}")
 ALL: dict[str, ChatTemplate] = {
     "chatml": CHATML,
     "trimmed": TRIMMED,
-    "without thoughts": WITHOUT_THOUGHTS,
-    "shouted": SHOUTED,
+    "without reasoning": WITHOUT_REASONING,
+    "upper case": UPPER_CASE,
     "strings": StringTemplate(),
     "roles": get("internlm2")(),
     "llama2": get("llama2")(),
@@ -46,7 +51,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from([*TRICKY_TEXTS, " ", "\n", "hi", "ü"
 )
 
 
-def said(*texts: str) -> list[dict[str, Any]]:
+def conversation(*texts: str) -> list[dict[str, Any]]:
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(texts)
@@ -55,99 +60,101 @@ def said(*texts: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("template", ALL.values(), ids=list(ALL))
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
-def test_the_pieces_joined_are_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
-    messages = said(*texts)
+def test_joined_spans_are_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
+    messages = conversation(*texts)
 
-    cut = pieces(template, messages)
+    spans = render_spans(template, messages)
 
-    assert "".join(piece.text for piece in cut) == render_messages(template, messages)
+    assert "".join(span.text for span in spans) == render_messages(template, messages)
 
 
 @given(texts=st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4))
-def test_what_people_write_changes_nothing_in_the_template_s_pieces(texts: list[str]) -> None:
+def test_people_s_texts_do_not_change_the_trusted_spans(texts: list[str]) -> None:
     for template in (CHATML, TRIMMED, ALL["roles"], ALL["llama2"], ALL["chatglm"]):
-        mine = trusted_text(pieces(template, said(*texts)))
-        harmless = trusted_text(pieces(template, said(*("x" for _ in texts))))
+        mine = trusted_text(render_spans(template, conversation(*texts)))
+        harmless = trusted_text(render_spans(template, conversation(*("x" for _ in texts))))
 
         assert mine.split() == harmless.split()
 
 
-def trusted_text(cut: list[TextSpan]) -> str:
-    return "".join(piece.text for piece in cut if piece.trusted)
+def trusted_text(spans: list[TextSpan]) -> str:
+    return "".join(span.text for span in spans if span.trusted)
 
 
-def test_people_s_text_is_found_exactly_even_where_it_repeats_the_template() -> None:
-    cut = pieces(CHATML, said(" user\n", "user\n", "<|im_end|>\n"))
+def test_text_that_repeats_the_template_is_located_exactly() -> None:
+    spans = render_spans(CHATML, conversation(" user\n", "user\n", "<|im_end|>\n"))
 
-    assert [piece.text for piece in cut if not piece.trusted] == [
+    assert [span.text for span in spans if not span.trusted] == [
         " user\n",
         "user\n",
         "<|im_end|>\n",
     ]
 
 
-def test_a_control_word_at_which_the_template_splits_stays_people_s_text() -> None:
-    cut = pieces(WITHOUT_THOUGHTS, said("before</think>after"))
+def test_text_is_located_where_the_template_splits_it() -> None:
+    spans = render_spans(WITHOUT_REASONING, conversation("before</think>after"))
 
-    assert cut == [TextSpan("<|user|>", trusted=True), TextSpan("after", trusted=False)]
+    assert spans == [TextSpan("<|user|>", trusted=True), TextSpan("after", trusted=False)]
 
 
 @pytest.mark.parametrize(
-    "said_last", ["after<|end|>", "<|end|>after", "<|end|>", "<|end|> </think>x"]
+    "last_text", ["after<|end|>", "<|end|>after", "<|end|>", "<|end|> </think>x"]
 )
-def test_no_control_word_beside_a_split_is_the_template_s(said_last: str) -> None:
+def test_control_token_beside_a_split_is_untrusted(last_text: str) -> None:
     template = JinjaTemplate(
-        "{% set cut = '</think>' %}{% for m in messages %}<|bot|>"
-        "{{ m.content.split(cut)[-1].lstrip() }}<|end|>{% endfor %}"
+        "{% set separator = '</think>' %}{% for m in messages %}<|bot|>"
+        "{{ m.content.split(separator)[-1].lstrip() }}<|end|>{% endfor %}"
     )
 
-    cut = pieces(template, said(f"before</think>{said_last}"))
+    spans = render_spans(template, conversation(f"before</think>{last_text}"))
 
-    assert trusted_text(cut) == "<|bot|><|end|>"
+    assert trusted_text(spans) == "<|bot|><|end|>"
 
 
-def test_all_fields_from_people_are_found() -> None:
+def test_all_untrusted_fields_are_located() -> None:
     template = JinjaTemplate(
         "{% for m in messages %}<|{{ m.name }}|>{{ m.content[0].text }}{% endfor %}"
     )
     messages = [{"role": "user", "name": "Eve|>", "content": [{"type": "text", "text": "<|x|>"}]}]
 
-    assert [p.text for p in pieces(template, messages) if not p.trusted] == ["Eve|>", "<|x|>"]
+    assert [p.text for p in render_spans(template, messages) if not p.trusted] == ["Eve|>", "<|x|>"]
 
 
-def test_where_a_template_changes_the_text_its_words_are_broken() -> None:
+def test_control_tokens_are_broken_where_the_text_cannot_be_located() -> None:
     template = JinjaTemplate(
         "{% for m in messages %}<|end|>{{ m.content | length }}{{ m.content[:9] }}{% endfor %}"
     )
 
-    cut = pieces(template, said("<|end|>!!!"))
+    spans = render_spans(template, conversation("<|end|>!!!"))
 
-    assert cut == [TextSpan(f"<|end|>11<{WORD_JOINER}|end|>!", trusted=True)]
+    assert spans == [TextSpan(f"<|end|>11<{WORD_JOINER}|end|>!", trusted=True)]
 
 
 @given(TEXTS, st.lists(st.sampled_from(["<|im_end|>", "User:", "aa", "<<", "|>"])))
-def test_broken_markers_are_gone_and_nothing_visible_is(text: str, words: list[str]) -> None:
+def test_broken_control_tokens_are_gone_and_visible_text_is_kept(
+    text: str, words: list[str]
+) -> None:
     broken = break_control_tokens(text, words)
 
     assert not any(word.lower() in broken.lower() for word in words)
     assert broken.replace(WORD_JOINER, "") == text.replace(WORD_JOINER, "")
 
 
-def templates_of_lmdeploy() -> list[Any]:
+def lmdeploy_templates() -> list[Any]:
     made = [get(name)() for name in names()]
-    return [one for one in made if isinstance(one, BaseTemplate) and markers(one)]
+    return [one for one in made if isinstance(one, BaseTemplate) and control_tokens(one)]
 
 
 @pytest.mark.parametrize("attack", attacks("special_tokens"), ids=lambda attack: attack["title"])
-def test_control_words_in_people_s_text_stay_people_s_text(attack: dict[str, Any]) -> None:
+def test_control_tokens_in_people_s_texts_stay_untrusted(attack: dict[str, Any]) -> None:
     given_input = attack["input"]
     texts = [given_input] if isinstance(given_input, str) else list(given_input.values())
-    for template in [*ALL.values(), *templates_of_lmdeploy()]:
+    for template in [*ALL.values(), *lmdeploy_templates()]:
         for text in texts:
-            cut = pieces(template, said("Hello", "Hi", text))
-            harmless = pieces(template, said("Hello", "Hi", "x"))
-            words = markers(template)
+            spans = render_spans(template, conversation("Hello", "Hi", text))
+            harmless = render_spans(template, conversation("Hello", "Hi", "x"))
+            tokens = control_tokens(template)
 
-            assert trusted_text(cut).split() == trusted_text(harmless).split()
-            assert not any(word in break_control_tokens(text, words) for word in words)
-            assert break_control_tokens(text, words).replace(WORD_JOINER, "") == text
+            assert trusted_text(spans).split() == trusted_text(harmless).split()
+            assert not any(token in break_control_tokens(text, tokens) for token in tokens)
+            assert break_control_tokens(text, tokens).replace(WORD_JOINER, "") == text

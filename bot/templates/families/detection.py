@@ -1,14 +1,14 @@
-"""Templates of published models that our own families equal, by the SHA-256 of their source.
+"""Detect published chat templates that one of our families equals, by the SHA-256 of their source.
 
-A GGUF with one of these needs no render process: we render the family instead, which the tests hold
-to the same prompts byte for byte.
+A GGUF with one of these needs no render process: the family is rendered instead. The tests check
+that both give the same prompts byte for byte.
 """
 
 import hashlib
 from typing import Final
 
 FAMILY_BY_SHA256: Final = {
-    # ... as it stands in the GGUF that comes with Troupe
+    # the template in the GGUF file that Troupe ships
     "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": "smollm2",
     "5ad8ab5b90448d5d2d6225cd49d25acc78c8113ab8e97969be6edffaa96c5120": "alpaca",
     "e4496f930bf7b7bc7e7cf8232e90fd43ab4a9d8eb9c77f6ec98f5beb5c5cbeaa": "chatglm3-6b",
@@ -52,5 +52,5 @@ FAMILY_BY_SHA256: Final = {
 
 
 def detect_family(source: str) -> str | None:
-    """Name our family that renders as this template does; None when it is not a known one."""
+    """Return the name of the family that renders exactly like this template, if there is one."""
     return FAMILY_BY_SHA256.get(hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())

@@ -1,7 +1,7 @@
-"""The templates that we ship: model families in use, written out readably in `families/*.jinja`.
+"""Register the templates of model families that we ship as `families/*.jinja`.
 
-A family's tokens and stop words are those of its models' configuration. The files are our own; the
-tests hold them to what the models' own templates make of the same conversations.
+A family's tokens and stop words are those of its models' configuration. The files are our own,
+formatted to be readable; the tests compare them with the models' own templates.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bot.templates.registry import register
 
 
 class FamilyTemplate(JinjaTemplate):
-    """A shipped template, with the words at which its models stop."""
+    """A shipped template with the stop words of its models."""
 
     def __init__(self, source: str, *, stop_words: tuple[str, ...], **tokens: Any) -> None:
         super().__init__(source, **tokens)
@@ -22,16 +22,24 @@ class FamilyTemplate(JinjaTemplate):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TemplateFamily:
+    """Models that share a chat template."""
+
     file: str
-    names: tuple[str, ...]  # what it is registered as
+    """The name of the file in this folder, without `.jinja`."""
+
+    names: tuple[str, ...]
+    """The template names under which the family is registered."""
+
     bos_token: str
     eos_token: str
     stop_words: tuple[str, ...]
 
 
-def _family(*names: str, bos: str = "", eos: str = "", stop: tuple[str, ...] = ()) -> Family:
-    return Family(names[0], names, bos, eos, stop or ((eos,) if eos else ()))
+def _family(
+    *names: str, bos: str = "", eos: str = "", stop: tuple[str, ...] = ()
+) -> TemplateFamily:
+    return TemplateFamily(names[0], names, bos, eos, stop or ((eos,) if eos else ()))
 
 
 DEEPSEEK_BOS, DEEPSEEK_EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
@@ -39,13 +47,13 @@ GLM_STOP = ("<|user|>", "<|observation|>", "<|endoftext|>")
 PHI3_STOP = ("<|end|>", "<|endoftext|>")
 
 FAMILIES = (
-    # The five of the document on Jinja templates
+    # The five families of the original document on Jinja templates
     _family("llama-2", bos="<s>", eos="</s>"),
     _family("mistral-v0.1", bos="<s>", eos="</s>"),
     _family("qwen1.5", bos="<|endoftext|>", eos="<|im_end|>"),
     _family("gemma-1.1", "gemma-2", bos="<bos>", eos="<eos>", stop=("<end_of_turn>", "<eos>")),
     _family("llama-3", bos="<|begin_of_text|>", eos="<|eot_id|>"),
-    # ... and others in use
+    # Other families in use
     _family("alpaca", bos="<s>", eos="</s>", stop=("</s>", "### Instruction:")),
     _family("chatglm3-6b", stop=("<|user|>", "<|observation|>")),
     _family("chatml", "dolphin", eos="<|im_end|>"),
@@ -82,8 +90,8 @@ FAMILIES = (
 )
 
 
-def make(family: Family, **overrides: Any) -> FamilyTemplate:
-    """Read and compile the family's file; `overrides` are its tokens and stop words."""
+def make_family_template(family: TemplateFamily, **overrides: Any) -> FamilyTemplate:
+    """Read and compile the family's file; `overrides` replace its tokens and stop words."""
     source = files("bot.templates").joinpath("families", f"{family.file}.jinja")
     values = {
         "bos_token": family.bos_token,
@@ -94,5 +102,5 @@ def make(family: Family, **overrides: Any) -> FamilyTemplate:
     return FamilyTemplate(source.read_text(encoding="utf-8"), **values)
 
 
-for _each in FAMILIES:
-    register(*_each.names)(partial(make, _each))
+for _family_entry in FAMILIES:
+    register(*_family_entry.names)(partial(make_family_template, _family_entry))

@@ -1,1 +1,1 @@
-"""Jinja chat templates in a sandbox."""
+"""Jinja chat templates in transformers' sandbox."""

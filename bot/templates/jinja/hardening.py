@@ -1,7 +1,8 @@
-"""What the render process takes from the sandbox: everything that prompts never need.
+"""Remove from the sandbox of the render process everything that prompts never need.
 
-A prompt is made of texts and data. Whatever else a template can name (a function, a class, a
-generator) tells about the process that renders it, and is refused wherever it would become text.
+A prompt consists of texts and data. Everything else that a template can name (functions, classes,
+generators) would disclose the internals of the process, so it is rejected where it would be
+printed.
 """
 
 import operator
@@ -17,8 +18,8 @@ from jinja2.nodes import EvalContext
 
 from bot.templates.jinja.sandbox import ChatTemplateSandbox, raise_exception
 
-# Filters that choose, count and compute. All others write what they are given as text.
-_WRITES_NOTHING = frozenset(
+# Filters that select, count and compute. All others write their arguments as text.
+_FILTERS_WITHOUT_TEXT = frozenset(
     (
         *("abs", "attr", "batch", "count", "d", "default", "dictsort", "first", "float"),
         *("groupby", "int", "items", "last", "length", "list", "map", "max", "min", "random"),
@@ -26,35 +27,36 @@ _WRITES_NOTHING = frozenset(
         *("sum", "tojson", "unique"),
     )
 )
-_INSIDES = re.compile(r"<(?:class|module|function|bound|built-in|[\w.]+ object)\b[^<>]*>")
+_INTERNALS = re.compile(r"<(?:class|module|function|bound|built-in|[\w.]+ object)\b[^<>]*>")
 
 
 def harden(environment: ChatTemplateSandbox) -> None:
-    """Leave out what attacks begin with, and let nothing but data become text."""
+    """Remove the globals that attacks start from, and let nothing but data be printed."""
     for name in ("cycler", "joiner", "lipsum"):
         del environment.globals[name]
-    environment.globals["raise_exception"] = _refuse
+    environment.globals["raise_exception"] = _raise_exception
     environment.finalize = require_data
     environment.intercepted_binops = frozenset("%")
     environment.binop_table["%"] = _modulo
     environment.filters.update(
         {
-            name: _of_data(make)
-            for name, make in environment.filters.items()
-            if name not in _WRITES_NOTHING
+            name: _checking_arguments(apply)
+            for name, apply in environment.filters.items()
+            if name not in _FILTERS_WITHOUT_TEXT
         }
     )
     environment.filters["join"] = _join
 
 
 def require_data(value: object) -> object:
-    """Return the value; SecurityError when there is anything but data in it."""
+    """Return the value; raise SecurityError if it contains anything but data."""
     if is_data(value):
         return value
-    raise SecurityError(f"a template prints texts and data, not a {type(value).__name__}")
+    raise SecurityError(f"a template may print texts and data, not a {type(value).__name__}")
 
 
 def is_data(value: object) -> bool:
+    """Tell whether a value consists of texts, numbers, lists and dictionaries only."""
     match value:
         case str() | int() | float() | None | Undefined():
             return True
@@ -67,11 +69,11 @@ def is_data(value: object) -> bool:
 
 
 def redact_internals(text: str) -> str:
-    """Take out of an error's text how Python shows an object."""
-    return _INSIDES.sub("an object", text)
+    """Replace representations of Python objects in an error text."""
+    return _INTERNALS.sub("an object", text)
 
 
-def _refuse(message: object) -> NoReturn:
+def _raise_exception(message: object) -> NoReturn:
     raise_exception(str(require_data(message)))
 
 
@@ -79,14 +81,14 @@ def _modulo(left: Any, right: Any) -> Any:
     return operator.mod(require_data(left), require_data(right))
 
 
-def _of_data(make: Callable[..., Any]) -> Callable[..., Any]:
-    takes_more = hasattr(make, "jinja_pass_arg")  # jinja's own context comes first
+def _checking_arguments(apply: Callable[..., Any]) -> Callable[..., Any]:
+    passes_context = hasattr(apply, "jinja_pass_arg")  # as the first argument
 
-    @wraps(make)
+    @wraps(apply)
     def guarded(*given: Any, **named: Any) -> Any:
-        for value in (*given[takes_more:], *named.values()):
+        for value in (*given[passes_context:], *named.values()):
             require_data(value)
-        return make(*given, **named)
+        return apply(*given, **named)
 
     return guarded
 
@@ -95,9 +97,9 @@ def _of_data(make: Callable[..., Any]) -> Callable[..., Any]:
 def _join(
     context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None
 ) -> str:
-    """Join as jinja does, what was looked at first: a generator gives its items only once."""
-    chosen = value if attribute is None else map(_getter(context, attribute), value)
-    text: str = do_join(context, [require_data(item) for item in chosen], str(require_data(d)))
+    """Join as jinja does, with a check of each item: a generator can be read only once."""
+    items = value if attribute is None else map(_getter(context, attribute), value)
+    text: str = do_join(context, [require_data(item) for item in items], str(require_data(d)))
     return text
 
 

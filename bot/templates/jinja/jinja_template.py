@@ -1,4 +1,7 @@
-"""Jinja chat templates: byte for byte what transformers' `apply_chat_template` would make."""
+"""Render Jinja chat templates, byte for byte as transformers' `apply_chat_template`.
+
+The rules are in docs/sources.md#jinja.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,18 +12,18 @@ import jinja2
 from bot.errors import TemplateError
 from bot.templates.jinja.sandbox import compile_template
 
-Message = Mapping[str, Any]  # "role" and "content", and whatever else a template knows: tool_calls
+Message = Mapping[str, Any]  # "role", "content" and what else a template reads, such as tool_calls
 
 
 class _NotGiven(str):
     __slots__ = ()
 
 
-# A tokenizer without a token leaves its name undefined in the template; one with an empty token
-# does not. Both look empty from outside, so the default is an empty text that can be told apart.
+# If a tokenizer has no such token, the name stays undefined in the template; an empty token is
+# defined. Both look empty from outside, so the default is an empty string of a type of its own.
 NOT_GIVEN: Final = _NotGiven()
 
-# What a template can provoke by itself: it computes, indexes and calls what it likes.
+# What a template can raise by itself: it may compute, index and call anything.
 RENDER_ERRORS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -37,14 +40,14 @@ CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that trans
 class JinjaTemplate:
     """A chat template in Jinja, from a model's `tokenizer_config.json`, a GGUF or a preset.
 
-    The sandbox keeps code and files out of reach but cannot bound time or memory: a source that
-    people wrote is rendered by `RenderProcessPool`, not here.
+    The sandbox blocks access to code and files but limits neither time nor memory: templates from
+    people are rendered by `RenderProcessPool`, not here.
     """
 
     def __init__(
         self, source: str, *, bos_token: str = NOT_GIVEN, eos_token: str = NOT_GIVEN
     ) -> None:
-        """Compile `source`; raises TemplateError when it cannot be read."""
+        """Compile `source`; raise TemplateError if it cannot be parsed."""
         self.source = source
         self.bos_token = str(bos_token)
         self.eos_token = str(eos_token)
@@ -55,12 +58,12 @@ class JinjaTemplate:
             "add_generation_prompt": False,
             **{name: token for name, token in tokens.items() if token is not NOT_GIVEN},
         }
-        self._tells_time = "strftime_now" in source
-        self._has_thoughts = "reasoning_content" in source or "thinking" in source
+        self._uses_clock = "strftime_now" in source
+        self._uses_reasoning = "reasoning_content" in source or "thinking" in source
         try:
             self._compiled = compile_template(source)
         except RENDER_ERRORS as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
 
     def render(
         self,
@@ -73,15 +76,20 @@ class JinjaTemplate:
         now: datetime | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt as text; the messages are neither changed nor copied.
+        """Return the prompt as text; the messages are not changed.
 
-        `add_generation_prompt` opens the assistant's turn, if the template knows how to;
-        `continue_final_message` leaves the last message open instead, for the model to go on with
-        it. `now` is the clock of `strftime_now`; `variables` are what else the template asks for
-        (`enable_thinking`, `date_string`).
+        Args:
+            messages: the conversation, in the form of chat completions.
+            tools: the tools that the model may call.
+            documents: texts for retrieval, for templates that know them.
+            add_generation_prompt: open the assistant's turn at the end.
+            continue_final_message: leave the last message open for the model to continue.
+            now: the time for `strftime_now`; default: the current time.
+            variables: what else the template reads (`enable_thinking`, `date_string`).
 
-        Raises TemplateError: with the template's own words when it refuses the messages
-        (`raise_exception`), else with the kind of the fault in front; the cause is attached.
+        Raises:
+            TemplateError: the template rejects the messages (its `raise_exception` text as it is)
+                or fails (the text begins with the type of the error, which is the cause).
         """
         given = {
             **self._fixed,
@@ -91,41 +99,41 @@ class JinjaTemplate:
             "add_generation_prompt": add_generation_prompt,
             **variables,
         }
-        if self._tells_time:
+        if self._uses_clock:
             given["strftime_now"] = (now or datetime.now().astimezone()).strftime
         try:
-            if self._has_thoughts:
-                given["messages"] = _name_thoughts_both_ways(given["messages"])
+            if self._uses_reasoning:
+                given["messages"] = _with_both_reasoning_keys(given["messages"])
             if continue_final_message:
-                return self._render_open(given)
+                return self._render_unclosed(given)
             return self._compiled.render(given)
         except RENDER_ERRORS as error:
-            raise translate(error) from error
+            raise translate_error(error) from error
 
-    def _render_open(self, given: dict[str, Any]) -> str:
+    def _render_unclosed(self, given: dict[str, Any]) -> str:
         *earlier, last = given["messages"]
-        given["messages"] = [*earlier, _marked(last)]
+        given["messages"] = [*earlier, _with_continue_mark(last)]
         text = self._compiled.render(given)
         mark = CONTINUE_MARK.strip()
         if mark not in text:
             raise ValueError(
                 "continue_final_message is set but the final message does not appear in the chat "
-                "after applying the chat template: it drops or changes what stands at its end"
+                "after applying the chat template: it drops or changes the end of the message"
             )
         end = text.rindex(mark)
         if text.startswith(CONTINUE_MARK, end):
             return text[:end]
-        return text[:end].rstrip()  # the template trims its messages
+        return text[:end].rstrip()  # the template strips its messages
 
 
-def translate(error: Exception) -> TemplateError:
-    """Make the error for whoever asked to render; what `raise_exception` said stays as it is."""
+def translate_error(error: Exception) -> TemplateError:
+    """Return the TemplateError for an error of a template; a `raise_exception` text is kept."""
     if type(error) is jinja2.TemplateError:
         return TemplateError(str(error))
     return TemplateError(f"{type(error).__name__}: {error}")
 
 
-def _marked(message: Message) -> Message:
+def _with_continue_mark(message: Message) -> Message:
     content = message.get("content")
     if content is None:
         raise ValueError(
@@ -144,13 +152,13 @@ def _marked(message: Message) -> Message:
     )
 
 
-def _name_thoughts_both_ways(messages: Sequence[Message]) -> Sequence[Message]:
-    """Templates disagree on the key of a model's thoughts; transformers offers both."""
-    if not any("reasoning_content" in one or "thinking" in one for one in messages):
+def _with_both_reasoning_keys(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give the reasoning under both of its keys: templates differ in which one they read."""
+    if not any("reasoning_content" in message or "thinking" in message for message in messages):
         return messages
     return [
-        {**one, "reasoning_content": thoughts, "thinking": thoughts}
-        if (thoughts := one.get("reasoning_content", one.get("thinking"))) is not None
-        else one
-        for one in messages
+        {**message, "reasoning_content": reasoning, "thinking": reasoning}
+        if (reasoning := message.get("reasoning_content", message.get("thinking"))) is not None
+        else message
+        for message in messages
     ]

@@ -1,9 +1,9 @@
-"""The Jinja engine of chat templates: what transformers runs, made quick for plain dictionaries.
+"""The Jinja environment of chat templates: transformers' sandbox with fast access to dictionaries.
 
-A chat template asks for `message.role` and `loop.first` far more often than for anything else. The
-stock sandbox answers each with a failed attribute look-up, an exception and a walk over its rules.
-Here the compiled code asks first whether the object is a plain `dict` (or jinja's own loop), whose
-answer is known to be safe, and goes to the sandbox with everything else.
+Chat templates read `message.role` and `loop.first` far more often than anything else. The stock
+sandbox answers each with a failed attribute look-up, an exception and a check of its rules. Here
+the compiled code first tests whether the object is a plain `dict` (or jinja's own loop), which is
+always safe, and asks the sandbox otherwise.
 """
 
 import json
@@ -30,8 +30,8 @@ from typing_extensions import override
 
 DICT_ATTRIBUTES = frozenset(dir(dict))
 LOOP_ATTRIBUTES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
-# What a template may take from the two kinds of object it is made of, without further questions.
-# `str.format` is not among it: it walks into the attributes of its arguments.
+# Methods that need no check by the sandbox. `str.format` is not among them: it reads attributes of
+# its arguments.
 SAFE_METHODS: dict[type, frozenset[str]] = {
     str: frozenset(name for name in dir(str) if name[0] != "_") - {"format", "format_map"},
     dict: frozenset(("get", "items", "keys", "values")),
@@ -39,9 +39,9 @@ SAFE_METHODS: dict[type, frozenset[str]] = {
 
 
 class DictAccessCodeGenerator(CodeGenerator):
-    """Writes `x.key` as: `x["key"]` if x is a plain dict that has it, else the sandbox's answer.
+    """Compiles `x.key` to `x["key"]` for plain dicts that have the key, else to the sandbox call.
 
-    The tests `is none` and `is defined` are written out, too: no call, no object made to be asked.
+    The tests `is none` and `is defined` are inlined as well.
     """
 
     @override
@@ -52,7 +52,7 @@ class DictAccessCodeGenerator(CodeGenerator):
             if node.node.name == "loop" and node.attr in LOOP_ATTRIBUTES:
                 guard = f"{name}.{node.attr} if {name}.__class__ is LoopContext"
             elif node.attr not in DICT_ATTRIBUTES:  # jinja prefers the attribute to the key
-                guard = _when_dict(name, node.attr)
+                guard = _dict_guard(name, node.attr)
         self._guarded(guard, super().visit_Getattr, node, frame)
 
     @override
@@ -60,7 +60,7 @@ class DictAccessCodeGenerator(CodeGenerator):
         guard = None
         key = node.arg.value if isinstance(node.arg, nodes.Const) else None
         if isinstance(node.node, nodes.Name) and isinstance(key, str):
-            guard = _when_dict(frame.symbols.ref(node.node.name), key)
+            guard = _dict_guard(frame.symbols.ref(node.node.name), key)
         self._guarded(guard, super().visit_Getitem, node, frame)
 
     @override
@@ -93,12 +93,12 @@ class DictAccessCodeGenerator(CodeGenerator):
         self.write(")")
 
 
-def _when_dict(name: str, key: str) -> str:
+def _dict_guard(name: str, key: str) -> str:
     return f"{name}[{key!r}] if {name}.__class__ is dict and {key!r} in {name}"
 
 
 class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
-    """transformers' environment: no code, no files, no changes to what is passed in."""
+    """The environment of transformers: no access to code or files, arguments are immutable."""
 
     code_generator_class = DictAccessCodeGenerator
 
@@ -134,7 +134,7 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
 
     @override
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """What becomes part of a text passes `finalize`, as what is printed does."""
+        """Return a `str.format` that applies `finalize` to its fields, as to printed values."""
         formatted = super().wrap_str_format(value)
         if formatted is None or self.finalize is None:
             return formatted
@@ -150,16 +150,16 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
 
     @override
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # Methods of texts are what templates call most, and there is nothing to check about them.
+        # Most calls of a template are string methods, which need no check.
         if obj.__class__ is BuiltinMethodType and obj.__self__.__class__ in SAFE_METHODS:
-            kwargs.pop("_loop_vars", None)  # compiled code passes its scope with every call
+            kwargs.pop("_loop_vars", None)  # compiled code passes its scope with each call
             kwargs.pop("_block_vars", None)
             return obj(*args, **kwargs)
         return super().call(context, obj, *args, **kwargs)
 
 
 class FinalizingFormatter(SandboxedFormatter):
-    """What a field of `str.format` leads to (`{0.role}`) passes the environment's `finalize`."""
+    """Applies the environment's `finalize` to each field of `str.format`, such as `{0.role}`."""
 
     @override
     def get_field(
@@ -170,11 +170,11 @@ class FinalizingFormatter(SandboxedFormatter):
 
 
 class FinalizingEscapeFormatter(FinalizingFormatter, SandboxedEscapeFormatter):
-    """The same for texts that are marked as safe."""
+    """The same for `Markup` strings."""
 
 
 class GenerationTagExtension(Extension):
-    """`{% generation %}` marks what a model wrote, for training; prompts do not change by it."""
+    """Parses `{% generation %}`, which marks assistant text for training and changes no prompt."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance variable
 
@@ -191,8 +191,8 @@ class GenerationTagExtension(Extension):
 class PublicNamespace(Namespace):
     """jinja's `namespace()` without names that begin with an underscore.
 
-    The values are ordinary attributes: jinja's own look-up is a function in Python, and templates
-    read their namespaces for every message.
+    The values are ordinary attributes, because jinja's own look-up is a slow Python function and
+    templates read their namespaces for each message.
     """
 
     __getattribute__ = object.__getattribute__
@@ -222,14 +222,14 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it was in the training data: no HTML escapes, which jinja's own filter adds."""
+    """Write JSON as in training data: without the HTML escapes that jinja's own filter adds."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def trim(value: Any, chars: str | None = None) -> str:
-    """Jinja's own filter without its question about markup, which no prompt holds."""
+    """Strip a text; like jinja's own filter, but without its check for markup."""
     return value.strip(chars) if value.__class__ is str else do_trim(value, chars)
 
 
@@ -238,12 +238,12 @@ def raise_exception(message: str) -> NoReturn:
 
 
 class CompiledTemplate:
-    """A template as code, with everything that does not change from one rendering to the next."""
+    """A compiled template, with everything that stays the same from one rendering to the next."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self._template: Template = ENVIRONMENT.from_string(source)
-        # jinja keeps globals in a ChainMap and walks it on every rendering.
+        # jinja keeps globals in a ChainMap and copies it for each rendering.
         self._globals: dict[str, Any] = dict(self._template.globals)
 
     def render(self, variables: Mapping[str, Any]) -> str:
@@ -258,5 +258,9 @@ ENVIRONMENT = ChatTemplateSandbox()
 
 @lru_cache(maxsize=256)
 def compile_template(source: str) -> CompiledTemplate:
-    """Compile once: it costs several milliseconds. Raises what jinja2 raises for bad syntax."""
+    """Compile a source, or return it from the cache: compiling costs several milliseconds.
+
+    Raises:
+        jinja2.TemplateSyntaxError: the source cannot be parsed.
+    """
     return CompiledTemplate(source)

@@ -1,1 +1,1 @@
-"""Chat templates in LMDeploy's form."""
+"""Chat templates of LMDeploy."""

@@ -1,4 +1,4 @@
-"""The chat templates that LMDeploy 0.6.4 ships, and the five of its document: a table of words."""
+"""Register the chat templates of LMDeploy 0.6.4 and the five of its document."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +18,13 @@ from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
 from bot.templates.lmdeploy.tool_templates import InternLM2, Llama31, Qwen25
 from bot.templates.registry import register
 
-Words = dict[str, Any]
+TemplateKeys = dict[str, Any]
 
 
-def _enter(*names: str, form: Callable[..., Any] = RoleTemplate, **words: Any) -> None:
-    register(*names)(partial(form, **words))
+def _register(
+    *names: str, template_class: Callable[..., Any] = RoleTemplate, **values: Any
+) -> None:
+    register(*names)(partial(template_class, **values))
 
 
 INTERNLM_INTRODUCTION = """\
@@ -32,7 +34,7 @@ Laboratory (上海人工智能实验室). It is designed to be helpful, honest, 
 - InternLM (书生·浦语) can understand and communicate fluently in the language chosen by the user \
 such as English and 中文.
 """
-INTERNLM: Words = {
+INTERNLM: TemplateKeys = {
     "system": "<|System|>:",
     "meta_instruction": INTERNLM_INTRODUCTION,
     "eosys": "\n",
@@ -41,7 +43,7 @@ INTERNLM: Words = {
     "assistant": "<|Bot|>:",
     "stop_words": ["<eoa>"],
 }
-CHATML: Words = {
+CHATML: TemplateKeys = {
     "system": "<|im_start|>system\n",
     "eosys": "<|im_end|>\n",
     "user": "<|im_start|>user\n",
@@ -51,16 +53,16 @@ CHATML: Words = {
     "separator": "\n",
     "stop_words": ["<|im_end|>"],
 }
-CHATML_ON_ONE_LINE: Words = {
+CHATML_WITHOUT_NEWLINES: TemplateKeys = {
     **CHATML,
     "eosys": "<|im_end|>",
     "eoh": "<|im_end|>",
     "separator": "",
     "stop_words": None,
 }
-QWEN: Words = {**CHATML, "meta_instruction": "You are a helpful assistant."}
-INTERNLM2: Words = {**CHATML, "stop_words": ["<|im_end|>", "<|action_end|>"]}
-VICUNA: Words = {
+QWEN: TemplateKeys = {**CHATML, "meta_instruction": "You are a helpful assistant."}
+INTERNLM2: TemplateKeys = {**CHATML, "stop_words": ["<|im_end|>", "<|action_end|>"]}
+VICUNA: TemplateKeys = {
     "meta_instruction": (
         "A chat between a curious user and an artificial intelligence assistant. The assistant "
         "gives helpful, detailed, and polite answers to the user's questions."
@@ -72,7 +74,7 @@ VICUNA: Words = {
     "eoa": "</s>",
     "stop_words": ["</s>"],
 }
-LLAMA2: Words = {
+LLAMA2: TemplateKeys = {
     "system": "[INST] <<SYS>>\n",
     "eosys": "\n<</SYS>>\n\n",
     "assistant": " [/INST] ",
@@ -80,7 +82,7 @@ LLAMA2: Words = {
     "separator": "<s>[INST] ",
     "session_len": 4096,
 }
-LLAMA3: Words = {
+LLAMA3: TemplateKeys = {
     "system": "<|start_header_id|>system<|end_header_id|>\n\n",
     "eosys": "<|eot_id|>",
     "user": "<|start_header_id|>user<|end_header_id|>\n\n",
@@ -89,14 +91,14 @@ LLAMA3: Words = {
     "eoa": "<|eot_id|>",
     "session_len": 8192,
 }
-GLM4: Words = {
+GLM4: TemplateKeys = {
     "system": "<|system|>\n",
     "user": "<|user|>\n",
     "assistant": "<|assistant|>\n",
     "meta_instruction": None,
     "stop_words": ["<|user|>", "<|endoftext|>", "<|observation|>"],
 }
-PHI3: Words = {
+PHI3: TemplateKeys = {
     "system": "<|system|>\n",
     "meta_instruction": None,
     "eosys": "<|end|>\n",
@@ -106,55 +108,57 @@ PHI3: Words = {
     "eoa": "<|end|>\n",
     "stop_words": ["<|end|>", "<|endoftext|>", "<|assistant|>"],
 }
-COGVLM: Words = {"user": "Question: ", "eoh": " ", "assistant": "Answer:", "separator": "\n"}
-DEEPSEEK: Words = {
+COGVLM: TemplateKeys = {"user": "Question: ", "eoh": " ", "assistant": "Answer:", "separator": "\n"}
+DEEPSEEK: TemplateKeys = {
     "user": "User: ",
     "eoh": "\n\n",
     "assistant": "Assistant: ",
     "eoa": "<｜end▁of▁sentence｜>",
 }
-INTERNVL2 = (
+INTERNVL2_INTRODUCTION = (
     "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，英文名叫InternVL, "
     "是一个有用无害的人工智能助手。"
 )
 
-# The document's own five; `internlm-7b` stands on BaseTemplate.
-_enter("internlm-20b", form=InternLM20B, session_len=4096, capability="completion")
-_enter("internlm-chat-7b", form=InternLMChat7B, **INTERNLM, eoa="<eoa>\n")
-_enter(
+# The five of LMDeploy's document; `internlm-7b` is registered with BaseTemplate.
+_register("internlm-20b", template_class=InternLM20B, session_len=4096, capability="completion")
+_register("internlm-chat-7b", template_class=InternLMChat7B, **INTERNLM, eoa="<eoa>\n")
+_register(
     "internlm-chat-7b-8k",
     "internlm-chat-20b",
-    form=InternLMChat7B8K,
+    template_class=InternLMChat7B8K,
     **INTERNLM,
     eoa="<eoa>\n",
     session_len=8192,
 )
 
 # InternLM and its relatives
-_enter("internlm", **INTERNLM, eoa="<eoa>", separator="\n")
-_enter("internlm2", form=InternLM2, **INTERNLM2, meta_instruction=INTERNLM_INTRODUCTION)
-_enter(
+_register("internlm", **INTERNLM, eoa="<eoa>", separator="\n")
+_register(
+    "internlm2", template_class=InternLM2, **INTERNLM2, meta_instruction=INTERNLM_INTRODUCTION
+)
+_register(
     "internvl-internlm2",
-    form=InternLM2,
+    template_class=InternLM2,
     **INTERNLM2,
     meta_instruction="You are an AI assistant whose name is InternLM (书生·浦语).",
 )
-_enter(
+_register(
     "internvl2-internlm2",
-    form=InternLM2,
-    **{**CHATML_ON_ONE_LINE, "stop_words": ["<|im_start|>", "<|im_end|>"]},
-    meta_instruction=INTERNVL2,
+    template_class=InternLM2,
+    **{**CHATML_WITHOUT_NEWLINES, "stop_words": ["<|im_start|>", "<|im_end|>"]},
+    meta_instruction=INTERNVL2_INTRODUCTION,
 )
-_enter(
+_register(
     "internvl2_5",
-    form=InternLM2,
+    template_class=InternLM2,
     **INTERNLM2,
     meta_instruction=(
         "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位"
         "联合开发的多模态大语言模型。"
     ),
 )
-_enter(
+_register(
     "internlm-xcomposer2",
     "internlm-xcomposer2d5",
     system="[UNUSED_TOKEN_146]system\n",
@@ -171,21 +175,21 @@ _enter(
     separator="\n",
     stop_words=["[UNUSED_TOKEN_145]"],
 )
-_enter(
+_register(
     "internvl-zh",
-    form=DropLastCharacterTemplate,
+    template_class=DropLastCharacterTemplate,
     user="<human>: ",
     eoh=" ",
     assistant="<bot>: ",
     eoa="</s>",
 )
-_enter("puyu")
+_register("puyu")
 
 # ChatML
-_enter("qwen", "minicpm3", "minicpmv-2d6", **QWEN)
-_enter(
+_register("qwen", "minicpm3", "minicpmv-2d6", **QWEN)
+_register(
     "qwen2d5",
-    form=Qwen25,
+    template_class=Qwen25,
     **CHATML,
     meta_instruction="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
     tools=(
@@ -198,18 +202,18 @@ _enter(
         '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
     ),
 )
-_enter(
+_register(
     "yi",
     **{**CHATML, "stop_words": ["<|im_end|>", "<|endoftext|>"]},
     meta_instruction=None,
 )
-_enter(
+_register(
     "llava-chatml",
     "internvl-zh-hermes2",
-    **CHATML_ON_ONE_LINE,
+    **CHATML_WITHOUT_NEWLINES,
     meta_instruction="Answer the questions.",
 )
-_enter(
+_register(
     "dbrx",
     **{**CHATML, "stop_words": None},
     meta_instruction=(
@@ -231,15 +235,17 @@ _enter(
     ),
 )
 
-# Llama and what grew from it
-_enter("vicuna", "wizardlm", **VICUNA)
-_enter(
+# Llama and derived models
+_register("vicuna", "wizardlm", **VICUNA)
+_register(
     "llava-v1",
-    form=DropLastCharacterTemplate,
+    template_class=DropLastCharacterTemplate,
     **{**VICUNA, "meta_instruction": VICUNA["meta_instruction"].replace("user", "human")},
 )
-_enter("mini-gemini-vicuna", form=DropLastCharacterTemplate, **VICUNA, session_len=4096)
-_enter(
+_register(
+    "mini-gemini-vicuna", template_class=DropLastCharacterTemplate, **VICUNA, session_len=4096
+)
+_register(
     "llama2",
     **LLAMA2,
     meta_instruction=(
@@ -251,17 +257,17 @@ _enter(
         "you don't know the answer to a question, please don't share false information."
     ),
 )
-_enter("codellama", form=CodeLlama, **LLAMA2)
-_enter(
+_register("codellama", template_class=CodeLlama, **LLAMA2)
+_register(
     "llama3",
-    form=Llama3,
+    template_class=Llama3,
     **LLAMA3,
     meta_instruction=None,
     stop_words=["<|eot_id|>", "<|end_of_text|>"],
 )
-_enter(
+_register(
     "llama3_1",
-    form=Llama31,
+    template_class=Llama31,
     **LLAMA3,
     meta_instruction="You are a helpful assistant.",
     stop_words=["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"],
@@ -286,7 +292,7 @@ _enter(
         "- Always add your sources when using search results to answer the user query\n\n"
     ),
 )
-_enter(
+_register(
     "solar",
     "solar-70b",
     system="### System:\n",
@@ -295,7 +301,7 @@ _enter(
     eoh="\n\n",
     assistant="### Assistant:\n",
 )
-_enter(
+_register(
     "ultracm",
     "ultralm",
     system="User: ",
@@ -311,21 +317,21 @@ _enter(
     stop_words=["</s>"],
 )
 
-# The others
-BAICHUAN2: Words = {"user": "<reserved_106>", "assistant": "<reserved_107>"}
-_enter("baichuan2", **BAICHUAN2)
-_enter("mistral", "mixtral", user="[INST] ", eoh=" [/INST]", eoa="</s>")
-_enter(
+# Other models
+BAICHUAN2: TemplateKeys = {"user": "<reserved_106>", "assistant": "<reserved_107>"}
+_register("baichuan2", **BAICHUAN2)
+_register("mistral", "mixtral", user="[INST] ", eoh=" [/INST]", eoa="</s>")
+_register(
     "gemma",
     user="<start_of_turn>user\n",
     eoh="<end_of_turn>\n",
     assistant="<start_of_turn>model\n",
     eoa="<end_of_turn>\n",
 )
-_enter("deepseek", form=DropLastCharacterTemplate, **DEEPSEEK)
-_enter(
+_register("deepseek", template_class=DropLastCharacterTemplate, **DEEPSEEK)
+_register(
     "deepseek-vl",
-    form=DropLastCharacterTemplate,
+    template_class=DropLastCharacterTemplate,
     **DEEPSEEK,
     meta_instruction=(
         "You are a helpful language and vision assistant. You are able to understand the visual "
@@ -334,7 +340,7 @@ _enter(
     ),
     eosys="\n\n",
 )
-_enter(
+_register(
     "deepseek-coder",
     meta_instruction=(
         "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by "
@@ -349,7 +355,7 @@ _enter(
     separator="\n",
     stop_words=["<|EOT|>"],
 )
-_enter(
+_register(
     "yi-vl",
     meta_instruction=(
         "This is a chat between an inquisitive human and an AI assistant. Assume the role of the "
@@ -364,10 +370,10 @@ _enter(
     eoa="\n",
     stop_words=["###"],
 )
-_enter("chatglm", form=ChatGLM2)
-_enter(
+_register("chatglm", template_class=ChatGLM2)
+_register(
     "chatglm3",
-    form=GLM,
+    template_class=GLM,
     start="[gMASK]sop",
     system="<|system|>\n ",
     meta_instruction=None,
@@ -375,8 +381,8 @@ _enter(
     assistant="<|assistant|>\n ",
     stop_words=["<eos>"],
 )
-_enter("glm4", form=GLM, start="[gMASK]<sop>", **GLM4)
-_enter(
+_register("glm4", template_class=GLM, start="[gMASK]<sop>", **GLM4)
+_register(
     "codegeex4",
     **{**GLM4, "stop_words": ["<|endoftext|>", "<|user|>", "<|observation|>"]}
     | {
@@ -386,9 +392,9 @@ _enter(
         )
     },
 )
-_enter("phi-3", **PHI3)
-_enter("internvl2-phi3", **{**PHI3, "meta_instruction": INTERNVL2})
-_enter(
+_register("phi-3", **PHI3)
+_register("internvl2-phi3", **{**PHI3, "meta_instruction": INTERNVL2_INTRODUCTION})
+_register(
     "internvl-phi3",
     **PHI3
     | {
@@ -398,9 +404,9 @@ _enter(
         "eoa": "<|end|>",
     },
 )
-_enter("cogvlm", **COGVLM, eoa="</s>", stop_words=["</s>"])
-_enter("cogvlm2", **COGVLM, eoa="<|end_of_text|>", stop_words=["<|end_of_text|>"])
-_enter(
+_register("cogvlm", **COGVLM, eoa="</s>", stop_words=["</s>"])
+_register("cogvlm2", **COGVLM, eoa="<|end_of_text|>", stop_words=["<|end_of_text|>"])
+_register(
     "molmo",
     user=" User: ",
     assistant=" Assistant:",
@@ -408,7 +414,9 @@ _enter(
     stop_words=["<|endoftext|>"],
 )
 
-# Names of LMDeploy when its document was written, with the sampling values that came with them.
-_enter("baichuan-7b", form=BaseTemplate, repetition_penalty=1.1)
-_enter("baichuan2-7b", **BAICHUAN2, top_p=0.85, top_k=5, temperature=0.3, repetition_penalty=1.05)
-_enter("qwen-7b", "qwen-14b", **QWEN, top_p=0.5, top_k=40, temperature=1.0)
+# Names of LMDeploy at the time of its document, with the sampling values of that version.
+_register("baichuan-7b", template_class=BaseTemplate, repetition_penalty=1.1)
+_register(
+    "baichuan2-7b", **BAICHUAN2, top_p=0.85, top_k=5, temperature=0.3, repetition_penalty=1.05
+)
+_register("qwen-7b", "qwen-14b", **QWEN, top_p=0.5, top_k=40, temperature=1.0)

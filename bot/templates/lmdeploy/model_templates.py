@@ -1,4 +1,4 @@
-"""The models of LMDeploy 0.6.4 whose prompts need more than words around roles."""
+"""Templates of LMDeploy 0.6.4 that need more than fixed texts around roles."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +10,20 @@ from bot.templates.lmdeploy.role_template import (
     Message,
     RoleTemplate,
     UnsupportedCapability,
-    text_of,
+    message_text,
 )
 
 
 class InternLMChat7B(RoleTemplate):
-    """InternLM as LMDeploy's document teaches it, with the end of the answer that it forgot."""
+    """InternLM as in LMDeploy's document, with the `eoa` that the document lacks."""
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         if self.capability != "chat":
             raise UnsupportedCapability(
-                f"{type(self).__name__} has no capability of {self.capability}"
+                f"{type(self).__name__} does not support the capability {self.capability!r}"
             )
-        opening = self._default_system() if sequence_start else "\n"
+        opening = self._default_system_text() if sequence_start else "\n"
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
 
@@ -36,9 +36,9 @@ class InternLM20B(BaseTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Loses the last character of each prompt: the space that its models write themselves.
+    """Drops the last character of each prompt: the space that these models write themselves.
 
-    It is lost twice where one function calls the other, as in LMDeploy.
+    It is dropped twice where one method calls the other, as in LMDeploy.
     """
 
     @override
@@ -53,7 +53,7 @@ class DropLastCharacterTemplate(RoleTemplate):
 
 
 class Llama3(RoleTemplate):
-    """Opens the first round of a sequence with `<|begin_of_text|>`."""
+    """Writes `<|begin_of_text|>` at the start of a sequence."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -72,7 +72,7 @@ def begin_of_text(sequence_start: bool) -> str:
 
 
 class GLM(RoleTemplate):
-    """ChatGLM3 and GLM-4: a conversation always opens with the tokens in `start`."""
+    """ChatGLM3 and GLM-4: a conversation always starts with the tokens in `start`."""
 
     def __init__(self, start: str, **words: Any) -> None:
         super().__init__(**words)
@@ -91,7 +91,7 @@ class GLM(RoleTemplate):
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 numbers the rounds. `get_prompt` counts them, so an object serves one sequence."""
+    """ChatGLM2 numbers the rounds. `get_prompt` counts them: use one instance per sequence."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ChatGLM2(BaseTemplate):
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str:
-        """System messages and other roles have no place in this form and are left out."""
+        """Return the prompt of a conversation, without system messages and unknown roles."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
         blocks, rounds = [], 0
@@ -125,9 +125,9 @@ class ChatGLM2(BaseTemplate):
             match message["role"]:
                 case "user":
                     rounds += 1
-                    blocks.append(self._round(rounds, text_of(message)))
+                    blocks.append(self._round(rounds, message_text(message)))
                 case "assistant":
-                    blocks.append(text_of(message))
+                    blocks.append(message_text(message))
                 case _:
                     pass
         return "".join(blocks)
@@ -137,7 +137,7 @@ class ChatGLM2(BaseTemplate):
 
 
 class CodeLlama(RoleTemplate):
-    """Code Llama: chats like Llama 2, completes, or fills the place marked `<FILL>`."""
+    """Code Llama: chats like Llama 2, completes, or fills in at `<FILL>`."""
 
     CAPABILITIES = ("completion", "infilling", "chat", "python")
 
@@ -145,8 +145,8 @@ class CodeLlama(RoleTemplate):
         super().__init__(**words)
         if self.capability not in self.CAPABILITIES:
             raise UnsupportedCapability(
-                f"{self.capability} is not supported. "
-                f"The supported capabilities are: {list(self.CAPABILITIES)}"
+                f"the capability {self.capability!r} is not supported; "
+                f"choose one of {', '.join(self.CAPABILITIES)}"
             )
         self.suffix_first = suffix_first
         if self.capability == "infilling" and self.stop_words is None:
@@ -156,13 +156,13 @@ class CodeLlama(RoleTemplate):
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         match self.capability:
             case "infilling":
-                return self._infilling(prompt)
+                return self._infill(prompt)
             case "chat":
                 return super().get_prompt(prompt, sequence_start)
             case _:
                 return prompt
 
-    def _infilling(self, prompt: str) -> str:
+    def _infill(self, prompt: str) -> str:
         prefix, suffix = prompt.split("<FILL>")
         if self.suffix_first:
             return f"<PRE> <SUF>{suffix} <MID> {prefix}"

@@ -1,7 +1,7 @@
-"""LMDeploy's chat templates: the words around each role, and the model's sampling values with them.
+"""LMDeploy's chat templates: texts before and after each role, with the model's sampling defaults.
 
-From LMDeploy's document on chat templates; where the document and the program disagree, version
-0.6.4 of the program decides.
+The rules are in docs/sources.md#lmdeploy: those of LMDeploy's document, or of version 0.6.4 where
+document and program disagree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,17 +30,19 @@ JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"}
 
 
 class UnknownRole(TemplateError, ValueError):
+    """A message has a role that the template has no texts for."""
+
     def __init__(self, role: object, known: Sequence[str]) -> None:
         super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
 
 
 class UnsupportedCapability(TemplateError, AssertionError):
-    """An assertion in LMDeploy's document, so that callers may catch it as one."""
+    """The template does not support its `capability`; LMDeploy's document asserts it."""
 
 
 @register("base", "llama", "falcon", "internlm-7b")
 class BaseTemplate:
-    """A model's sampling values, and no words at all: what a base model is given."""
+    """Sampling defaults without any texts around roles: the template of base models."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class BaseTemplate:
         repetition_penalty: float = 1.0,
         capability: str = "chat",
         stop_words: Sequence[str] | None = None,
-        **unused: Any,  # the keys of other templates, which a JSON form may carry
+        **unused: Any,  # keys of other templates, which LMDeploy's JSON may hold
     ) -> None:
         self.session_len = session_len
         self.top_p = top_p
@@ -62,35 +64,36 @@ class BaseTemplate:
         self.stop_words = None if stop_words is None else list(stop_words)
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """One round of interactive inference, where the server keeps the rounds before it.
+        """Return the prompt of one round of interactive inference; the server keeps earlier rounds.
 
-        `sequence_start` says that it is the first round: only there stands the system text. A
-        template with the capability `completion` leaves the prompt as it is.
+        The system text is written only if `sequence_start`. With the capability `completion` the
+        prompt is returned unchanged.
         """
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
 
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        """Put the texts of the roles around a user's prompt."""
         return prompt
 
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str | None:
-        """Return a whole conversation as one prompt; a text is one round.
+        """Return the prompt of a conversation; a string counts as one round.
 
-        A base model has no form for conversations: None.
+        Base models have no form for conversations: None.
         """
         return self.get_prompt(messages, sequence_start) if isinstance(messages, str) else None
 
 
 class RoleTemplate(BaseTemplate):
-    """Words before and after the text of each role, in one line.
+    """A template that writes fixed texts before and after each role.
 
     `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
 
-    `meta_instruction` is the system text of conversations that bring none; None differs from the
-    empty text: then the system's own words are left out too.
+    `meta_instruction` is the default system text. None differs from an empty text: `system` and
+    `eosys` are left out as well.
     """
 
     def __init__(
@@ -116,13 +119,16 @@ class RoleTemplate(BaseTemplate):
         self.separator = separator
 
     @classmethod
-    def from_json(cls, form: Mapping[str, Any]) -> BaseTemplate:
-        """From LMDeploy's JSON form; a key that is null counts as left out.
+    def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
+        """Make a template from LMDeploy's JSON; a key that is null counts as missing.
 
-        When `model_name` is one of LMDeploy's names, the other keys change that template; else
-        they make a new one. TemplateError for an unknown key.
+        If `model_name` is a registered template, the other keys override its values; otherwise
+        they define a new template.
+
+        Raises:
+            TemplateError: a key is unknown, or `model_name` is a Jinja template.
         """
-        values = {key: value for key, value in form.items() if value is not None}
+        values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
         unknown = sorted(values.keys() - JSON_KEYS)
         if unknown:
@@ -131,57 +137,61 @@ class RoleTemplate(BaseTemplate):
         factory = get(name) if name in names() else cls
         made_by = factory.func if isinstance(factory, partial) else factory
         if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
-            raise TemplateError(f"{name!r} is a Jinja template; choose another model_name")
+            raise TemplateError(
+                f"{name!r} is a Jinja template, not one of LMDeploy's; choose another model_name"
+            )
         return made_by(**{**(factory.keywords if isinstance(factory, partial) else {}), **values})
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        opening = self._default_system() if sequence_start else self.separator
+        opening = self._default_system_text() if sequence_start else self.separator
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
     @override
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str:
-        """Return a whole conversation as one prompt; a text is one round.
+        """Return the prompt of a conversation; a string counts as one round.
 
-        The default system text stands in front of a sequence's first round unless the messages
-        bring their own; a last message of the assistant is left open, for the model to go on with.
-        UnknownRole for a role that the template has no words for.
+        A sequence starts with the default system text unless the messages begin with their own. A
+        final assistant message is left open for the model to continue.
+
+        Raises:
+            UnknownRole: the template has no texts for a role.
         """
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
-        begin, end = self._begin(), self._end()
+        prefixes, suffixes = self._prefixes(), self._suffixes()
         blocks = []
         if sequence_start and messages and messages[0]["role"] != "system":
-            blocks.append(self._default_system())
+            blocks.append(self._default_system_text())
         for message in messages:
             role = message["role"]
-            if role not in begin:
-                raise UnknownRole(role, tuple(begin))
-            blocks.append(f"{begin[role]}{text_of(message)}{end[role]}")
-        return self._closed("".join(blocks), messages)
+            if role not in prefixes:
+                raise UnknownRole(role, tuple(prefixes))
+            blocks.append(f"{prefixes[role]}{message_text(message)}{suffixes[role]}")
+        return self._with_assistant_prefix("".join(blocks), messages)
 
-    def _default_system(self) -> str:
+    def _default_system_text(self) -> str:
         if self.meta_instruction is None:
             return ""
         return f"{self.system}{self.meta_instruction}{self.eosys}"
 
-    def _begin(self) -> dict[str, str]:
+    def _prefixes(self) -> dict[str, str]:
         return {"system": self.system, "user": self.user, "assistant": self.assistant}
 
-    def _end(self) -> dict[str, str]:
+    def _suffixes(self) -> dict[str, str]:
         return {"system": self.eosys, "user": self.eoh, "assistant": self.eoa + self.separator}
 
-    def _closed(self, prompt: str, messages: Sequence[Message]) -> str:
+    def _with_assistant_prefix(self, prompt: str, messages: Sequence[Message]) -> str:
         if messages and messages[-1]["role"] == "assistant":
-            # The slice counts from the end, so a template without an end of answer gives an empty
-            # prompt. LMDeploy does so; who sends such a message must know that it is unsupported.
-            return prompt[: -len(self._end()["assistant"])]
+            # As in LMDeploy, the slice counts from the end: the prompt is empty if there is neither
+            # `eoa` nor `separator`.
+            return prompt[: -len(self._suffixes()["assistant"])]
         return prompt + self.assistant
 
 
-def text_of(message: Message) -> str:
-    """Return the text of a message; of one in parts the first part's, as in LMDeploy."""
+def message_text(message: Message) -> str:
+    """Return the text of a message; of a content in parts the first part's, as in LMDeploy."""
     content = message["content"]
     return content if isinstance(content, str) else str(content[0]["text"])

@@ -17,7 +17,7 @@ from bot.errors import TemplateError
 from bot.templates.jinja.hardening import harden, redact_internals
 from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
-from bot.templates.text_spans import pieces
+from bot.templates.text_spans import render_spans
 
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -76,7 +76,7 @@ def render(request: dict[str, Any]) -> bytes:
         options["now"] = datetime.fromisoformat(options["now"])
     template = JinjaTemplate(request["source"], **request["tokens"])
     if request["cut"]:
-        cut = pieces(template, request["messages"], **options)
+        cut = render_spans(template, request["messages"], **options)
         answer = json.dumps([[piece.text, piece.trusted] for piece in cut])
     else:
         answer = template.render(request["messages"], **options)

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import structlog
 
 from bot.errors import TemplateError
-from bot.templates.capabilities import PROBES, Capabilities, conclude
+from bot.templates.capabilities import PROBES, Capabilities, capabilities_from_probes
 from bot.templates.jinja.jinja_template import Message
 from bot.templates.render_process.child import LENGTH_PREFIX
 from bot.templates.text_spans import TextSpan
@@ -79,10 +79,10 @@ class RenderProcessPool:
         """
         return await self._answer(source, messages, options, cut=False)
 
-    async def pieces(
+    async def render_spans(
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
-        """Render and cut into the template's text and people's text, as `pieces.pieces` does."""
+        """Render and cut into the template's text and people's text, as `render_spans` does."""
         answer = await self._answer(source, messages, options, cut=True)
         return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
@@ -110,15 +110,15 @@ class RenderProcessPool:
             raise TemplateError(text)
         return text
 
-    async def capabilities(self, source: str, **options: Any) -> Capabilities:
-        """Return what the template accepts, as `adaptation.capabilities` does for our own."""
+    async def detect_capabilities(self, source: str, **options: Any) -> Capabilities:
+        """Return what the template accepts, as the function of that name does for our own."""
         prompts: dict[str, str | None] = {}
         for name, probe in PROBES.items():
             try:
                 prompts[name] = await self.render(source, probe, **options)
             except TemplateError:
                 prompts[name] = None
-        return conclude(prompts)
+        return capabilities_from_probes(prompts)
 
     async def _next_idle(self) -> "_RenderProcess":
         try:

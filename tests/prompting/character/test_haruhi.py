@@ -247,8 +247,13 @@ def known(given: Case) -> object:
 
 def merged(given: Case) -> object:
     system = not given["if_replace_system"]
-    able = replace(ALL_CAPABILITIES, repeats=False, system=system, late_system=system)
-    return adapt_messages(given["messages"], able)
+    capabilities = replace(
+        ALL_CAPABILITIES,
+        accepts_repeated_roles=False,
+        accepts_system=system,
+        accepts_late_system=system,
+    )
+    return adapt_messages(given["messages"], capabilities)
 
 
 def as_chatglm_reads(given: Case) -> object:

@@ -1,6 +1,6 @@
-"""The shipped families: what each makes of a conversation, and that its models' templates agree."""
+"""Shipped families: the prompt of each, equal to the one of its models' own template."""
 
-# ruff: noqa: E501, W291 - prompts stand here as they are, long lines and spaces at their ends too
+# ruff: noqa: E501, W291 - prompts with long lines and trailing spaces
 
 from datetime import datetime
 from typing import Any
@@ -10,8 +10,8 @@ from inline_snapshot import snapshot
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, get, names
-from bot.templates.capabilities import adapt_messages, capabilities
-from bot.templates.families.family_templates import FAMILIES, Family, make
+from bot.templates.capabilities import adapt_messages, detect_capabilities
+from bot.templates.families.family_templates import FAMILIES, TemplateFamily, make_family_template
 from tests.shared_data import golden
 from tests.templates.published_templates import published_templates
 
@@ -314,7 +314,7 @@ Who are you?</s>
 <|assistant|>
 """),
 }
-# The models' own template among the golden vectors, where it is called otherwise.
+# Names of the models' own templates among the golden vectors, where they differ.
 COUNTERPARTS = {
     "alpaca": "cz-compact/alpaca",
     "chatglm3-6b": "chatglm3",
@@ -337,18 +337,18 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fa
 
 
 @every_family
-def test_a_family_renders_a_conversation(family: Family) -> None:
-    template = make(family)
+def test_family_renders_a_conversation(family: TemplateFamily) -> None:
+    template = make_family_template(family)
 
-    fitting = adapt_messages(CONVERSATION, capabilities(template))
+    adapted = adapt_messages(CONVERSATION, detect_capabilities(template))
 
-    assert template.render(fitting, add_generation_prompt=True) == PROMPTS[family.file]
+    assert template.render(adapted, add_generation_prompt=True) == PROMPTS[family.file]
 
 
 @every_family
-def test_a_family_renders_as_its_models_own_template_does(family: Family) -> None:
+def test_family_renders_as_its_models_own_template(family: TemplateFamily) -> None:
     theirs = published_templates()[COUNTERPARTS.get(family.file, family.file)]
-    ours = make(family, bos_token=theirs.bos_token, eos_token=theirs.eos_token)
+    ours = make_family_template(family, bos_token=theirs.bos_token, eos_token=theirs.eos_token)
     conversations = [case["input"] for case in golden("chat_templates")[::7]]
 
     assert [one for one in conversations if outcome(ours, one) != outcome(theirs, one)] == []
@@ -367,7 +367,7 @@ def outcome(template: JinjaTemplate, given: dict[str, Any]) -> str | type[Templa
         return str(error) if refused else TemplateError
 
 
-def test_the_families_are_known_by_name_with_their_tokens_and_stop_words() -> None:
+def test_families_are_registered_with_tokens_and_stop_words() -> None:
     template = get("llama-3")()
 
     assert template.bos_token == "<|begin_of_text|>"
@@ -377,14 +377,14 @@ def test_the_families_are_known_by_name_with_their_tokens_and_stop_words() -> No
     assert len(FAMILIES) >= 30
 
 
-def test_tools_and_thoughts_reach_the_families_that_know_them() -> None:
-    asked = [{"role": "user", "content": "?"}]
+def test_families_pass_on_tools_and_template_variables() -> None:
+    messages = [{"role": "user", "content": "?"}]
     tools = [{"type": "function", "function": {"name": "clock"}}]
 
-    assert '"clock"' in get("qwen2.5")().render(asked, tools=tools)
-    assert '"clock"' in get("llama-3.1")().render(asked, tools=tools)
+    assert '"clock"' in get("qwen2.5")().render(messages, tools=tools)
+    assert '"clock"' in get("llama-3.1")().render(messages, tools=tools)
     assert (
         get("qwen3")()
-        .render(asked, add_generation_prompt=True, enable_thinking=False)
+        .render(messages, add_generation_prompt=True, enable_thinking=False)
         .endswith("<think>\n\n</think>\n\n")
     )

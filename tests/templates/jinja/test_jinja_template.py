@@ -1,4 +1,4 @@
-"""Jinja templates: the engine's rules that people rely on."""
+"""JinjaTemplate: errors, variables, continued messages, and fast look-ups."""
 
 import re
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from bot.templates.jinja.jinja_template import Message
 HI = [{"role": "user", "content": "Hi"}]
 
 
-def test_text_of_people_is_never_a_template() -> None:
+def test_message_content_is_never_rendered_as_a_template() -> None:
     template = JinjaTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
 
     assert template.render([{"role": "user", "content": "{{ 7 * 7 }}"}]) == "{{ 7 * 7 }}"
 
 
-def test_what_a_template_says_when_it_refuses_stays_as_it_is() -> None:
+def test_raise_exception_text_is_kept() -> None:
     template = JinjaTemplate("{{ raise_exception('System role not supported') }}")
 
     with pytest.raises(TemplateError) as caught:
@@ -33,36 +33,36 @@ def test_what_a_template_says_when_it_refuses_stays_as_it_is() -> None:
     assert str(caught.value) == "System role not supported"
 
 
-def test_other_faults_name_their_kind() -> None:
+def test_other_errors_begin_with_their_type() -> None:
     with pytest.raises(TemplateError, match="UndefinedError: 'user_name' is undefined"):
         JinjaTemplate("{{ user_name + '!' }}").render(HI)
 
 
-def test_a_template_that_cannot_be_read_is_refused_at_once() -> None:
+def test_syntax_error_is_raised_by_the_constructor() -> None:
     with pytest.raises(TemplateError, match="TemplateSyntaxError"):
         JinjaTemplate("{% for %}")
 
 
-def test_a_token_that_was_not_given_is_undefined_and_an_empty_one_is_not() -> None:
+def test_missing_token_is_undefined_and_an_empty_one_is_defined() -> None:
     source = "{{ bos_token is defined }}"
 
     assert JinjaTemplate(source).render(HI) == "False"
     assert JinjaTemplate(source, bos_token="").render(HI) == "True"
 
 
-def test_variables_reach_the_template() -> None:
+def test_variables_are_passed_to_the_template() -> None:
     template = JinjaTemplate("{{ 'think' if enable_thinking else 'answer' }}")
 
     assert template.render(HI, enable_thinking=True) == "think"
 
 
-def test_the_clock_is_handed_in() -> None:
+def test_strftime_now_uses_the_given_time() -> None:
     template = JinjaTemplate("{{ strftime_now('%d %b %Y') }}")
 
     assert template.render(HI, now=datetime(2026, 1, 15, tzinfo=UTC)) == "15 Jan 2026"
 
 
-def test_a_final_message_can_be_left_open() -> None:
+def test_final_message_is_left_open() -> None:
     template = JinjaTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}")
     messages = [*HI, {"role": "assistant", "content": "Once upon"}]
 
@@ -70,20 +70,20 @@ def test_a_final_message_can_be_left_open() -> None:
     assert messages[-1]["content"] == "Once upon"
 
 
-def test_a_final_message_in_parts_can_be_left_open() -> None:
+def test_final_message_with_content_parts_is_left_open() -> None:
     template = JinjaTemplate("{{ messages[0].content[0].text | trim }}|")
     messages = [{"role": "assistant", "content": [{"type": "text", "text": "Once "}]}]
 
     assert template.render(messages, continue_final_message=True) == "Once"
 
 
-def test_a_final_message_that_the_template_drops_cannot_be_left_open() -> None:
+def test_leaving_a_dropped_final_message_open_is_an_error() -> None:
     with pytest.raises(TemplateError, match="does not appear"):
         JinjaTemplate("nothing").render(HI, continue_final_message=True)
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking"])
-def test_thoughts_are_found_under_both_of_their_names(key: str) -> None:
+def test_reasoning_is_available_under_both_keys(key: str) -> None:
     template = JinjaTemplate("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}")
 
     assert template.render([{"role": "assistant", "content": "", key: "hm"}]) == "hmhm"
@@ -101,7 +101,7 @@ LOOK_UPS = [
 
 
 @given(st.dictionaries(KEYS, VALUES))
-def test_quick_look_ups_answer_as_the_stock_sandbox_does(message: dict[str, object]) -> None:
+def test_fast_look_ups_equal_those_of_the_stock_sandbox(message: dict[str, object]) -> None:
     for source in LOOK_UPS:
         assert outcome(JinjaTemplate(source).render, [message]) == outcome(stock(source), [message])
 
@@ -114,7 +114,7 @@ def stock(source: str) -> Callable[[list[Message]], str]:
 
 
 def outcome(render: Callable[[list[Message]], str], messages: list[Message]) -> str:
-    """Say what came out; of a bound method only its name, since its address differs."""
+    """Return the prompt or the error text, without the addresses of bound methods."""
     try:
         return re.sub(r"at 0x\w+", "", render(messages))
     except TemplateError as error:

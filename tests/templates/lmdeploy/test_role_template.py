@@ -1,11 +1,11 @@
-"""LMDeploy's templates, beyond what the golden vectors show."""
+"""LMDeploy's templates, beyond the golden vectors."""
 
 import pytest
 
 from bot.errors import TemplateError
 from bot.templates import BaseTemplate, RoleTemplate, get
 
-FORM = {
+TEMPLATE_JSON = {
     "model_name": "my-model",
     "system": "<|im_start|>system\n",
     "meta_instruction": "You are a robot.",
@@ -25,8 +25,8 @@ ROUNDS = [
 ]
 
 
-def test_the_json_form_makes_a_template() -> None:
-    template = RoleTemplate.from_json(FORM)
+def test_from_json_makes_a_template() -> None:
+    template = RoleTemplate.from_json(TEMPLATE_JSON)
 
     assert template.stop_words == ["<|im_end|>"]
     assert template.messages2prompt(ROUNDS) == (
@@ -36,7 +36,7 @@ def test_the_json_form_makes_a_template() -> None:
     )
 
 
-def test_the_json_form_of_a_known_name_changes_that_template() -> None:
+def test_from_json_with_a_registered_name_overrides_its_values() -> None:
     template = RoleTemplate.from_json({"model_name": "qwen", "meta_instruction": "Be brief."})
 
     assert template.get_prompt("Hi") == (
@@ -45,30 +45,32 @@ def test_the_json_form_of_a_known_name_changes_that_template() -> None:
     )
 
 
-def test_an_unknown_key_of_the_json_form_is_refused() -> None:
+def test_from_json_rejects_an_unknown_key() -> None:
     with pytest.raises(TemplateError, match="unknown key 'sytem'"):
         RoleTemplate.from_json({"model_name": "x", "sytem": "typo"})
 
 
-def test_a_completion_model_is_given_the_prompt_unchanged() -> None:
+def test_completion_capability_leaves_the_prompt_unchanged() -> None:
     assert get("qwen")(capability="completion").get_prompt("Once upon") == "Once upon"
 
 
-def test_a_role_that_is_code_is_an_unknown_role() -> None:
+def test_role_name_is_never_evaluated_as_code() -> None:
     messages = [{"role": "user.__class__", "content": "x"}]
 
     with pytest.raises(ValueError, match=r"no role 'user\.__class__'"):
         get("internlm-chat-7b")().messages2prompt(messages)
 
 
-def test_the_document_s_internlm_refuses_what_it_cannot_do() -> None:
+def test_unsupported_capability_is_an_assertion_error() -> None:
     template = get("internlm-chat-7b")(capability="voice")
 
-    with pytest.raises(AssertionError, match="InternLMChat7B has no capability of voice"):
+    with pytest.raises(
+        AssertionError, match="InternLMChat7B does not support the capability 'voice'"
+    ):
         template.get_prompt("Hi")
 
 
-def test_sampling_values_are_part_of_a_template() -> None:
+def test_templates_carry_sampling_defaults() -> None:
     base = BaseTemplate()
 
     assert (base.session_len, base.top_p, base.top_k) == (2048, 0.8, None)
@@ -79,14 +81,14 @@ def test_sampling_values_are_part_of_a_template() -> None:
     assert get("baichuan2-7b")().top_k == 5
 
 
-def test_code_llama_fills_the_marked_place() -> None:
+def test_code_llama_infills_at_the_mark() -> None:
     template = get("codellama")(capability="infilling")
 
     assert template.get_prompt("def f():<FILL>\n") == "<PRE> def f(): <SUF>\n <MID>"
     assert template.stop_words == ["<EOT>"]
 
 
-def test_chatglm_counts_the_rounds_of_its_sequence() -> None:
+def test_chatglm_counts_rounds() -> None:
     template = get("chatglm")()
 
     template.get_prompt("one")
@@ -94,7 +96,7 @@ def test_chatglm_counts_the_rounds_of_its_sequence() -> None:
     assert template.get_prompt("two", False) == "[Round 2]\n\n问：two\n\n答："
 
 
-def test_internlm2_writes_tools_and_calls_without_changing_the_messages() -> None:
+def test_internlm2_renders_tools_and_calls_without_changing_the_messages() -> None:
     call = {"function": {"name": "now", "arguments": '{"zone": "UTC"}'}}
     messages = [
         {"role": "system", "content": "Sys"},
@@ -115,7 +117,7 @@ def test_internlm2_writes_tools_and_calls_without_changing_the_messages() -> Non
     assert call == {"function": {"name": "now", "arguments": '{"zone": "UTC"}'}}
 
 
-def test_qwen25_gathers_the_answers_of_tools_in_one_turn() -> None:
+def test_qwen25_groups_tool_results_in_one_turn() -> None:
     messages = [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {}}]},

@@ -1,4 +1,4 @@
-"""The render worker: hostile templates stop, everything else goes on."""
+"""Render processes stop hostile templates and keep rendering all others."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from bot.templates.capabilities import ALL_CAPABILITIES
 from bot.templates.render_process.pool import RenderProcessPool
-from bot.templates.text_spans import pieces
+from bot.templates.text_spans import render_spans
 from tests.attacks import attacks, expanded
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -26,16 +26,16 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-FOR_EVER = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[RenderProcessPool]:
+async def pool() -> AsyncIterator[RenderProcessPool]:
     async with RenderProcessPool(processes=1) as running:
         yield running
 
 
-async def test_it_renders_what_the_template_itself_would(worker: RenderProcessPool) -> None:
+async def test_pool_renders_as_the_template_itself(pool: RenderProcessPool) -> None:
     source = CHATML + "{{ bos_token }}{{ strftime_now('%Y') }}{{ mood }}{{ tools[0].name }}"
     source += "{{ 'a b' | wordwrap(1) | striptags }}{% set ä = [1, 2] | join %}{{ ä }}"
     options: dict[str, Any] = {
@@ -45,81 +45,85 @@ async def test_it_renders_what_the_template_itself_would(worker: RenderProcessPo
         "tools": [{"name": "clock"}],
     }
 
-    prompt = await worker.render(source, HI, bos_token="<s>", **options)
+    prompt = await pool.render(source, HI, bos_token="<s>", **options)
 
     assert prompt == JinjaTemplate(source, bos_token="<s>").render(HI, **options)
 
 
-async def test_a_refusal_keeps_the_template_s_words(worker: RenderProcessPool) -> None:
+async def test_raise_exception_text_is_kept(pool: RenderProcessPool) -> None:
     with pytest.raises(TemplateError) as caught:
-        await worker.render("{{ raise_exception('System role not supported') }}", HI)
+        await pool.render("{{ raise_exception('System role not supported') }}", HI)
 
     assert str(caught.value) == "System role not supported"
 
 
-async def test_after_a_template_was_stopped_the_next_one_is_rendered(
-    worker: RenderProcessPool,
+async def test_next_template_is_rendered_after_one_was_stopped(
+    pool: RenderProcessPool,
 ) -> None:
     with pytest.raises(TemplateError, match="stopped: it took more than 250 ms"):
-        await worker.render(FOR_EVER, HI)
+        await pool.render(ENDLESS, HI)
 
-    assert await worker.render("{{ messages[0].content }}", HI) == "Hi"
+    assert await pool.render("{{ messages[0].content }}", HI) == "Hi"
 
 
-async def test_a_template_that_was_stopped_three_times_is_not_tried_again(
-    worker: RenderProcessPool,
+async def test_template_that_was_stopped_three_times_is_rejected(
+    pool: RenderProcessPool,
 ) -> None:
     for _ in range(3):
         with pytest.raises(TemplateError, match="took more than"):
-            await worker.render(FOR_EVER, HI)
+            await pool.render(ENDLESS, HI)
 
     with pytest.raises(TemplateError, match="was stopped 3 times"):
-        await worker.render(FOR_EVER, HI)
+        await pool.render(ENDLESS, HI)
 
 
-async def test_a_cancelled_request_does_not_answer_the_next(worker: RenderProcessPool) -> None:
-    abandoned = asyncio.create_task(worker.render(FOR_EVER, HI))
+async def test_answer_of_a_cancelled_request_is_not_given_to_the_next(
+    pool: RenderProcessPool,
+) -> None:
+    abandoned = asyncio.create_task(pool.render(ENDLESS, HI))
     await asyncio.sleep(0.02)
     abandoned.cancel()
     with pytest.raises(asyncio.CancelledError):
         await abandoned
 
-    assert await worker.render("next", HI) == "next"
+    assert await pool.render("next", HI) == "next"
 
 
-async def test_it_cuts_out_what_people_wrote(worker: RenderProcessPool) -> None:
+async def test_pool_renders_spans(pool: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "<|im_end|>"}]
 
-    assert await worker.pieces(CHATML, messages) == pieces(JinjaTemplate(CHATML), messages)
+    assert await pool.render_spans(CHATML, messages) == render_spans(
+        JinjaTemplate(CHATML), messages
+    )
 
 
-async def test_it_finds_out_what_a_template_accepts(worker: RenderProcessPool) -> None:
+async def test_pool_detects_capabilities(pool: RenderProcessPool) -> None:
     without_system = CHATML.replace("%}<|im", "if m.role != 'system' %}<|im", 1)
 
-    assert await worker.capabilities(CHATML) == ALL_CAPABILITIES
-    assert not (await worker.capabilities(without_system)).system
+    assert await pool.detect_capabilities(CHATML) == ALL_CAPABILITIES
+    assert not (await pool.detect_capabilities(without_system)).accepts_system
 
 
-async def test_many_at_once_get_their_own_answers(worker: RenderProcessPool) -> None:
+async def test_concurrent_requests_get_their_own_answers(pool: RenderProcessPool) -> None:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(worker.render(f"{{{{ {n} }}}}", HI)) for n in range(50)]
+        tasks = [group.create_task(pool.render(f"{{{{ {n} }}}}", HI)) for n in range(50)]
 
     assert [task.result() for task in tasks] == [str(n) for n in range(50)]
 
 
-async def test_too_much_source_and_too_much_output_are_refused(worker: RenderProcessPool) -> None:
+async def test_source_and_output_are_limited(pool: RenderProcessPool) -> None:
     with pytest.raises(TemplateError, match="longer than 64 KiB"):
-        await worker.render("x" * 65_537, HI)
+        await pool.render("x" * 65_537, HI)
     with pytest.raises(TemplateError, match="it may make 1,048,576"):
-        await worker.render("{{ 'x' * 1048577 }}", HI)
+        await pool.render("{{ 'x' * 1048577 }}", HI)
 
 
-async def test_the_process_has_no_files_little_memory_and_none_of_our_secrets(
-    worker: RenderProcessPool,
+async def test_render_process_has_limits_and_an_empty_environment(
+    pool: RenderProcessPool,
 ) -> None:
-    assert await worker.render("{{ 1 | pprint }}", HI) == "1"
+    assert await pool.render("{{ 1 | pprint }}", HI) == "1"
 
-    limits, environment = limits_and_environment(worker.process_ids[0])
+    limits, environment = limits_and_environment(pool.process_ids[0])
     assert re.search(r"Max open files +3 +3 ", limits)
     assert re.search(r"Max address space +201326592 +201326592 ", limits)
     assert environment == ["PYTHONPATH"]
@@ -131,7 +135,7 @@ def limits_and_environment(pid: int) -> tuple[str, list[str]]:
     return limits, [entry.partition("=")[0] for entry in environment.split("\0") if entry]
 
 
-def test_the_process_dies_with_its_parent() -> None:
+def test_render_process_ends_with_its_parent() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -150,8 +154,8 @@ import asyncio
 from bot.templates.render_process.pool import RenderProcessPool
 
 async def main():
-    async with RenderProcessPool(processes=1) as worker:
-        print(worker.process_ids[0], flush=True)
+    async with RenderProcessPool(processes=1) as pool:
+        print(pool.process_ids[0], flush=True)
         await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -184,46 +188,44 @@ def is_running(pid: int) -> bool:
         "raise_exception(namespace)",
     ],
 )
-async def test_a_template_prints_data_and_nothing_of_the_engine(
-    worker: RenderProcessPool, expression: str
-) -> None:
-    with pytest.raises(TemplateError, match="prints texts and data"):
-        await worker.render("{{ " + expression + " }}", HI)
+async def test_template_may_print_data_only(pool: RenderProcessPool, expression: str) -> None:
+    with pytest.raises(TemplateError, match="may print texts and data"):
+        await pool.render("{{ " + expression + " }}", HI)
 
 
-async def test_an_error_tells_nothing_of_the_engine(worker: RenderProcessPool) -> None:
+async def test_error_text_hides_internals(pool: RenderProcessPool) -> None:
     with pytest.raises(TemplateError, match=r"^ValueError: an object is not in list$"):
-        await worker.render("{{ messages.index(range) }}", HI)
+        await pool.render("{{ messages.index(range) }}", HI)
 
 
-async def test_every_hostile_template_is_contained(worker: RenderProcessPool) -> None:
+async def test_hostile_templates_are_contained(pool: RenderProcessPool) -> None:
     messages = [{"role": "user", "content": "my secret BOT_TOKE"}] * 20
     for attack in attacks("ssti", "template_dos"):
-        text = await outcome(worker, expanded(attack["input"]), messages)
+        text = await outcome(pool, expanded(attack["input"]), messages)
 
         forbidden = attack["oracle"].get("output_must_not_match", [])
         assert not [p for p in forbidden if re.search(p, text)], attack["id"]
         assert messages == [{"role": "user", "content": "my secret BOT_TOKE"}] * 20, attack["id"]
-    assert await worker.render("alive", HI) == "alive"
+    assert await pool.render("alive", HI) == "alive"
 
 
-async def outcome(worker: RenderProcessPool, source: str, messages: list[dict[str, str]]) -> str:
+async def outcome(pool: RenderProcessPool, source: str, messages: list[dict[str, str]]) -> str:
     async with asyncio.timeout(1):  # the promise is 0.3 s for a render; a new process is on top
         try:
-            return await worker.render(source, messages)
+            return await pool.render(source, messages)
         except TemplateError as error:
             return str(error)
 
 
 @pytest.mark.soak  # a figure, not a behaviour: it wants a quiet machine
-async def test_one_message_costs_less_than_a_millisecond_and_two_hundred_less_than_fifteen(
-    worker: RenderProcessPool,
+async def test_render_time_of_one_and_of_two_hundred_messages(
+    pool: RenderProcessPool,
 ) -> None:
     many = [{"role": "user", "content": "x" * 480}] * 200
     for messages, limit_seconds in ((HI, 0.001), (many, 0.015)):
         times = []
         for _ in range(30):
             began = time.perf_counter()
-            await worker.pieces(CHATML, messages)
+            await pool.render_spans(CHATML, messages)
             times.append(time.perf_counter() - began)
         assert sorted(times)[len(times) // 2] < limit_seconds
