@@ -12,10 +12,10 @@ from bot.chat.outgoing import Attachment
 from bot.commands.context import ContextView
 from bot.commands.personas import UserPersonas
 from bot.errors import UserError
-from bot.prompting.compose.instructions import prompter_of
+from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.compose.scene import greet
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import how_to_ask
+from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.active_presets import ActivePreset, PresetResolver
 
 _log = structlog.get_logger(__name__)
@@ -187,8 +187,8 @@ class CommandHandlers:
             "mention me or reply to me.",
             *(f"/{spec.name} – {spec.summary}" for spec in self._known),
         ]
-        if prompter := prompter_of(cast.preset):
-            lines.append(f"Here I answer what is filled in:\n{how_to_ask(prompter.slots)}")
+        if prompter := build_prompter(cast.preset):
+            lines.append(f"Here I answer what is filled in:\n{ask_usage(prompter.fields)}")
         return CommandResult("\n".join(lines))
 
     async def _require_admin(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming, WakeReason
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import asks
+from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.command_specs import parse
 
 
@@ -48,7 +48,7 @@ def _settled(incoming: Incoming, room: Sequence[Preset]) -> Command | Ignore | N
     """What is a command, or nothing at all, whoever might feel spoken to."""
     if incoming.author_is_bot or not incoming.text.strip():
         return Ignore()
-    asks_a_form = any(preset.prompter for preset in room) and asks(incoming.text)
+    asks_a_form = any(preset.prompter for preset in room) and is_ask_command(incoming.text)
     if incoming.wake is None or asks_a_form:
         return None
     return parse(incoming.text)

@@ -17,7 +17,7 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import stage
-from bot.prompting.compose.instructions import instructions, persona_of_card, prompter_of
+from bot.prompting.compose.instructions import build_prompter, instructions, persona_of_card
 from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
 from bot.prompting.personas.persona import Filled
@@ -25,7 +25,7 @@ from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
-from bot.prompting.prompters.form_fields import asked, how_to_ask, read_slots
+from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
 from bot.prompting.speakers.labels import label_speakers, uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names
@@ -69,7 +69,7 @@ def compose(
     history = group_history(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
     pinned = [_pinned(one) for one in preset.messages]
     system, told = _opening(room, stories)
-    if prompter := prompter_of(preset, told.text):
+    if prompter := build_prompter(preset, told.text):
         instruction, newest = _filled(prompter, newest.content)
         system = _part("system", instruction, needed=True)
         if not isinstance(prompter, ChatPrompter):  # it takes no turns
@@ -187,11 +187,11 @@ def _part(
 
 def _filled(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
     """Let the prompter write the system text and the newest turn from the values given there."""
-    values = read_slots(text, prompter.slots)
+    values = parse_fields(text, prompter.fields)
     try:
         made = prompter.generate_prompt(values, return_dict=True)["messages"]
     except UserError as error:
-        raise UserError(f"{error}. Write:\n{how_to_ask(prompter.slots)}") from None
+        raise UserError(f"{error}. Write:\n{ask_usage(prompter.fields)}") from None
     instruction, said = (str(each["content"]).strip("\n") for each in made)
     # A model answers a user: where every value went into the instruction, that is the question.
     return (instruction, Message("user", said)) if said else ("", Message("user", instruction))
@@ -225,7 +225,7 @@ def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:
     own = room.preset.name
     role = turn.role if turn.preset in {None, own} else "user"
     if not tagged:
-        return Message(role, asked(turn.text))
+        return Message(role, strip_ask_command(turn.text))
     return Message(role, room.speakers.tag_turn(turn, own), name=room.speakers.label_of(turn, own))
 
 

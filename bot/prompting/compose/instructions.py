@@ -73,7 +73,7 @@ def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Stor
     }
 
 
-def prompter_of(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
+def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
     """Build what the preset's `prompter` asks for; the `system` text stands first."""
     choice = preset.prompter
     if choice is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing_extensions import override
 
 from bot.errors import UserError
-from bot.prompting.prompters.form_fields import extra_slots
+from bot.prompting.prompters.form_fields import extra_keys_section
 from bot.prompting.prompters.prompt_text import Tools, tools_text
 from bot.prompting.prompters.prompter import FilledPrompt, Instruction, Prompter
 
@@ -25,7 +25,7 @@ class AlpacaPrompter(Prompter):
         extra_keys: str | Sequence[str] | None = None,
         tools: Tools | None = None,
     ) -> None:
-        extra = extra_slots(extra_keys)
+        extra = extra_keys_section(extra_keys)
         match instruction:
             case Mapping():
                 system_part = _PREAMBLE + instruction.get("system", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from bot.prompting.prompters.form_fields import extra_slots
+from bot.prompting.prompters.form_fields import extra_keys_section
 from bot.prompting.prompters.prompt_text import History, Tools, history_text, input_text, tools_text
 from bot.prompting.prompters.prompter import FilledPrompt, Instruction, Prompter
 
@@ -21,7 +21,7 @@ class ChatPrompter(Prompter):
         tools: Tools | None = None,
         history: History | None = None,
     ) -> None:
-        extra = extra_slots(extra_keys)
+        extra = extra_keys_section(extra_keys)
         match instruction:
             case Mapping():
                 system_part = instruction.get("system", "")

@@ -12,12 +12,12 @@ _ASK = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
-def slots_in(*texts: str) -> tuple[str, ...]:
+def field_names(*texts: str) -> tuple[str, ...]:
     """Name each slot once, in the order in which they first appear."""
     return tuple(dict.fromkeys(name for text in texts for name in _SLOT.findall(text)))
 
 
-def extra_slots(keys: str | Sequence[str] | None) -> str:
+def extra_keys_section(keys: str | Sequence[str] | None) -> str:
     """Write the part of an instruction that asks for more values by their names."""
     if not keys:
         return ""
@@ -29,12 +29,12 @@ def extra_slots(keys: str | Sequence[str] | None) -> str:
     )
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
+def fill_fields(text: str, values: Mapping[str, str]) -> str:
     """Put the values in, in one pass: a slot inside a value stays what it is."""
     return _SLOT.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def assign(slots: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
+def assign_fields(slots: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
     """Give each slot its value; what has no slot is the input. Raises UserError.
 
     A text or a number fills the only slot, or is the input when there is none. A mapping must name
@@ -65,7 +65,7 @@ def assign(slots: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
     return {name: given[name] for name in slots}, given[others[0]] if others else ""
 
 
-def read_slots(text: str, slots: Sequence[str]) -> str | dict[str, str]:
+def parse_fields(text: str, slots: Sequence[str]) -> str | dict[str, str]:
     """Read a command's `key: value` lines; a value goes on until the next key.
 
     A text that does not begin with the name of a slot is returned as it is.
@@ -83,17 +83,17 @@ def read_slots(text: str, slots: Sequence[str]) -> str | dict[str, str]:
     return {by_folded[name.casefold()]: value.strip() for name, value in pairs}
 
 
-def asks(text: str) -> bool:
+def is_ask_command(text: str) -> bool:
     """Tell whether this is the command `/ask`, which fills the slots of a preset's prompter."""
     return _ASK.match(text) is not None
 
 
-def asked(text: str) -> str:
+def strip_ask_command(text: str) -> str:
     """Take the command's word away; a text without it stays as it is."""
-    return _ASK.sub("", text, count=1) if asks(text) else text
+    return _ASK.sub("", text, count=1) if is_ask_command(text) else text
 
 
-def how_to_ask(slots: Sequence[str]) -> str:
+def ask_usage(slots: Sequence[str]) -> str:
     """Show people what to write."""
     if not slots:
         return "/ask and your question, or the question alone"

@@ -53,12 +53,12 @@ def history_text(history: History, configs: ModelConfigs) -> str:
     if isinstance(history[0], str):
         raise UserError("the history must be pairs of question and answer, or messages")
     try:
-        pairs = [(asked, answered) for asked, answered in history]
+        pairs = [(question, answer) for question, answer in history]
     except ValueError:
         raise UserError("each item of the history needs a question and an answer") from None
     return "".join(
-        f"{configs.soh}{asked}{configs.eoh}{configs.soa}{answered}{configs.eoa}"
-        for asked, answered in pairs
+        f"{configs.soh}{question}{configs.eoh}{configs.soa}{answer}{configs.eoa}"
+        for question, answer in pairs
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, overload
 
 from bot.errors import UserError
-from bot.prompting.prompters.form_fields import assign, fill, slots_in
+from bot.prompting.prompters.form_fields import assign_fields, field_names, fill_fields
 from bot.prompting.prompters.prompt_text import (
     History,
     ModelConfigs,
@@ -46,9 +46,9 @@ class Prompter(ABC):
         self._configs = ModelConfigs()
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def fields(self) -> tuple[str, ...]:
         """Name what a caller has to give."""
-        names = slots_in(self._system_part, self._user_part)
+        names = field_names(self._system_part, self._user_part)
         return tuple(name for name in names if name not in self._tool_tokens())
 
     def set_model_configs(self, **configs: object) -> None:
@@ -100,11 +100,11 @@ class Prompter(ABC):
         """
         if self._tools and tools is not None:
             raise UserError("the tools are fixed already; leave them out of the call")
-        values, rest = assign(self.slots, input)
+        values, rest = assign_fields(self.fields, input)
         values |= self._tool_tokens()
         parts = FilledPrompt(
-            instruction=fill(self._system_part, values),
-            user=fill(self._user_part, values),
+            instruction=fill_fields(self._system_part, values),
+            user=fill_fields(self._user_part, values),
             input=rest,
             history=history or (),
             tools=self._tools or tools or (),

@@ -5,18 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.prompting.prompters.form_fields import assign, fill, read_slots, slots_in
+from bot.prompting.prompters.form_fields import (
+    assign_fields,
+    field_names,
+    fill_fields,
+    parse_fields,
+)
 
 texts = st.text("{}ab \n", max_size=20)
 
 
 def test_slots_are_words_of_any_script_in_order() -> None:
-    assert slots_in("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
+    assert field_names("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
 
 
 @given(texts, texts, texts)
 def test_values_are_never_read_as_slots(text: str, first: str, second: str) -> None:
-    filled = fill(text, {"a": first, "b": second})
+    filled = fill_fields(text, {"a": first, "b": second})
 
     pieces = text.replace("{a}", "\0").replace("{b}", "\1")
     assert filled == pieces.replace("\0", first + "\2").replace("\1", second).replace("\2", "")
@@ -37,7 +42,7 @@ def test_values_are_never_read_as_slots(text: str, first: str, second: str) -> N
 )
 def test_what_does_not_fit_is_named(given_input: object, problem: str) -> None:
     with pytest.raises(UserError) as raised:
-        assign(["a", "b"], given_input)
+        assign_fields(["a", "b"], given_input)
 
     assert str(raised.value) == problem
 
@@ -53,8 +58,8 @@ def test_what_does_not_fit_is_named(given_input: object, problem: str) -> None:
     ],
 )
 def test_command_lines_name_their_slots(text: str, values: object) -> None:
-    assert read_slots(text, ["context", "question"]) == values
+    assert parse_fields(text, ["context", "question"]) == values
 
 
 def test_a_text_is_a_text_where_there_are_no_slots() -> None:
-    assert read_slots("a: b", []) == "a: b"
+    assert parse_fields("a: b", []) == "a: b"

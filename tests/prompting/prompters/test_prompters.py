@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import UserError
-from bot.prompting.compose.instructions import prompter_of
+from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.files import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
@@ -153,10 +153,10 @@ def test_unknown_model_config_is_named() -> None:
 )
 def test_a_preset_chooses_its_prompter(choice: Any, system: str, user: str) -> None:
     preset = Preset(name="nova", provider="local", model="default", prompter=choice)
-    prompter = prompter_of(preset, "Be brief.")
+    prompter = build_prompter(preset, "Be brief.")
     assert prompter is not None
 
-    values = {**dict.fromkeys(prompter.slots, "Latin"), "text": "hi"}
+    values = {**dict.fromkeys(prompter.fields, "Latin"), "text": "hi"}
     messages = prompter.generate_prompt(values, return_dict=True)["messages"]
 
     assert [message["content"] for message in messages] == [system, user]
