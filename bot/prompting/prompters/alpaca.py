@@ -17,7 +17,7 @@ _PREAMBLE = (
 
 
 class AlpacaPrompter(Prompter):
-    """One instruction, one answer: every value has a slot, and there is no history."""
+    """One instruction, one answer: every value has a form field, and there is no history."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class AlpacaPrompter(Prompter):
     @override
     def _check(self, parts: FilledPrompt) -> None:
         if parts.history:
-            raise UserError("AlpacaPrompter has no place for a history; use ChatPrompter")
+            raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
         if parts.input:
             raise UserError(
-                "AlpacaPrompter has no place for an input without a slot;"
+                "AlpacaPrompter takes no input without a form field;"
                 " write {input} into the instruction, or name it in extra_keys"
             )
 
@@ -52,5 +52,5 @@ class AlpacaPrompter(Prompter):
         )
 
     @override
-    def _answer_mark(self) -> str:
+    def _answer_marker(self) -> str:
         return "### Response:"

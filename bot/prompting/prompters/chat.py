@@ -12,7 +12,7 @@ from bot.prompting.prompters.prompter import FilledPrompt, Instruction, Prompter
 
 
 class ChatPrompter(Prompter):
-    """A talk: what has no slot is the newest turn of the user, behind the history."""
+    """A conversation: input without a form field is the newest user turn, after the history."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ChatPrompter(Prompter):
             case Mapping():
                 system_part = instruction.get("system", "")
                 user_part = instruction.get("user", "") + extra
-            case None | "":  # LazyLLM drops the extra keys, too
+            case None | "":  # LazyLLM drops the extra keys here as well
                 system_part, user_part = "", ""
             case _:
                 system_part, user_part = f"{instruction}\n{extra}\n", ""
@@ -35,7 +35,7 @@ class ChatPrompter(Prompter):
 
     @override
     def _check(self, parts: FilledPrompt) -> None:
-        pass  # everything has a place here
+        pass  # a history and any input are allowed
 
     @override
     def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
@@ -45,14 +45,15 @@ class ChatPrompter(Prompter):
 
     @override
     def _as_text(self, parts: FilledPrompt) -> str:
-        words = self._configs
-        soh, said, eoh = input_text(parts.input, words)
-        history = history_text(self._history, words) + history_text(parts.history, words)
+        configs = self._configs
+        soh, text, eoh = input_text(parts.input, configs)
+        history = history_text(self._history, configs) + history_text(parts.history, configs)
+        system = f"{configs.system}{parts.instruction}{tools_text(parts.tools)}"
         return (
-            f"{words.sos}{words.system}{parts.instruction}{tools_text(parts.tools)}{words.eos}\n\n"
-            f"{history}\n{soh}\n{parts.user}{said}\n{eoh}{words.soa}\n"
+            f"{configs.sos}{system}{configs.eos}\n\n"
+            f"{history}\n{soh}\n{parts.user}{text}\n{eoh}{configs.soa}\n"
         )
 
     @override
-    def _answer_mark(self) -> str:
+    def _answer_marker(self) -> str:
         return self._configs.soa

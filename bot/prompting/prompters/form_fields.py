@@ -1,4 +1,4 @@
-"""Fill the slots of an instruction: `{question}` stands for what the caller gives."""
+"""Fill the form fields of an instruction: `{question}` stands for what the caller gives."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,23 @@ from typing import Any
 
 from bot.errors import UserError
 
-_ASK = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
+_ASK_COMMAND = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 
-# Words of any script, so `{上下文}` is a slot; `{}` and `{"k": 1}` are plain text.
-_SLOT = re.compile(r"\{(\w+)\}")
+# Words of any script, so `{上下文}` is a field; `{}` and `{"k": 1}` are plain text.
+_FIELD = re.compile(r"\{(\w+)\}")
 
 
 def field_names(*texts: str) -> tuple[str, ...]:
-    """Name each slot once, in the order in which they first appear."""
-    return tuple(dict.fromkeys(name for text in texts for name in _SLOT.findall(text)))
+    """Return each field's name once, in the order of first appearance."""
+    return tuple(dict.fromkeys(name for text in texts for name in _FIELD.findall(text)))
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
-    """Write the part of an instruction that asks for more values by their names."""
+    """Return the part of an instruction that holds further fields, each under its name.
+
+    Raises:
+        UserError: `keys` is neither a name nor a list of names.
+    """
     if not keys:
         return ""
     if not isinstance(keys, str | tuple | list):
@@ -30,74 +34,77 @@ def extra_keys_section(keys: str | Sequence[str] | None) -> str:
 
 
 def fill_fields(text: str, values: Mapping[str, str]) -> str:
-    """Put the values in, in one pass: a slot inside a value stays what it is."""
-    return _SLOT.sub(lambda match: values.get(match[1], match[0]), text)
+    """Replace the fields in one pass: a field name inside a value is never expanded."""
+    return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def assign_fields(slots: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
-    """Give each slot its value; what has no slot is the input. Raises UserError.
+def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
+    """Return the value of each field, and the remaining input, which has no field.
 
-    A text or a number fills the only slot, or is the input when there is none. A mapping must name
-    every slot and may hold one more value under any name: the input.
+    A text or a number fills the only field, or is the input when there is none. A mapping must name
+    every field and may hold one more value under any name: the input.
+
+    Raises:
+        UserError: values are missing, too many, or of a wrong type.
     """
     if isinstance(given, str | int):
-        match slots:
+        match fields:
             case []:
                 return {}, given
             case [only]:
                 return {only: str(given)}, ""
             case _:
-                raise UserError(f"a value is needed for each of {_listed(slots)}, not one text")
+                raise UserError(f"a value is needed for each of {_listed(fields)}, not one text")
     if not isinstance(given, Mapping):
         raise UserError(
-            "the input must be a text, a number or values by their slots,"
+            "the input must be a text, a number or a mapping of field values,"
             f" not {type(given).__name__}"
         )
-    missing = [name for name in slots if name not in given]
+    missing = [name for name in fields if name not in given]
     if missing:
         raise UserError(f"a value is missing for {_listed(missing)}")
-    for name in slots:
+    for name in fields:
         if not isinstance(given[name], str):
             raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
-    others = [name for name in given if name not in slots]
+    others = [name for name in given if name not in fields]
     if len(others) > 1:
-        raise UserError(f"no slot for {_listed(others)}; there are slots for {_listed(slots)}")
-    return {name: given[name] for name in slots}, given[others[0]] if others else ""
+        raise UserError(f"there is no field {_listed(others)}; the fields are {_listed(fields)}")
+    return {name: given[name] for name in fields}, given[others[0]] if others else ""
 
 
-def parse_fields(text: str, slots: Sequence[str]) -> str | dict[str, str]:
-    """Read a command's `key: value` lines; a value goes on until the next key.
+def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
+    """Parse the `name: value` lines of a command; a value goes on until the next field name.
 
-    A text that does not begin with the name of a slot is returned as it is.
+    A text that does not begin with the name of a field is returned unchanged.
     """
-    if not slots:
+    if not fields:
         return text
-    names = "|".join(sorted(map(re.escape, slots), key=len, reverse=True))
-    # The full-width colon is what a Chinese keyboard gives.
+    names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
+    # Chinese keyboards type the full-width colon.
     keys = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
     before, *found = keys.split(text)
     if before.strip() or not found:
         return text
-    by_folded = {name.casefold(): name for name in slots}
+    by_folded = {name.casefold(): name for name in fields}
     pairs = zip(found[::2], found[1::2], strict=True)
     return {by_folded[name.casefold()]: value.strip() for name, value in pairs}
 
 
 def is_ask_command(text: str) -> bool:
-    """Tell whether this is the command `/ask`, which fills the slots of a preset's prompter."""
-    return _ASK.match(text) is not None
+    """Whether this is the command `/ask`, which fills the fields of a preset's prompter."""
+    return _ASK_COMMAND.match(text) is not None
 
 
 def strip_ask_command(text: str) -> str:
-    """Take the command's word away; a text without it stays as it is."""
-    return _ASK.sub("", text, count=1) if is_ask_command(text) else text
+    """Remove the leading `/ask`, if there is one."""
+    return _ASK_COMMAND.sub("", text, count=1) if is_ask_command(text) else text
 
 
-def ask_usage(slots: Sequence[str]) -> str:
-    """Show people what to write."""
-    if not slots:
+def ask_usage(fields: Sequence[str]) -> str:
+    """Return an example of the `/ask` command with these fields, for people to copy."""
+    if not fields:
         return "/ask and your question, or the question alone"
-    return "/ask " + "\n".join(f"{name}: …" for name in slots)
+    return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 
 def _listed(names: Sequence[str]) -> str:

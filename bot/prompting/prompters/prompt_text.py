@@ -1,4 +1,4 @@
-"""What a prompter puts a prompt together from: markers, history, tools and the newest input."""
+"""Write the parts of a prompter's prompt: markers, history, tools and the newest input."""
 
 import dataclasses
 import json
@@ -7,23 +7,32 @@ from typing import Any
 
 from bot.errors import UserError
 
-Message = Mapping[str, Any]
-History = Sequence[Sequence[str] | Message]
-Tools = Sequence[Message]
+MessageDict = Mapping[str, Any]
+"""A message in OpenAI's JSON form."""
+
+History = Sequence[Sequence[str] | MessageDict]
+"""Pairs of question and answer, or messages."""
+
+Tools = Sequence[MessageDict]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelConfigs:
-    """A model's system text, and the words that it was trained to see around each part."""
+    """A model's system text, and the markers that it was trained to see around each part."""
 
     system: str = "You are an AI-Agent developed by LazyLLM."
-    sos: str = ""  # start of the system text
-    eos: str = ""  # end of it
-    soh: str = ""  # the human
+    sos: str = ""
+    """Start of the system text."""
+    eos: str = ""
+    """End of the system text."""
+    soh: str = ""
+    """Start of a human turn."""
     eoh: str = ""
-    soa: str = ""  # the assistant
+    soa: str = ""
+    """Start of an assistant turn."""
     eoa: str = ""
-    soe: str | None = None  # the environment, which is a tool's answer; None: as the human
+    soe: str | None = None
+    """Start of an environment turn, which is a tool's answer; None: `soh`."""
     eoe: str | None = None
     tool_start_token: str = ""
     tool_args_token: str = ""
@@ -36,16 +45,20 @@ LEGACY_MARKERS = {
     "soh": "<|Human|>:",
     "soa": "<|Assistant|>:",
 }
-"""What the document's examples are marked with: `set_model_configs(**LEGACY_MARKERS)`."""
+"""The markers of the examples in LazyLLM's document: `set_model_configs(**LEGACY_MARKERS)`."""
 
 
 def tools_text(tools: Tools) -> str:
-    """As LazyLLM writes tools into a prompt; nothing without any."""
+    """Return the tools as LazyLLM writes them into a prompt; empty without tools."""
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
 def history_text(history: History, configs: ModelConfigs) -> str:
-    """Write pairs, or messages with roles, between the model's markers. The first item decides."""
+    """Write pairs or messages between the model's markers; the first item decides which they are.
+
+    Raises:
+        UserError: the history mixes pairs and messages, or an item is neither.
+    """
     if not history:
         return ""
     if isinstance(history[0], Mapping):
@@ -63,7 +76,11 @@ def history_text(history: History, configs: ModelConfigs) -> str:
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
-    """Raises UserError for what is neither a pair nor a message."""
+    """Return a history as messages.
+
+    Raises:
+        UserError: an item is neither a pair nor a message.
+    """
     messages: list[dict[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
@@ -79,7 +96,11 @@ def history_messages(history: History) -> list[dict[str, Any]]:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
-    """Give a text as a message of the user, messages as they are; else raise UserError."""
+    """Return a text as a user message, and messages as copies.
+
+    Raises:
+        UserError: the input is neither.
+    """
     match given:
         case str():
             return [{"role": "user", "content": given}]
@@ -92,7 +113,10 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
-    """Return the input with its start and end marker; a tool's answer may have its own."""
+    """Return the start marker, the text and the end marker of the input.
+
+    A tool's answer may have markers of its own.
+    """
     match given:
         case str() | int() | float():
             return configs.soh, str(given), configs.eoh
@@ -102,11 +126,11 @@ def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
                 start = configs.soh if configs.soe is None else configs.soe
                 return start, text, configs.eoh if configs.eoe is None else configs.eoe
             return configs.soh, text, configs.eoh
-        case _:  # LazyLLM reads a single message only as part of a list, too
+        case _:  # as in LazyLLM, a single message must be in a list
             raise UserError("the input must be a text or a list of messages")
 
 
-def _message_text(message: Sequence[str] | Message, configs: ModelConfigs) -> str:
+def _message_text(message: Sequence[str] | MessageDict, configs: ModelConfigs) -> str:
     if not isinstance(message, Mapping):
         raise UserError("the history mixes pairs and messages; use one form")
     content = message.get("content") or ""
@@ -118,11 +142,11 @@ def _message_text(message: Sequence[str] | Message, configs: ModelConfigs) -> st
             return f"{configs.soa}{content}{calls}{configs.eoa}"
         case "tool":
             return f"{configs.soe or ''}{_tool_answer(content)}{configs.eoe or ''}"
-        case _:  # the system text has its own place
+        case _:  # a system message is written by the prompter
             return ""
 
 
-def _call_text(call: Message, configs: ModelConfigs) -> str:
+def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
     function = call["function"]
     if configs.tool_args_token:
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
@@ -131,7 +155,7 @@ def _call_text(call: Message, configs: ModelConfigs) -> str:
 
 
 def _tool_answer(content: object) -> object:
-    """LazyLLM prints what JSON stands for, as Python writes it."""
+    """Parse JSON, because LazyLLM writes the value as Python prints it."""
     if not isinstance(content, str):
         return content
     try:

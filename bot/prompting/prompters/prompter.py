@@ -1,7 +1,7 @@
-"""LazyLLM's prompters: an instruction with slots becomes messages for an API or text for a model.
+"""The base of LazyLLM's prompters: fill an instruction, then make messages or a text of it.
 
-They do what LazyLLM does at commit 6b891d16d, whose document asks for them (SEEDS.md, 004), but the
-parts stay apart until the end: no text from a caller can move from one role to another.
+The results are those of LazyLLM (docs/sources.md#lazyllm), but the parts stay separate values until
+the end: no text from a caller can move from one role to another.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilledPrompt:
-    """What one call has made of its arguments, each part by itself."""
+    """The parts of one prompt with their form fields filled."""
 
     instruction: str
     user: str
@@ -39,6 +39,8 @@ class FilledPrompt:
 
 
 class Prompter(ABC):
+    """Builds prompts of an instruction for the system, one for the user, and tools."""
+
     def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
         self._system_part = system_part
         self._user_part = user_part
@@ -47,16 +49,16 @@ class Prompter(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Name what a caller has to give."""
+        """The form fields that a caller has to fill."""
         names = field_names(self._system_part, self._user_part)
         return tuple(name for name in names if name not in self._tool_tokens())
 
     def set_model_configs(self, **configs: object) -> None:
-        """Take over a model's words by their names in ModelConfigs; None leaves one as it is."""
+        """Set fields of ModelConfigs by name; None leaves a field unchanged."""
         known = {field.name for field in dataclasses.fields(ModelConfigs)}
         for name in configs:
             if name not in known | _IGNORED_CONFIGS:
-                raise TypeError(f"no model config {name!r}; there are {', '.join(sorted(known))}")
+                raise TypeError(f"no model config {name!r}; known are {', '.join(sorted(known))}")
         given: dict[str, Any] = {
             name: value for name, value in configs.items() if name in known and value is not None
         }
@@ -86,7 +88,7 @@ class Prompter(ABC):
 
     def generate_prompt(
         self,
-        input: Input | None = None,  # noqa: A002 # LazyLLM's word
+        input: Input | None = None,  # noqa: A002 # LazyLLM's name
         history: History | None = None,
         tools: Tools | None = None,
         label: str | None = None,
@@ -95,11 +97,18 @@ class Prompter(ABC):
     ) -> str | dict[str, Any]:
         """Return the text for a local model, or `messages` (and `tools`) for an API.
 
-        `history` is pairs of question and answer, or messages with roles; `label` is the answer
-        that a training text ends with. Raises UserError when input and slots do not fit.
+        Args:
+            input: the values of the form fields, and the newest turn (form_fields.py).
+            history: pairs of question and answer, or messages with roles.
+            tools: tool definitions, if the constructor got none.
+            label: the expected answer, which a training text ends with.
+            return_dict: return messages instead of a text.
+
+        Raises:
+            UserError: the input does not fit the form fields, or the history is malformed.
         """
         if self._tools and tools is not None:
-            raise UserError("the tools are fixed already; leave them out of the call")
+            raise UserError("the tools were given to the constructor; leave them out of the call")
         values, rest = assign_fields(self.fields, input)
         values |= self._tool_tokens()
         parts = FilledPrompt(
@@ -113,14 +122,14 @@ class Prompter(ABC):
         return self._as_messages(parts) if return_dict else self._as_text(parts) + (label or "")
 
     def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
-        """Cut away the prompt that a model has repeated in front of its answer."""
+        """Remove the prompt that a model has repeated in front of its answer."""
         if input and output.startswith(input):
             return output[len(input) :]
-        mark = self._answer_mark()
-        return output.rpartition(mark)[2] if mark else output
+        marker = self._answer_marker()
+        return output.rpartition(marker)[2] if marker else output
 
     def _tool_tokens(self) -> dict[str, str]:
-        """Slots that the model fills, not the caller."""
+        """Form fields that the model's configuration fills, not the caller."""
         values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
         return {name: value for name, value in values.items() if value}
 
@@ -131,7 +140,7 @@ class Prompter(ABC):
     def _as_text(self, parts: FilledPrompt) -> str: ...
 
     @abstractmethod
-    def _answer_mark(self) -> str: ...
+    def _answer_marker(self) -> str: ...
 
     def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
         system = self._configs.system

@@ -1,4 +1,4 @@
-"""Slots are filled once, by text, by mapping or by the lines of a command."""
+"""Form fields are filled once, by text, by mapping or by the lines of a command."""
 
 import pytest
 from hypothesis import given
@@ -15,12 +15,12 @@ from bot.prompting.prompters.form_fields import (
 texts = st.text("{}ab \n", max_size=20)
 
 
-def test_slots_are_words_of_any_script_in_order() -> None:
+def test_field_names_are_words_of_any_script_in_order() -> None:
     assert field_names("{b} {上下文} {} {a-b} {b}", "{a}") == ("b", "上下文", "a")
 
 
 @given(texts, texts, texts)
-def test_values_are_never_read_as_slots(text: str, first: str, second: str) -> None:
+def test_values_are_never_expanded(text: str, first: str, second: str) -> None:
     filled = fill_fields(text, {"a": first, "b": second})
 
     pieces = text.replace("{a}", "\0").replace("{b}", "\1")
@@ -35,12 +35,15 @@ def test_values_are_never_read_as_slots(text: str, first: str, second: str) -> N
         ({"a": "1", "b": 2}, "the value of 'b' must be a text, not 2"),
         (
             {"a": "1", "b": "2", "c": "3", "d": "4"},
-            "no slot for 'c', 'd'; there are slots for 'a', 'b'",
+            "there is no field 'c', 'd'; the fields are 'a', 'b'",
         ),
-        (None, "the input must be a text, a number or values by their slots, not NoneType"),
+        (
+            None,
+            "the input must be a text, a number or a mapping of field values, not NoneType",
+        ),
     ],
 )
-def test_what_does_not_fit_is_named(given_input: object, problem: str) -> None:
+def test_error_names_the_value_that_does_not_fit(given_input: object, problem: str) -> None:
     with pytest.raises(UserError) as raised:
         assign_fields(["a", "b"], given_input)
 
@@ -57,9 +60,9 @@ def test_what_does_not_fit_is_named(given_input: object, problem: str) -> None:
         ("", ""),
     ],
 )
-def test_command_lines_name_their_slots(text: str, values: object) -> None:
+def test_command_lines_are_parsed_into_fields(text: str, values: object) -> None:
     assert parse_fields(text, ["context", "question"]) == values
 
 
-def test_a_text_is_a_text_where_there_are_no_slots() -> None:
+def test_text_is_unchanged_if_there_are_no_fields() -> None:
     assert parse_fields("a: b", []) == "a: b"

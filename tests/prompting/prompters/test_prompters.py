@@ -1,4 +1,4 @@
-"""Prompters make what LazyLLM makes, except where that would lose or move a caller's words."""
+"""Prompters produce what LazyLLM produces, unless that would lose or move a caller's text."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {
     "ChatPrompter": ChatPrompter,
 }
 
-# Families of vectors (the fourth part of the id) that SEEDS.md decides against, and why.
+# Families of vectors (the fourth part of the id) that we decided against (docs/sources.md#lazyllm).
 RESOLVED_OTHERWISE = {
-    "brace_literal_str": "4-g: braces around no name are plain text",
-    "empty_braces": "4-g: the same",
-    "format_spec": "4-g: one and the same substitution for texts and mappings",
-    "splitter_in_input": "4-i: the parts are structurally separate",
-    "dict_extra_keys": "4-f: the extra keys go to the user's part",
+    "brace_literal_str": "braces around no name are plain text",
+    "empty_braces": "braces around no name are plain text",
+    "format_spec": "one and the same substitution for texts and mappings",
+    "splitter_in_input": "the parts are structurally separate",
+    "dict_extra_keys": "the extra keys go to the user's part",
 }
-# 4-a: Alpaca's text is that of the rules (R4-6), not that of June 2024.
+# We follow the Alpaca text of the later commit, not that of June 2024.
 OLD_ALPACA = "753f649ac:doc:AlpacaPrompter:"
 
 
@@ -57,7 +57,7 @@ def run(case: dict[str, Any]) -> object:
         if is_ours(case) and "expected" in case
     ],
 )
-def test_makes_what_lazyllm_makes(case: dict[str, Any]) -> None:
+def test_result_equals_lazyllms(case: dict[str, Any]) -> None:
     assert run(case) == case["expected"]
 
 
@@ -69,18 +69,18 @@ def test_makes_what_lazyllm_makes(case: dict[str, Any]) -> None:
         if is_ours(case) and "error" in case
     ],
 )
-def test_refuses_what_lazyllm_refuses(case: dict[str, Any]) -> None:
+def test_input_that_lazyllm_refuses_is_an_error(case: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         run(case)
 
 
-def test_every_exception_stands_for_vectors() -> None:
+def test_every_skipped_family_has_vectors() -> None:
     families = {case["id"].split(":")[3] for case in golden("lazyllm")}
 
     assert set(RESOLVED_OTHERWISE) <= families
 
 
-def test_documents_chat_example_with_its_markers() -> None:
+def test_chat_example_of_the_document_with_its_markers() -> None:
     prompter = ChatPrompter("请完成加法运算")
     prompter.set_model_configs(**LEGACY_MARKERS)
 
@@ -98,7 +98,7 @@ def test_literal_braces_are_plain_text() -> None:
     assert messages[0]["content"].endswith('Answer as {"k": 1}, {} or {q!r}: x\n\n')
 
 
-def test_extra_keys_stand_behind_the_users_instruction() -> None:
+def test_extra_keys_follow_the_user_instruction() -> None:
     prompter = ChatPrompter({"system": "S", "user": "U {q}. "}, extra_keys=["k"])
 
     messages = prompter.generate_prompt({"q": "1", "k": "2"}, return_dict=True)["messages"]
@@ -109,7 +109,7 @@ def test_extra_keys_stand_behind_the_users_instruction() -> None:
 
 
 @given(st.text(), st.text())
-def test_no_words_of_a_caller_change_their_role(slot: str, said: str) -> None:
+def test_callers_text_cannot_change_its_role(slot: str, said: str) -> None:
     prompter = ChatPrompter({"system": "Know {context}", "user": "Q: "})
     marked = f"<!lazyllm-spliter!>{slot}</!lazyllm-spliter!>{{context}}"
 
@@ -122,7 +122,7 @@ def test_no_words_of_a_caller_change_their_role(slot: str, said: str) -> None:
     assert messages[1]["content"] == f"Q: {said}"
 
 
-def test_a_prompt_is_made_of_copies() -> None:
+def test_prompt_does_not_change_the_callers_messages() -> None:
     history = [{"role": "user", "content": "a"}]
     asked = [{"role": "user", "content": "b"}]
 
@@ -151,7 +151,7 @@ def test_unknown_model_config_is_named() -> None:
         ),
     ],
 )
-def test_a_preset_chooses_its_prompter(choice: Any, system: str, user: str) -> None:
+def test_preset_selects_its_prompter(choice: Any, system: str, user: str) -> None:
     preset = Preset(name="nova", provider="local", model="default", prompter=choice)
     prompter = build_prompter(preset, "Be brief.")
     assert prompter is not None
