@@ -1,1 +1,1 @@
-"""Send what is in the outbox: in order, once."""
+"""Send the rows of the outbox: in order within a chat, each exactly once."""

@@ -1,8 +1,8 @@
-"""Keep to what a platform allows: one clock per chat, shared by messages and edits.
+"""Keep calls within a platform's rate limits: one budget per chat, shared by messages and edits.
 
-A platform that says 429 is not asked again in that chat before its time is up. The rates of a
-platform are folklore, so an answer waits for them only in a chat where the platform has refused one
-lately; the edits of an answer in the making always keep to them.
+A platform that answers 429 is not called again in that chat before its `retry_after` has passed.
+The documented rates are approximate, so an answer is held to them only in a chat where the platform
+refused a call within the last hour; the live edits of a growing answer always keep to them.
 """
 
 from collections.abc import Set
@@ -14,63 +14,67 @@ from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.errors import RateLimited
 from bot.ports import Clock, Surface
 
-_PATIENCE_SECONDS = 2.0  # a wait up to this long is slept through; for more the outbox is told
-_CAREFUL_SECONDS = 3600.0  # after a refusal a chat's rate holds for everything
-_FORGET_AFTER = 10_000  # lanes whose clocks are kept at most
+_MAX_SLEEP_SECONDS = 2.0
+"""A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
+_ENFORCED_SECONDS = 3600.0
+"""How long the rate of a chat holds for every call after a refusal."""
+_MAX_LANES = 10_000
 
 
 class RateLimiter:
-    """When each lane may be written to next (the generic cell rate algorithm, without a clock)."""
+    """Say when each lane may be called next (generic cell rate algorithm; it reads no clock)."""
 
     def __init__(self) -> None:
-        self._earliest: dict[str, float] = {}  # the theoretical arrival time of each lane
+        self._next_arrival: dict[str, float] = {}  # the theoretical arrival time of each lane
         self._blocked_until: dict[str, float] = {}
-        self._careful_until: dict[str, float] = {}
+        self._enforced_until: dict[str, float] = {}
 
-    def seconds_until_free(self, lane: str, limits: Limits, now: float, *, reserve: int) -> float:
-        """How long to wait for a call that leaves `reserve` further ones free; 0: go ahead."""
+    def seconds_until_allowed(
+        self, lane: str, limits: Limits, now: float, *, reserve: int
+    ) -> float:
+        """Return how long to wait for a call that leaves `reserve` further ones free; 0: none."""
         blocked = self.seconds_blocked(lane, now)
-        careful = reserve > 0 or self._careful_until.get(lane, now) > now
-        if limits.calls_per_minute is None or not careful:
+        enforced = reserve > 0 or self._enforced_until.get(lane, now) > now
+        if limits.calls_per_minute is None or not enforced:
             return blocked
         tolerance = (limits.burst - 1 - reserve) * 60 / limits.calls_per_minute
-        return max(blocked, self._earliest.get(lane, now) - tolerance - now)
+        return max(blocked, self._next_arrival.get(lane, now) - tolerance - now)
 
     def seconds_blocked(self, lane: str, now: float) -> float:
-        """How long the platform wants to hear nothing at all from there."""
+        """Return how long the platform refuses every call for this lane."""
         return max(0.0, self._blocked_until.get(lane, now) - now)
 
-    def count(self, lane: str, limits: Limits, now: float) -> None:
-        """Note a call that goes out now."""
+    def record_call(self, lane: str, limits: Limits, now: float) -> None:
+        """Count a call that is made now."""
         if limits.calls_per_minute is None:
             return
-        self._earliest[lane] = (
-            max(self._earliest.get(lane, now), now) + 60 / limits.calls_per_minute
+        self._next_arrival[lane] = (
+            max(self._next_arrival.get(lane, now), now) + 60 / limits.calls_per_minute
         )
-        if len(self._earliest) > _FORGET_AFTER:
-            self._earliest = {key: at for key, at in self._earliest.items() if at > now}
+        if len(self._next_arrival) > _MAX_LANES:
+            self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
 
     def block(self, lane: str, now: float, seconds: float) -> None:
-        """Keep away for so long, and to the rate for a while after."""
+        """Allow no call for so long, and enforce the rate for a while after."""
         self._blocked_until = {key: at for key, at in self._blocked_until.items() if at > now}
         self._blocked_until[lane] = max(self._blocked_until.get(lane, now), now + seconds)
-        self._careful_until = {key: at for key, at in self._careful_until.items() if at > now}
-        self._careful_until[lane] = now + _CAREFUL_SECONDS
+        self._enforced_until = {key: at for key, at in self._enforced_until.items() if at > now}
+        self._enforced_until[lane] = now + _ENFORCED_SECONDS
 
 
 class RateLimitedSurface(Surface):
-    """A surface that waits for its turn. As a `courtesy` it never waits and leaves one call free.
+    """A surface whose calls wait until the rate limiter allows them.
 
-    The edits of an answer in the making are a courtesy; what the outbox sends is not.
+    With `best_effort`, for live edits, a call never waits and leaves one call to the outbox.
     """
 
     def __init__(
-        self, surface: Surface, pace: RateLimiter, clock: Clock, *, courtesy: bool = False
+        self, surface: Surface, limiter: RateLimiter, clock: Clock, *, best_effort: bool = False
     ) -> None:
         self._surface = surface
-        self._pace = pace
+        self._limiter = limiter
         self._clock = clock
-        self._courtesy = courtesy
+        self._best_effort = best_effort
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -78,31 +82,31 @@ class RateLimitedSurface(Surface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        await self._turn(message.address)
+        await self._wait(message.address)
         try:
             return await self._surface.send(message)
         except RateLimited as error:
-            raise self._blocked(message.address, error) from None
+            raise self._block(message.address, error) from None
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
-        await self._turn(address)
+        await self._wait(address)
         try:
             await self._surface.edit(address, message_id, text)
         except RateLimited as error:
-            raise self._blocked(address, error) from None
+            raise self._block(address, error) from None
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        await self._turn(address)
+        await self._wait(address)
         try:
             await self._surface.delete(address, message_id)
         except RateLimited as error:
-            raise self._blocked(address, error) from None
+            raise self._block(address, error) from None
 
     @override
     async def typing(self, address: Address) -> None:
-        blocked = self._pace.seconds_blocked(address.lane, self._clock.monotonic())
+        blocked = self._limiter.seconds_blocked(address.lane, self._clock.monotonic())
         if blocked > 0:
             raise RateLimited(blocked)
         await self._surface.typing(address)
@@ -111,25 +115,26 @@ class RateLimitedSurface(Surface):
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        await self._turn(message.address)
+        await self._wait(message.address)
         try:
             return await self._surface.find(message, after=after, known=known)
         except RateLimited as error:
-            raise self._blocked(message.address, error) from None
+            raise self._block(message.address, error) from None
 
-    async def _turn(self, address: Address) -> None:
+    async def _wait(self, address: Address) -> None:
+        """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
         limits = self._surface.limits(address)
         while True:
-            wait = self._pace.seconds_until_free(
-                address.lane, limits, self._clock.monotonic(), reserve=int(self._courtesy)
+            wait = self._limiter.seconds_until_allowed(
+                address.lane, limits, self._clock.monotonic(), reserve=int(self._best_effort)
             )
             if wait <= 0:
-                self._pace.count(address.lane, limits, self._clock.monotonic())
+                self._limiter.record_call(address.lane, limits, self._clock.monotonic())
                 return
-            if self._courtesy or wait > _PATIENCE_SECONDS:
+            if self._best_effort or wait > _MAX_SLEEP_SECONDS:
                 raise RateLimited(wait)
             await self._clock.sleep(wait)
 
-    def _blocked(self, address: Address, error: RateLimited) -> RateLimited:
-        self._pace.block(address.lane, self._clock.monotonic(), error.retry_after_seconds)
+    def _block(self, address: Address, error: RateLimited) -> RateLimited:
+        self._limiter.block(address.lane, self._clock.monotonic(), error.retry_after_seconds)
         return error

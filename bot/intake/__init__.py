@@ -1,1 +1,1 @@
-"""Hear safely: store what was heard, then let the platform forget it."""
+"""Take messages from platforms: store them, then wake the workers of their conversations."""

@@ -1,4 +1,4 @@
-"""Store what a platform heard, then wake the conversations it belongs to."""
+"""Store received messages in the inbox, then wake the conversations that they belong to."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,25 +12,25 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED
 
 
 class InboxIntake(Intake):
-    """When `hear` returns, the messages are safe, and `wake` was told their conversations."""
+    """Calls `wake` with the conversations after their messages are committed."""
 
     def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         self._inbox = inbox
         self._wake = wake
 
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._inbox.receive([_storable(one) for one in heard], cursors)
-        for one in heard:
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await self._inbox.receive([_with_storable_text(one) for one in messages], cursors)
+        for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
-        await self._wake(list(dict.fromkeys(one.address.conversation for one in heard)))
+        await self._wake(list(dict.fromkeys(one.address.conversation for one in messages)))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return await self._inbox.cursors(prefix)
 
 
-def _storable(incoming: Incoming) -> Incoming:
+def _with_storable_text(incoming: Incoming) -> Incoming:
     quote = incoming.quote
     return replace(
         incoming,

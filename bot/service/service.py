@@ -107,11 +107,11 @@ class App:
         self._plug_stages()
 
     def _plug_stages(self) -> None:
-        pace = RateLimiter()
+        limiter = RateLimiter()
         surfaces = {name: one.surface for name, one in self.platforms.items()}
         self.sender = Sender(
             self.outbox,
-            {name: RateLimitedSurface(one, pace, self.clock) for name, one in surfaces.items()},
+            {name: RateLimitedSurface(one, limiter, self.clock) for name, one in surfaces.items()},
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
         )
@@ -122,10 +122,10 @@ class App:
         showing = LiveReplies(
             self.conversations,
             {
-                name: RateLimitedSurface(one, pace, self.clock, courtesy=True)
+                name: RateLimitedSurface(one, limiter, self.clock, best_effort=True)
                 for name, one in surfaces.items()
             },
-            self.sender.arrival,
+            self.sender.wait_until_sent,
             self.due_lanes.wake,
             self.clock,
         )

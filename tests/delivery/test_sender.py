@@ -1,4 +1,4 @@
-"""Each row of the outbox is sent once and in order, whatever the platform says."""
+"""Each row of the outbox is sent once and in order, whatever the platform answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from sqlalchemy import select
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.sender import Sender, nonce
+from bot.delivery.sender import Sender, make_nonce
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -33,7 +33,7 @@ LANE = "telegram:5"
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
 
 
-class Stage:
+class Delivery:
     def __init__(
         self,
         database: Database,
@@ -58,37 +58,37 @@ class Stage:
     async def queue(
         self, *texts: str, said: Incoming | None = None, file: Attachment | None = None
     ) -> None:
-        """Queue an answer of so many parts; a file takes the place of a placeholder."""
+        """Queue an answer with one part for each text; a part with a file has no placeholder."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or incoming(key="5:0")], {})
         claim = await conversations.claim(LANE, "me", 60)
         assert claim is not None
-        heard = await conversations.next_message(claim)
-        assert heard is not None
-        placeholder = self.surface.limits(heard.incoming.address).placeholder
+        message = await conversations.next_message(claim)
+        assert message is not None
+        placeholder = self.surface.limits(message.incoming.address).placeholder
         opened_with = None if file else placeholder
         parts = [OutgoingPart(part, text, opened_with, file) for part, text in enumerate(texts)]
-        await conversations.finish(claim, heard, TurnResult(outgoing=parts))
+        await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:
         query = select(outbox.c.state).order_by(outbox.c.id)
         return list(await self.database.read(lambda c: c.execute(query).scalars().all()))
 
     async def due_in(self) -> float:
-        """In how many seconds the first row can go on."""
+        """Return in how many seconds the first row is due."""
         query = select(outbox.c.not_before).order_by(outbox.c.id).limit(1)
         due: float = await self.database.read(lambda c: c.execute(query).scalar_one())
         return due - self.clock.now()
 
     async def crash(self) -> None:
-        """What a process that died in the middle of a request leaves behind."""
+        """Leave the row behind as a process that is killed during a request does."""
         await self.outbox.take(LANE)
         await self.outbox.expire_sending(older_than_seconds=0, settle_seconds=0)
 
 
 @asynccontextmanager
-async def working(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(stage.sender.work(LANE))
+async def working(delivery: Delivery) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(delivery.sender.work(LANE))
     try:
         yield task
     finally:
@@ -96,315 +96,319 @@ async def working(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.wait([task])
 
 
-async def test_what_is_queued_is_sent_in_order(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a", "b", "c")
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a", "b", "c"]
-    assert await stage.states() == [OutboxState.SENT] * 3
+async def test_queued_rows_are_sent_in_order(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a", "b", "c")
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a", "b", "c"]
+    assert await delivery.states() == [OutboxState.SENT] * 3
 
 
-async def test_nothing_overtakes_what_cannot_be_sent_yet(database: Database) -> None:
-    stage = Stage(database)
-    stage.surface.refuse("send", RateLimited(60))
-    await stage.queue("a", "b")
-    await stage.sender.work(LANE)
-    await stage.sender.work(LANE)
-    assert stage.texts == []
-    await stage.clock.advance(61)
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a", "b"]
+async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.surface.refuse("send", RateLimited(60))
+    await delivery.queue("a", "b")
+    await delivery.sender.work(LANE)
+    await delivery.sender.work(LANE)
+    assert delivery.texts == []
+    await delivery.clock.advance(61)
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("error", "seconds"),
     [(RateLimited(60), 60), (PlatformFatal("who are you?"), 30)],
 )
-async def test_what_must_wait_long_is_put_down(
+async def test_row_with_a_long_delay_is_rescheduled(
     database: Database, error: PlatformError, seconds: float
 ) -> None:
-    stage = Stage(database)
-    stage.surface.refuse("send", error)
-    await stage.queue("a")
-    await stage.sender.work(LANE)
-    assert await stage.states() == [OutboxState.PENDING]
-    assert seconds <= await stage.due_in() <= seconds + 0.5
+    delivery = Delivery(database)
+    delivery.surface.refuse("send", error)
+    await delivery.queue("a")
+    await delivery.sender.work(LANE)
+    assert await delivery.states() == [OutboxState.PENDING]
+    assert seconds <= await delivery.due_in() <= seconds + 0.5
 
 
 @pytest.mark.parametrize("error", [RateLimited(2), Unreachable("no route")])
-async def test_what_may_go_on_soon_is_waited_for(database: Database, error: PlatformError) -> None:
-    stage = Stage(database)
-    stage.surface.refuse("send", error)
-    await stage.queue("a")
-    async with working(stage) as work:
-        await until(lambda: stage.calls("send") == 1)
-        await passes(stage.clock, 4)
+async def test_row_with_a_short_delay_is_waited_for(
+    database: Database, error: PlatformError
+) -> None:
+    delivery = Delivery(database)
+    delivery.surface.refuse("send", error)
+    await delivery.queue("a")
+    async with working(delivery) as work:
+        await until(lambda: delivery.calls("send") == 1)
+        await passes(delivery.clock, 4)
         await work
-    assert stage.texts == ["a"]
+    assert delivery.texts == ["a"]
 
 
-async def test_a_platform_out_of_reach_is_tried_less_and_less_often(database: Database) -> None:
-    stage = Stage(database)
-    stage.surface.refuse("send", *[Unreachable("no route")] * 9)
-    await stage.queue("a")
+async def test_unreachable_platform_is_retried_with_exponential_backoff(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.surface.refuse("send", *[Unreachable("no route")] * 9)
+    await delivery.queue("a")
     pauses: list[int] = []
     while len(pauses) < 9:
-        async with working(stage):
-            while await stage.due_in() <= 0:  # noqa: ASYNC110 # a look at what is kept
+        async with working(delivery):
+            while await delivery.due_in() <= 0:  # noqa: ASYNC110 # a look at what is kept
                 await asyncio.sleep(0.002)
-        pauses.append(round(await stage.due_in()))
-        await stage.clock.advance(pauses[-1])
-    await stage.sender.work(LANE)
+        pauses.append(round(await delivery.due_in()))
+        await delivery.clock.advance(pauses[-1])
+    await delivery.sender.work(LANE)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert stage.texts == ["a"]
+    assert delivery.texts == ["a"]
 
 
-async def test_what_is_refused_for_good_does_not_hold_up_the_rest(database: Database) -> None:
-    stage = Stage(database)
-    stage.surface.refuse("send", Refused("too rude"))
-    await stage.queue("a", "b")
-    await stage.sender.work(LANE)
-    assert stage.texts == ["b"]
-    assert await stage.states() == [OutboxState.DEAD, OutboxState.SENT]
+async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.surface.refuse("send", Refused("too rude"))
+    await delivery.queue("a", "b")
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["b"]
+    assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT]
 
 
-async def test_an_edit_of_what_was_never_sent_is_given_up(database: Database) -> None:
-    stage = Stage(database, WITH_PLACEHOLDER)
-    stage.surface.refuse("send", Refused("blocked"))
-    await stage.queue("a")
-    await stage.sender.work(LANE)
-    assert await stage.states() == [OutboxState.DEAD, OutboxState.DEAD]
-    assert stage.calls("edit") == 0
-
-
-@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
-async def test_what_arrived_unannounced_is_found_and_not_sent_again(
-    database: Database, limits: Limits
-) -> None:
-    stage = Stage(database, limits)
-    stage.surface.answers_to_lose = 1
-    await stage.queue("a", "b")
-    async with working(stage):
-        await until(lambda: stage.calls("send") == 1)
-        await passes(stage.clock, 11)
-    await stage.clock.advance(11)
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a", "b"]
-    assert stage.calls("send") == 2
-    assert stage.calls("find") == 1
+async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:
+    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery.surface.refuse("send", Refused("blocked"))
+    await delivery.queue("a")
+    await delivery.sender.work(LANE)
+    assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
+    assert delivery.calls("edit") == 0
 
 
 @pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
-async def test_what_did_not_arrive_is_sent_again_under_the_same_name(
+async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     database: Database, limits: Limits
 ) -> None:
-    stage = Stage(database, limits)
-    stage.surface.refuse("send", OutcomeUnknown("cut off"))
-    await stage.queue("a")
-    async with working(stage):
-        await until(lambda: stage.calls("send") == 1)
-        await passes(stage.clock, 11)
-    await stage.clock.advance(11)
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a"]
-    assert len(stage.surface.nonces) == 2
-    assert len(set(stage.surface.nonces)) == 1
+    delivery = Delivery(database, limits)
+    delivery.surface.answers_to_lose = 1
+    await delivery.queue("a", "b")
+    async with working(delivery):
+        await until(lambda: delivery.calls("send") == 1)
+        await passes(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a", "b"]
+    assert delivery.calls("send") == 2
+    assert delivery.calls("find") == 1
+
+
+@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
+async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
+    database: Database, limits: Limits
+) -> None:
+    delivery = Delivery(database, limits)
+    delivery.surface.refuse("send", OutcomeUnknown("cut off"))
+    await delivery.queue("a")
+    async with working(delivery):
+        await until(lambda: delivery.calls("send") == 1)
+        await passes(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a"]
+    assert len(delivery.surface.nonces) == 2
+    assert len(set(delivery.surface.nonces)) == 1
 
 
 @pytest.mark.parametrize("arrived", [True, False])
 @pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
-async def test_a_file_of_unknown_outcome_is_there_once_in_the_end(
+async def test_file_with_an_unknown_outcome_is_delivered_once(
     database: Database, limits: Limits, arrived: bool
 ) -> None:
-    stage = Stage(database, limits)
+    delivery = Delivery(database, limits)
     if arrived:
-        stage.surface.answers_to_lose = 1
+        delivery.surface.answers_to_lose = 1
     else:
-        stage.surface.refuse("send", OutcomeUnknown("cut off"))
+        delivery.surface.refuse("send", OutcomeUnknown("cut off"))
     file = Attachment("prompt-1.txt", "You are Nora.")
-    await stage.queue("here", file=file)
-    async with working(stage):
-        await until(lambda: stage.calls("send") == 1)
-        await passes(stage.clock, 11)
-    await stage.clock.advance(11)
-    await stage.sender.work(LANE)
-    assert stage.texts == ["here"]
-    assert list(stage.surface.files.values()) == [file]
-    assert stage.calls("send") == (1 if arrived else 2)
-    assert stage.calls("edit") == 0
+    await delivery.queue("here", file=file)
+    async with working(delivery):
+        await until(lambda: delivery.calls("send") == 1)
+        await passes(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["here"]
+    assert list(delivery.surface.files.values()) == [file]
+    assert delivery.calls("send") == (1 if arrived else 2)
+    assert delivery.calls("edit") == 0
 
 
-async def test_an_unknown_outcome_has_time_to_settle_where_there_is_no_nonce(
+async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     database: Database,
 ) -> None:
-    stage = Stage(database, WITH_PLACEHOLDER)
-    stage.surface.refuse("send", OutcomeUnknown("cut off"))
-    await stage.queue("a")
-    await stage.sender.work(LANE)
-    assert await stage.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
-    assert await stage.due_in() == 10
+    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery.surface.refuse("send", OutcomeUnknown("cut off"))
+    await delivery.queue("a")
+    await delivery.sender.work(LANE)
+    assert await delivery.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
+    assert await delivery.due_in() == 10
 
 
-async def test_an_edit_of_unknown_outcome_is_simply_repeated(database: Database) -> None:
-    stage = Stage(database, WITH_PLACEHOLDER)
-    stage.surface.refuse("edit", OutcomeUnknown("cut off"))
-    await stage.queue("a")
-    async with working(stage) as work:
-        await until(lambda: stage.calls("edit") == 1)
-        await passes(stage.clock, 2)
+async def test_edit_with_an_unknown_outcome_is_repeated(database: Database) -> None:
+    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery.surface.refuse("edit", OutcomeUnknown("cut off"))
+    await delivery.queue("a")
+    async with working(delivery) as work:
+        await until(lambda: delivery.calls("edit") == 1)
+        await passes(delivery.clock, 2)
         await work
-    assert stage.texts == ["a"]
-    assert stage.calls("find") == 0
+    assert delivery.texts == ["a"]
+    assert delivery.calls("find") == 0
 
 
-async def test_what_a_dead_process_had_sent_is_found(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    await stage.crash()
-    stage.surface.messages["2"] = "a"
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a"]
-    assert stage.calls("send") == 0
+async def test_message_sent_by_a_killed_process_is_found(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    await delivery.crash()
+    delivery.surface.messages["2"] = "a"
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a"]
+    assert delivery.calls("send") == 0
 
 
 @pytest.mark.parametrize(
     "error",
     [RateLimited(30), Unreachable("no route"), PlatformFatal("who are you?"), OutcomeUnknown("?")],
 )
-async def test_what_could_not_be_looked_up_stays_unknown(
+async def test_row_stays_unknown_while_the_search_fails(
     database: Database, error: PlatformError
 ) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    await stage.crash()
-    stage.surface.refuse("find", error)
-    async with working(stage):
-        await until(lambda: stage.calls("find") == 1)
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    await delivery.crash()
+    delivery.surface.refuse("find", error)
+    async with working(delivery):
+        await until(lambda: delivery.calls("find") == 1)
         await asyncio.sleep(0.05)
-    assert await stage.states() == [OutboxState.UNKNOWN]
-    assert stage.calls("send") == 0
+    assert await delivery.states() == [OutboxState.UNKNOWN]
+    assert delivery.calls("send") == 0
 
 
-async def test_where_nothing_can_be_looked_up_a_nonce_makes_sending_again_harmless(
+async def test_message_is_sent_again_with_its_nonce_where_the_search_is_refused(
     database: Database,
 ) -> None:
-    stage = Stage(database)
-    stage.surface.answers_to_lose = 1
-    stage.surface.refuse("find", Refused("no right to read the history"))
-    await stage.queue("a")
-    async with working(stage) as work:
-        await until(lambda: stage.calls("send") == 1)
-        await passes(stage.clock, 2)
+    delivery = Delivery(database)
+    delivery.surface.answers_to_lose = 1
+    delivery.surface.refuse("find", Refused("no right to read the history"))
+    await delivery.queue("a")
+    async with working(delivery) as work:
+        await until(lambda: delivery.calls("send") == 1)
+        await passes(delivery.clock, 2)
         await work
-    assert stage.texts == ["a"]
-    assert await stage.states() == [OutboxState.SENT]
+    assert delivery.texts == ["a"]
+    assert await delivery.states() == [OutboxState.SENT]
 
 
-async def test_where_nothing_can_be_looked_up_and_nothing_repeated_the_row_is_given_up(
+async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
     database: Database,
 ) -> None:
-    stage = Stage(database, WITH_PLACEHOLDER)
-    await stage.queue("a")
-    await stage.crash()
-    stage.surface.refuse("find", Refused("the chat is gone"))
-    await stage.sender.work(LANE)
-    assert stage.calls("send") == 0
-    assert await stage.states() == [OutboxState.DEAD, OutboxState.DEAD]
+    delivery = Delivery(database, WITH_PLACEHOLDER)
+    await delivery.queue("a")
+    await delivery.crash()
+    delivery.surface.refuse("find", Refused("the chat is gone"))
+    await delivery.sender.work(LANE)
+    assert delivery.calls("send") == 0
+    assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
 
 
-async def test_the_answer_to_a_native_command_is_repeated_without_a_search(
+async def test_response_to_an_interaction_is_repeated_without_a_search(
     database: Database,
 ) -> None:
-    stage = Stage(database)
-    await stage.queue("a", said=replace(incoming(), interaction="app:token"))
-    await stage.crash()
-    await stage.sender.work(LANE)
-    assert stage.texts == ["a"]
-    assert stage.calls("find") == 0
+    delivery = Delivery(database)
+    await delivery.queue("a", said=replace(incoming(), interaction="app:token"))
+    await delivery.crash()
+    await delivery.sender.work(LANE)
+    assert delivery.texts == ["a"]
+    assert delivery.calls("find") == 0
 
 
-async def test_rows_of_a_platform_that_is_not_running_are_left_for_later(
+async def test_row_of_a_platform_that_is_not_running_is_rescheduled(
     database: Database,
 ) -> None:
-    stage = Stage(database, platforms=())
-    await stage.queue("a")
-    await stage.sender.work(LANE)
-    assert await stage.states() == [OutboxState.PENDING]
-    assert await stage.due_in() == 60
+    delivery = Delivery(database, platforms=())
+    await delivery.queue("a")
+    await delivery.sender.work(LANE)
+    assert await delivery.states() == [OutboxState.PENDING]
+    assert await delivery.due_in() == 60
 
 
-async def test_an_unknown_outcome_outlives_a_time_without_its_platform(database: Database) -> None:
-    stage = Stage(database, platforms=())
-    await stage.queue("a")
-    await stage.crash()
-    await stage.sender.work(LANE)
-    assert await stage.states() == [OutboxState.UNKNOWN]
+async def test_unknown_outcome_stays_unknown_while_its_platform_is_not_running(
+    database: Database,
+) -> None:
+    delivery = Delivery(database, platforms=())
+    await delivery.queue("a")
+    await delivery.crash()
+    await delivery.sender.work(LANE)
+    assert await delivery.states() == [OutboxState.UNKNOWN]
 
 
-def test_a_message_is_named_by_its_turn_and_part_for_ever() -> None:
-    assert nonce("discord:7", 0) == nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
-    assert len({nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
+def test_nonce_is_derived_from_turn_and_part() -> None:
+    assert make_nonce("discord:7", 0) == make_nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
+    assert len({make_nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
 
 
-# --- waiting for a message to arrive -----------------------------------------------------------
+# --- waiting until a row is sent -----------------------------------------------------------
 
 
-async def test_an_arrival_is_told_at_once(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    waiting = asyncio.create_task(stage.sender.arrival(1))
+async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await stage.sender.work(LANE)
+    await delivery.sender.work(LANE)
     async with asyncio.timeout(0.5):
         assert await waiting == "1"
 
 
-async def test_an_arrival_in_another_process_is_noticed(database: Database) -> None:
-    stage, other = Stage(database), Stage(database)
-    await stage.queue("a")
-    waiting = asyncio.create_task(stage.sender.arrival(1))
+async def test_waiter_notices_a_row_sent_by_another_process(database: Database) -> None:
+    delivery, other = Delivery(database), Delivery(database)
+    await delivery.queue("a")
+    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     await other.sender.work(LANE)
-    await passes(stage.clock, 2)
+    await passes(delivery.clock, 2)
     assert await waiting == "1"
 
 
-async def test_several_may_wait_for_one_arrival(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    waiting = [asyncio.create_task(stage.sender.arrival(1)) for _ in range(3)]
+async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    waiting = [asyncio.create_task(delivery.sender.wait_until_sent(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
-    await stage.sender.work(LANE)
+    await delivery.sender.work(LANE)
     async with asyncio.timeout(5):
         assert [await one for one in waiting] == ["1"] * 3
 
 
-async def test_who_stopped_waiting_leaves_nothing_behind(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    waiting = asyncio.create_task(stage.sender.arrival(1))
+async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert stage.sender._arrivals == {}
+    assert delivery.sender._sent_events == {}
 
 
-async def test_a_row_that_was_refused_never_arrives_and_is_said_so(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
-    stage.surface.refuse("send", Refused("blocked"))
-    waiting = asyncio.create_task(stage.sender.arrival(1))
+async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    delivery.surface.refuse("send", Refused("blocked"))
+    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
-    await stage.sender.work(LANE)
-    await passes(stage.clock, 2)
+    await delivery.sender.work(LANE)
+    await passes(delivery.clock, 2)
     with pytest.raises(Refused):
         await waiting
 
 
 async def test_two_senders_never_take_the_same_row(database: Database) -> None:
-    stage = Stage(database)
-    await stage.queue("a")
+    delivery = Delivery(database)
+    await delivery.queue("a")
     async with asyncio.TaskGroup() as group:
-        taken = [group.create_task(stage.outbox.take(LANE)) for _ in range(5)]
+        taken = [group.create_task(delivery.outbox.take(LANE)) for _ in range(5)]
     assert sum(one.result() is not None for one in taken) == 1

@@ -158,7 +158,7 @@ def _blind_resend() -> None:
         await self._outbox.reschedule(row, self._clock.now())
 
     Sender._reconcile = resend  # type: ignore[method-assign] # that is the purpose
-    bot.delivery.sender.nonce = lambda turn, part: secrets.token_hex(12)
+    bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)
 
 
 def _acknowledge_first() -> None:

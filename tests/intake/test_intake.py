@@ -1,4 +1,4 @@
-"""When `hear` returns, messages are safe; who must walk them is told, or finds them."""
+"""When `receive` returns, the messages are committed and their conversations are woken."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,55 +14,55 @@ from bot.storage.sql.inbox import SqlInbox
 from tests.samples import incoming
 
 
-class Bell:
+class RecordingWaker:
     def __init__(self) -> None:
-        self.rung: list[Sequence[str]] = []
+        self.woken: list[Sequence[str]] = []
 
-    async def ring(self, conversations: Sequence[str]) -> None:
-        self.rung.append(conversations)
+    async def wake(self, conversations: Sequence[str]) -> None:
+        self.woken.append(conversations)
 
 
-class FullInbox(SqlInbox):
+class FailingInbox(SqlInbox):
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         raise StoreError("the disk is full")
 
 
-class RememberingInbox(SqlInbox):
-    heard: Sequence[Incoming] = ()
+class RecordingInbox(SqlInbox):
+    received: Sequence[Incoming] = ()
 
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        self.heard = heard
-        await super().receive(heard, cursors)
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        self.received = messages
+        await super().receive(messages, cursors)
 
 
 async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
     database: Database,
 ) -> None:
-    bell, inbox = Bell(), SqlInbox(database, SystemClock())
-    intake = InboxIntake(inbox, bell.ring)
+    waker, inbox = RecordingWaker(), SqlInbox(database, SystemClock())
+    intake = InboxIntake(inbox, waker.wake)
     await intake.receive(
         [incoming(key="5:1"), incoming(key="6:1", chat="6"), incoming(key="5:2")], {"offset": "3"}
     )
-    assert bell.rung == [["telegram:5", "telegram:6"]]
+    assert waker.woken == [["telegram:5", "telegram:6"]]
     assert await inbox.pending_conversations(10, ["telegram"]) == ["telegram:5", "telegram:6"]
     assert await intake.cursors("off") == {"offset": "3"}
 
 
-async def test_what_could_not_be_stored_is_not_acknowledged_and_wakes_nobody(
+async def test_failed_store_raises_and_wakes_no_conversation(
     database: Database,
 ) -> None:
-    bell = Bell()
-    intake = InboxIntake(FullInbox(database, SystemClock()), bell.ring)
+    waker = RecordingWaker()
+    intake = InboxIntake(FailingInbox(database, SystemClock()), waker.wake)
     with pytest.raises(StoreError):
         await intake.receive([incoming()], {"offset": "3"})
-    assert bell.rung == []
+    assert waker.woken == []
 
 
-async def test_nothing_comes_to_the_inbox_that_no_database_stores(database: Database) -> None:
-    inbox = RememberingInbox(database, SystemClock())
+async def test_text_that_no_database_stores_is_replaced(database: Database) -> None:
+    inbox = RecordingInbox(database, SystemClock())
 
-    await InboxIntake(inbox, Bell().ring).receive([incoming("a\0b", quote="\0")], {})
+    await InboxIntake(inbox, RecordingWaker().wake).receive([incoming("a\0b", quote="\0")], {})
 
-    assert [(one.text, one.quote) for one in inbox.heard] == [("a\ufffdb", "\ufffd")]
+    assert [(one.text, one.quote) for one in inbox.received] == [("a\ufffdb", "\ufffd")]

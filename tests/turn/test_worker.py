@@ -107,7 +107,7 @@ class Stage:
         showing = LiveReplies(
             self.conversations,
             {"telegram": self.surface},
-            self.sender.arrival,
+            self.sender.wait_until_sent,
             self.deliver,
             self.clock,
         )
