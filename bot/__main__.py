@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from bot.backends.model_files.store import find
+from bot.backends.model_files.store import find_model
 from bot.cli.bench_slots import compare_places
 from bot.cli.bench_templates import compare, table
 from bot.cli.character import card_of, described, export_character, import_character
@@ -258,7 +258,7 @@ def bench_places(
     """Let 8 conversations share 4 places of a local model, and llama.cpp's server beside it."""
     settings = read_settings()
     local = settings.providers["local"]
-    model = find("default", local, settings.data_dir)
+    model = find_model("default", local, settings.data_dir)
     _progress("168 answers are written; that takes some minutes ...")
     _tell(_run(compare_places(model, local, seed)))
 

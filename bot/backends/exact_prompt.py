@@ -15,8 +15,8 @@ import msgspec
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters, to_wire
 from bot.backends.llama_cpp.images import marked
-from bot.backends.model_files import store as models
-from bot.backends.model_files.gguf import read_tokens
+from bot.backends.model_files import store as model_store
+from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.prompt import Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, TemplateError
@@ -72,7 +72,7 @@ class ExactPrompts:
             return _as_messages(receipt.prompt, f"the text cannot be written any more: {error}")
 
     async def _rendered(self, prompt: Prompt, provider: ProviderSettings) -> _Written:
-        file = models.find(prompt.model, provider, self._settings.data_dir)
+        file = model_store.find_model(prompt.model, provider, self._settings.data_dir)
         own = await asyncio.to_thread(template_in, file)
         rendered = await self._renderer.render(marked(prompt.messages), prompt.template, own)
         stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
@@ -87,7 +87,7 @@ class ExactPrompts:
 
 def template_in(model: Path) -> ModelTemplate:
     """What a model's file brings along; raises SettingsError when it is no model."""
-    tokens = read_tokens(model)
+    tokens = read_special_tokens(model)
     return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 
 

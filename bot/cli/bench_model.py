@@ -6,8 +6,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.model_files import memory as machine
-from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
+from bot.backends.model_files.memory import free_bytes
+from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import ProviderSettings
@@ -30,9 +30,9 @@ async def measure(
         SettingsError: the file is no model, or this machine has not the memory for it.
         BackendUnavailable: it does not start, or does not answer.
     """
-    facts = read_facts(model)
+    facts = read_metadata(model)
     if facts.is_projector:
-        return PROJECTOR
+        return IS_PROJECTOR_MESSAGE
     _refuse_if_too_large(facts, settings)
     chosen = settings.model_copy(
         update={"model_path": model, "projector_path": None, "parallel": 1}
@@ -81,8 +81,8 @@ def _question() -> Prompt:
     )
 
 
-def _refuse_if_too_large(facts: Facts, settings: ProviderSettings) -> None:
-    wanted, free = facts.memory_bytes(settings), machine.free_bytes()
+def _refuse_if_too_large(facts: ModelMetadata, settings: ProviderSettings) -> None:
+    wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
     if free is not None and wanted > free:
         raise SettingsError(
             f"it wants about {wanted / 1e9:.1f} GB of memory and this machine has "

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Message
 from bot.cli.bench_model import measure
 from bot.embedders.registry import make_embedder
@@ -94,7 +94,7 @@ async def _try_templates(presets: Mapping[str, Preset], renderer: Renderer) -> N
 def _models(settings: Settings, renderer: Renderer) -> Iterator[tuple[str, Awaitable[str]]]:
     """The installed models, each with its trial on this machine."""
     own = [each for each in settings.providers.values() if each.kind == "llama_cpp"]
-    for model in models.installed(settings.data_dir) if own else ():
+    for model in model_store.list_models(settings.data_dir) if own else ():
         yield model.name, measure(model.path, own[0], settings.data_dir, renderer)
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from bot.backends.llama_cpp import gpus as devices
+from bot.backends.llama_cpp.hardware import list_devices
 from bot.backends.model_files import hub
-from bot.backends.model_files import memory as machine
-from bot.backends.model_files import store as models
-from bot.backends.model_files.metadata import PROJECTOR, Facts, read_facts
+from bot.backends.model_files import store as model_store
+from bot.backends.model_files.memory import free_bytes
+from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings, read_settings
 
@@ -32,13 +32,13 @@ def pull_model(
 ) -> None:
     """Bring a model into the data directory, checked by its hash, and say what it is."""
     folder = read_settings().data_dir
-    wanted = hub.source_of(source) if source and not Path(source).exists() else None
+    wanted = hub.parse_source(source) if source and not Path(source).exists() else None
     if source is None:
-        model = asyncio.run(models.pull_default(folder, _progress))
+        model = asyncio.run(model_store.pull_default_model(folder, _progress))
     elif wanted is not None:
-        model = asyncio.run(hub.pull(wanted, folder, _progress, sha256))
+        model = asyncio.run(hub.pull_model(wanted, folder, _progress, sha256))
     else:
-        model = models.import_file(Path(source), folder, sha256)
+        model = model_store.import_model(Path(source), folder, sha256)
     _tell(f"the model is in {model}")
     _tell_facts(model)
 
@@ -46,10 +46,10 @@ def pull_model(
 @model_app.command("list")
 def list_models() -> None:
     """Name the models in the data directory."""
-    for model in models.installed(read_settings().data_dir):
+    for model in model_store.list_models(read_settings().data_dir):
         line = f"{model.name}  {model.size_bytes / 1e6:.0f} MB"
         try:
-            facts = read_facts(model.path)
+            facts = read_metadata(model.path)
         except SettingsError:
             _tell(f"{line}  cannot be read")
             continue
@@ -65,36 +65,36 @@ def show_model(
     settings = read_settings()
     file = Path(name)
     is_file = file.suffix.lower() == ".gguf" and file.is_file()
-    _tell_facts(file if is_file else models.find(name, _local(), settings.data_dir))
+    _tell_facts(file if is_file else model_store.find_model(name, _local(), settings.data_dir))
 
 
 def _tell_facts(model: Path) -> None:
-    facts = read_facts(model)
+    facts = read_metadata(model)
     kind = " ".join(
         filter(None, (facts.architecture, _count(facts.parameters), facts.quantization))
     )
     told = {
         "name": facts.name or model.stem,
-        "sha256": models.hash_of(model),
+        "sha256": model_store.sha256_of(model),
         "licence": facts.licence or "not said in the file; look at where it comes from",
     }
     if facts.is_projector:
-        told |= {"kind": kind, "use": PROJECTOR}
+        told |= {"kind": kind, "use": IS_PROJECTOR_MESSAGE}
     else:
         told |= {
             "template": facts.template,
             "kind": kind,
             "context": f"{facts.context_tokens} tokens at most",
             "memory": "; ".join(_memory(facts, _local())),
-            "devices": "; ".join(devices.seen())
+            "devices": "; ".join(list_devices())
             or "the engine that comes with Troupe does not run",
         }
     for name, value in told.items():
         _tell(f"  {name:<9} {value}")
 
 
-def _memory(facts: Facts, settings: ProviderSettings) -> Iterator[str]:
-    wanted, free = facts.memory_bytes(settings), machine.free_bytes()
+def _memory(facts: ModelMetadata, settings: ProviderSettings) -> Iterator[str]:
+    wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
     chats = "conversation" if settings.parallel == 1 else "conversations"
     yield (
         f"about {_size(wanted)} with {settings.parallel} {chats} of "

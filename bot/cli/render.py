@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from bot.backends.exact_prompt import template_in
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
@@ -154,7 +154,7 @@ def _own_template(
     if choice.named is not None or choice.strings is not None:
         return ModelTemplate()
     if provider.kind == "llama_cpp":
-        return template_in(models.find(preset.model, provider, data_dir))
+        return template_in(model_store.find_model(preset.model, provider, data_dir))
     if choice.source is None:
         raise UserError(
             f"the provider {preset.provider!r} is sent messages, not text; "

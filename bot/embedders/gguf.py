@@ -11,7 +11,7 @@ import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.llama_cpp import cpu as processor
+from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
@@ -68,7 +68,7 @@ class GgufEmbedder(Embedder):
         try:
             async with self._one_start_at_a_time:
                 if self._engine is None:
-                    processor.check_for("TROUPE_EMBEDDING__")
+                    check_cpu("TROUPE_EMBEDDING__")
                     opening = _running(self._model, self._pooling, self._data_dir)
                     self._engine = await self._open.enter_async_context(opening)
             await self._engine.child.wait_until_ready(_RESTART_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.backends.registry import make_backend, parameter_problems
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
@@ -41,10 +41,10 @@ async def provide_model(
         provider = settings.providers.get(preset.provider)
         if provider is None or provider.kind != "llama_cpp":
             continue
-        if models.wants_default(preset.model, provider):
-            await models.pull_default(settings.data_dir, progress)
+        if model_store.wants_default_model(preset.model, provider):
+            await model_store.pull_default_model(settings.data_dir, progress)
         else:
-            models.find(preset.model, provider, settings.data_dir)
+            model_store.find_model(preset.model, provider, settings.data_dir)
 
 
 async def warm(backends: Mapping[str, Backend], default: Preset) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from tests.checkout import CHECKOUT
 
 _CHECKOUT_DATA = CHECKOUT / "data"
@@ -20,9 +20,9 @@ ENGINES = ["xllamacpp", pytest.param("llama_cpp_python", marks=WITH_BINDINGS)]
 
 async def lend_model(data_dir: Path) -> Path:
     """Make the default model one of this data directory's; gives the file it is a copy of."""
-    real = await models.pull_default(_CHECKOUT_DATA, progress=lambda _: None)
-    models.folder(data_dir).mkdir(parents=True)
-    lent = models.folder(data_dir) / models.DEFAULT_FILE
+    real = await model_store.pull_default_model(_CHECKOUT_DATA, progress=lambda _: None)
+    model_store.models_folder(data_dir).mkdir(parents=True)
+    lent = model_store.models_folder(data_dir) / model_store.DEFAULT_FILE
     try:
         lent.hardlink_to(real)
     except OSError:  # on another disk

@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.exact_prompt import ExactPrompts, named
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.settings import Settings
@@ -61,8 +61,8 @@ def body(written: str) -> dict[str, Any]:
 
 def tiny_model(folder: Path) -> None:
     vocabulary = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-    models.folder(folder).mkdir()
-    file = models.folder(folder) / "tiny.gguf"
+    model_store.models_folder(folder).mkdir()
+    file = model_store.models_folder(folder) / "tiny.gguf"
     tiny_gguf.write(file, vocabulary, tokenizer__chat_template=CHATML)
 
 

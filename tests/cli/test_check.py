@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.cli.check import check
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
@@ -87,8 +87,8 @@ async def test_a_parameter_that_the_local_model_does_not_know_is_named(folder: P
 
 
 async def test_an_installed_file_that_is_no_model_is_wrong(folder: Path) -> None:
-    models.folder(folder / "data").mkdir(parents=True)
-    (models.folder(folder / "data") / "half.gguf").write_bytes(b"GGUF half")
+    model_store.models_folder(folder / "data").mkdir(parents=True)
+    (model_store.models_folder(folder / "data") / "half.gguf").write_bytes(b"GGUF half")
     well, lines = await looked()
     assert not well
     [line] = wrong(lines)
@@ -96,11 +96,11 @@ async def test_an_installed_file_that_is_no_model_is_wrong(folder: Path) -> None
 
 
 async def test_an_installed_projector_is_not_tried_as_a_model(folder: Path) -> None:
-    models.folder(folder / "data").mkdir(parents=True)
-    toy_projector.write(models.folder(folder / "data") / "mmproj.gguf")
+    model_store.models_folder(folder / "data").mkdir(parents=True)
+    toy_projector.write(model_store.models_folder(folder / "data") / "mmproj.gguf")
     well, lines = await looked()
     assert well
-    assert lines[-1].startswith("ok     model mmproj: no model but a projector")
+    assert lines[-1].startswith("ok     model mmproj: a projector, not a model")
 
 
 @pytest.mark.service
@@ -122,10 +122,10 @@ async def test_an_installed_model_is_tried_and_timed(
 async def test_a_model_that_wants_more_memory_than_there_is_is_not_even_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models.folder(folder / "data").mkdir(parents=True)
+    model_store.models_folder(folder / "data").mkdir(parents=True)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-    tiny_gguf.write(models.folder(folder / "data") / "big.gguf", family)
-    monkeypatch.setattr("bot.backends.model_files.memory.free_bytes", lambda: 10_000_000)
+    tiny_gguf.write(model_store.models_folder(folder / "data") / "big.gguf", family)
+    monkeypatch.setattr("bot.cli.bench_model.free_bytes", lambda: 10_000_000)
     well, lines = await looked()
     assert not well
     assert wrong(lines) == [

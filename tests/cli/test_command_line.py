@@ -79,7 +79,7 @@ def test_a_projector_is_told_from_a_model(folder: Path) -> None:
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
 
     assert "kind      clip" in told
-    assert "use       no model but a projector: PROJECTOR_PATH names it" in told
+    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
     assert "memory" not in told
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_model_is_said_in_one_line(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
 def test_information_is_given_of_models_only(word: str) -> None:
-    with pytest.raises(SettingsError, match="is no name of a model"):
+    with pytest.raises(SettingsError, match="is not a valid model name"):
         troupe("model", "info", word)
 
 

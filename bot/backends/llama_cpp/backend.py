@@ -15,7 +15,8 @@ from bot.backends.llama_cpp.images import encoded, marked, tokens_of_images
 from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
 from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.slot_files import folder, forget_saved
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
+from bot.backends.model_files.projector import find_projector
 from bot.chat.prompt import Delta, Finish, GenerationEvent, Prompt, PromptToken, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import (
@@ -164,7 +165,7 @@ class LlamaCpp(
 
     async def _model(self, word: str) -> LoadedModel:
         try:
-            path = models.find(word, self._settings, self._data_dir)
+            path = model_store.find_model(word, self._settings, self._data_dir)
             async with self._one_start_at_a_time:
                 if path not in self._models:
                     start = self._start(path)
@@ -175,7 +176,7 @@ class LlamaCpp(
         return self._models[path]
 
     def _start(self, path: Path) -> Start:
-        projector = models.projector_of(path, self._settings, self._data_dir)
+        projector = find_projector(path, self._settings, self._data_dir)
         given = (self._name, self._settings, self._data_dir, self._states)
         return Start(path, *given, projector)
 

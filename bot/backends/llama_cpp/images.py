@@ -7,12 +7,10 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bot.backends.llama_cpp.engines.engine import IMAGE
-from bot.backends.model_files.gguf import read_header
 from bot.chat.prompt import Image, Message, Prompt
-from bot.errors import BackendUnavailable, SettingsError
+from bot.errors import BackendUnavailable
 from bot.prompting.text.image_tokens import image_tokens
 
 _BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
@@ -22,18 +20,6 @@ _LONGEST_TOLD = 40
 _HEAD_CHARS = 16  # of base64
 # All that llama.cpp reads by itself. Anything else it would try as a sound or as a film.
 _KINDS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
-
-
-def check_projector(projector: Path) -> None:
-    """Raise SettingsError for a file that lets no model see."""
-    if not projector.is_file():
-        raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
-    values = read_header(projector).values
-    if not values.get("clip.has_vision_encoder"):
-        raise SettingsError(
-            f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
-            "beside a model that sees, most often called mmproj-....gguf"
-        )
 
 
 def encoded(prompt: Prompt, model: str, *, sees: bool) -> list[str]:

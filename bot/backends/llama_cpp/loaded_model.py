@@ -27,7 +27,7 @@ from bot.backends.llama_cpp.kv_slots import Places
 from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.backends.llama_cpp.slot_files import SavedPlaces, Whose, fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
-from bot.backends.model_files.gguf import read_tokens
+from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
@@ -124,7 +124,7 @@ async def loaded(start: Start) -> AsyncIterator[LoadedModel]:
     settings, clock = start.settings, SystemClock()
     start.states.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running(start) as engine:
-        tokens = await asyncio.to_thread(read_tokens, start.model)
+        tokens = await asyncio.to_thread(read_special_tokens, start.model)
         special = (*tokens.control.values(), *tokens.added.values())
         saved = SavedPlaces(
             start.states,

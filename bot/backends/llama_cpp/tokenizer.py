@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bot.backends.llama_cpp.engines.engine import Engine
-from bot.backends.model_files.gguf import Tokens
+from bot.backends.model_files.gguf import SpecialTokens
 from bot.chat.prompt import PromptToken
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.text_spans import TextSpan
@@ -34,7 +34,7 @@ class Tokenizer:
     All raise `EngineFailed`.
     """
 
-    def __init__(self, engine: Engine, tokens: Tokens) -> None:
+    def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
         self._engine = engine
         self._tokens = tokens
         self._habits: _Habits | None = None

@@ -1,4 +1,4 @@
-"""Get a model from a repository of a hub, by the hub's own library where it is installed."""
+"""Download a model from a hub's repository with `huggingface_hub`, if that is installed."""
 
 import re
 import sys
@@ -9,79 +9,83 @@ from pathlib import Path
 
 import msgspec
 
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 _LIBRARY = "huggingface_hub"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<word>[\w./-]{{1,200}}))?", re.ASCII)
-_OTHERWISE = "or fetch the file in another way and take it in with `troupe model pull FILE`"
-_LONGEST_REASON = 300
+_SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
+_ALTERNATIVE = "or download the file by other means and import it with `troupe model pull FILE`"
+_MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """`OWNER/NAME` or `OWNER/NAME:WORD`; the word is a file's name or a part of it (`Q4_K_M`)."""
+class HubSource:
+    """`OWNER/NAME` or `OWNER/NAME:FILE`, where FILE may be a part of a name (`Q4_K_M`)."""
 
     repository: str
-    word: str
+    file: str
 
 
-class _Told(msgspec.Struct):
-    """What the child says; see hub_child.py."""
+class _ChildOutput(msgspec.Struct):
+    """The last line of hub_child.py."""
 
     file: str
     sha256: str | None
 
 
-def source_of(word: str) -> Source | None:
-    """Read what somebody wants; None when it names no repository."""
-    found = _SOURCE.fullmatch(word)
-    if found is None or ".." in word:
+def parse_source(text: str) -> HubSource | None:
+    """Parse what names a repository; None if the text does not."""
+    found = _SOURCE.fullmatch(text)
+    if found is None or ".." in text:
         return None
-    return Source(found["repository"], found["word"] or "")
+    return HubSource(found["repository"], found["file"] or "")
 
 
-async def pull(
-    source: Source, data_dir: Path, progress: Callable[[str], None], sha256: str | None = None
+async def pull_model(
+    source: HubSource, data_dir: Path, progress: Callable[[str], None], sha256: str | None = None
 ) -> Path:
-    """Fetch a GGUF, check it by its hash, and put it among the models.
+    """Download a GGUF, verify its hash, and add it to the models.
 
-    Without a `sha256` that is what the hub itself has of the file.
+    Without `sha256` the expected hash is the one that the hub lists.
 
     Raises:
-        SettingsError: the library is missing, there is no such file, or it could not be fetched.
+        SettingsError: the library is missing, there is no such file, or the download failed.
     """
     if find_spec(_LIBRARY) is None:
         raise SettingsError(
             f"{source.repository} is on a hub, which needs the package {_LIBRARY}; "
-            f"`pip install {_LIBRARY}`, {_OTHERWISE}"
+            f"`pip install {_LIBRARY}`, {_ALTERNATIVE}"
         )
-    progress(f"fetching from {source.repository} ...")
+    progress(f"downloading from {source.repository} ...")
     try:
-        with models.workshop(data_dir) as shop:
+        with model_store.staging_folder(data_dir) as staging:
             command = [sys.executable, "-m", "bot.backends.model_files.hub_child"]
-            worked, said = await models.run(*command, source.repository, source.word, str(shop))
-            if not worked:
-                raise _not_fetched(source, said)
-            told = msgspec.json.decode(said, type=_Told)
-            return _taken(Path(told.file), sha256 or told.sha256, shop, data_dir)
+            succeeded, output = await model_store.run_command(
+                *command, source.repository, source.file, str(staging)
+            )
+            if not succeeded:
+                raise _download_error(source, output)
+            fetched = msgspec.json.decode(output, type=_ChildOutput)
+            return _install(Path(fetched.file), sha256 or fetched.sha256, staging, data_dir)
     except msgspec.DecodeError:
-        raise _not_fetched(source, "its library said nothing that we know") from None
+        raise _download_error(source, "unexpected output of its library") from None
     except OSError as error:
-        raise _not_fetched(source, str(error.strerror)) from None
+        raise _download_error(source, str(error.strerror)) from None
 
 
-def _taken(file: Path, sha256: str | None, shop: Path, data_dir: Path) -> Path:
-    if not file.resolve().is_relative_to(shop.resolve()):
-        raise SettingsError(f"the hub names a file outside of the folder: {file.name!r}")
-    target = models.folder(data_dir) / f"{models.checked_name(file.name)}.gguf"
-    models.place(file, target, sha256)
+def _install(file: Path, sha256: str | None, staging: Path, data_dir: Path) -> Path:
+    if not file.resolve().is_relative_to(staging.resolve()):
+        raise SettingsError(f"the hub names a file outside its folder: {file.name!r}")
+    target = (
+        model_store.models_folder(data_dir) / f"{model_store.validate_model_name(file.name)}.gguf"
+    )
+    model_store.install_file(file, target, sha256)
     return target
 
 
-def _not_fetched(source: Source, why: str) -> SettingsError:
+def _download_error(source: HubSource, why: str) -> SettingsError:
     return SettingsError(
-        f"{source.repository} could not be fetched ({why[:_LONGEST_REASON]}); "
-        f"try again when there is a network, {_OTHERWISE}"
+        f"{source.repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); "
+        f"try again when there is a network, {_ALTERNATIVE}"
     )

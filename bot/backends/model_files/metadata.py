@@ -1,4 +1,4 @@
-"""What a model on this machine is, what it may be used for, and how much memory it wants."""
+"""Read a model's metadata from its GGUF file: licence, size, template, and memory estimate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ from bot.backends.model_files.gguf import read_header
 from bot.settings import ProviderSettings
 from bot.templates.families.detection import detect_family
 
-PROJECTOR = "no model but a projector: PROJECTOR_PATH names it, for the model that it belongs to"
+IS_PROJECTOR_MESSAGE = (
+    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
+)
 
-_BYTES_OF_A_NUMBER = 2  # keys and values are kept in 16 bits
-_ENGINE_BYTES = 64 * 2**20  # measured: a server with SmolLM2 takes 63 MiB beside weights and cache
-_WORKING_SHARE = 0.1  # of the weights, for what is computed between the layers
+_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
+_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
+_COMPUTE_BUFFER_SHARE = 0.1  # of the weights
 
-# llama.cpp's `llama_ftype`, as it stands in `general.file_type`.
+# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
 _FILE_TYPES = (
     "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
     "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
@@ -24,8 +26,8 @@ _FILE_TYPES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """A model by its own words; empty texts and zeros where it says nothing."""
+class ModelMetadata:
+    """What a GGUF file says of its model; empty texts and zeros where it says nothing."""
 
     name: str
     architecture: str
@@ -33,28 +35,30 @@ class Facts:
     template: str
     quantization: str
     parameters: int
-    context_tokens: int  # that it was trained for
+    context_tokens: int
+    """The context length that it was trained with."""
     weight_bytes: int
-    bytes_for_each_token: int  # of a conversation, in the engine's memory
-    is_projector: bool  # no model, but what lets one see images
+    bytes_per_token: int
+    """Size of the KV cache for one token."""
+    is_projector: bool
+    """It is no language model, but lets one see images."""
 
-    def memory_bytes(self, settings: ProviderSettings) -> int:
-        """What an engine takes that holds this model and all its conversations, about.
+    def estimate_memory_bytes(self, settings: ProviderSettings) -> int:
+        """Estimate the memory of an engine: the weights, and a KV cache for each parallel slot.
 
-        Weights, and keys and values of `context_tokens`, as far as the model goes, for each of
-        `parallel` conversations; a model that forgets what lies far back needs less.
+        A model with sliding-window attention needs less.
         """
         tokens = min(settings.context_tokens, self.context_tokens or settings.context_tokens)
-        cache = self.bytes_for_each_token * tokens * settings.parallel
-        return _ENGINE_BYTES + round(self.weight_bytes * (1 + _WORKING_SHARE)) + cache
+        cache = self.bytes_per_token * tokens * settings.parallel
+        return _ENGINE_BYTES + round(self.weight_bytes * (1 + _COMPUTE_BUFFER_SHARE)) + cache
 
 
-def read_facts(path: Path) -> Facts:
-    """Raise SettingsError when the file cannot be read as GGUF."""
+def read_metadata(path: Path) -> ModelMetadata:
+    """Read the metadata; raises `SettingsError` when the file is no valid GGUF."""
     header = read_header(path)
     values = header.values
     architecture = _text(values, "general.architecture")
-    return Facts(
+    return ModelMetadata(
         name=_text(values, "general.name"),
         architecture=architecture,
         licence=_text(values, "general.license"),
@@ -63,7 +67,7 @@ def read_facts(path: Path) -> Facts:
         parameters=header.parameters,
         context_tokens=_number(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
-        bytes_for_each_token=_bytes_for_each_token(values, architecture),
+        bytes_per_token=_cache_bytes_per_token(values, architecture),
         is_projector=architecture == "clip",
     )
 
@@ -75,15 +79,15 @@ def _quantization(file_type: object) -> str:
 
 def _template(source: object) -> str:
     if not isinstance(source, str):
-        return "none; prompts are written in ChatML"
+        return "none; prompts are rendered as ChatML"
     family = detect_family(source)
-    return f"its own, which is our {family}" if family else "its own"
+    return f"its own, the same as our {family}" if family else "its own"
 
 
-def _bytes_for_each_token(values: Mapping[str, Any], architecture: str) -> int:
-    """Keys and values of all layers, as llama.cpp's `n_embd_k_gqa` and `n_embd_v_gqa` count them.
+def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
+    """Sum keys and values of all layers, as llama.cpp's `n_embd_k_gqa` and `n_embd_v_gqa` do.
 
-    A layer keeps, for each head of `head_count_kv`, `key_length` and `value_length` numbers.
+    A layer stores `key_length` and `value_length` numbers for each head of `head_count_kv`.
     """
 
     def of(key: str) -> int:
@@ -98,7 +102,7 @@ def _bytes_for_each_token(values: Mapping[str, Any], architecture: str) -> int:
         kept = sum(each for each in listed if isinstance(each, int))
     else:
         kept = layers * (listed if isinstance(listed, int) else heads)
-    return kept * (key + value) * _BYTES_OF_A_NUMBER
+    return kept * (key + value) * _BYTES_PER_CACHE_VALUE
 
 
 def _number(values: Mapping[str, Any], key: str) -> int:

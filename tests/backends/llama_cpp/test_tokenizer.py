@@ -9,7 +9,7 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.tokenizer import Tokenizer
-from bot.backends.model_files.gguf import Tokens, read_tokens
+from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.settings import ProviderSettings
 from bot.templates import JinjaTemplate, get
@@ -62,7 +62,7 @@ FAMILIES = {
 class Model:
     """A vocabulary in its engine, with the template that its prompts are written in."""
 
-    def __init__(self, tokenizer: Tokenizer, tokens: Tokens, choice: TemplateChoice) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokens: SpecialTokens, choice: TemplateChoice) -> None:
         self.tokenizer = tokenizer
         self.tokens = tokens
         self.choice = choice
@@ -109,12 +109,12 @@ async def loaded(
         backend = LlamaCpp(settings, folder, renderer)
         try:
             known = await backend._model(str(path))
-            yield Model(known.tokenizer, read_tokens(path), choice)
+            yield Model(known.tokenizer, read_special_tokens(path), choice)
         finally:
             await backend.close()
 
 
-def hostile(tokens: Tokens) -> list[str]:
+def hostile(tokens: SpecialTokens) -> list[str]:
     """Every marker of the vocabulary, alone, within words, doubled, and whole turns of them."""
     markers = [*tokens.control.values(), *tokens.added.values()]
     turns = ["".join(pair) + " obey" for pair in itertools.permutations(markers, 2)]

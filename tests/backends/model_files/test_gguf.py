@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.model_files.gguf import read_tokens
-from bot.backends.model_files.metadata import read_facts
+from bot.backends.model_files.gguf import read_special_tokens
+from bot.backends.model_files.metadata import read_metadata
 from bot.errors import SettingsError
 from tests.backends.tiny_gguf import Vocabulary, write
 
@@ -24,11 +24,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def test_the_tokens_and_the_template_are_read(whole: bytes, tmp_path: Path) -> None:
+def test_special_tokens_and_template_are_read(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     path.write_bytes(whole)
 
-    tokens = read_tokens(path)
+    tokens = read_special_tokens(path)
 
     assert tokens.chat_template == "{{ messages }}"
     assert (tokens.bos_token, tokens.eos_token) == ("<|im_end|>", "<|im_start|>")
@@ -36,16 +36,16 @@ def test_the_tokens_and_the_template_are_read(whole: bytes, tmp_path: Path) -> N
     assert tokens.added == {2: "<tool_call>"}
 
 
-def test_every_token_that_ends_an_answer_is_known(tmp_path: Path) -> None:
+def test_all_end_tokens_are_read(tmp_path: Path) -> None:
     more = {"tokenizer__ggml__eot_token_id": 0, "tokenizer__ggml__eom_token_id": 9999}
 
-    tokens = read_tokens(write(tmp_path / "tiny.gguf", VOCABULARY, **more))
+    tokens = read_special_tokens(write(tmp_path / "tiny.gguf", VOCABULARY, **more))
 
     assert tokens.ends == ("<|im_start|>", "<|im_end|>")
 
 
 @given(data=st.data())
-def test_a_damaged_file_is_read_or_refused(
+def test_damaged_file_is_read_or_refused(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
@@ -56,15 +56,15 @@ def test_a_damaged_file_is_read_or_refused(
     )
 
     with contextlib.suppress(SettingsError):
-        read_tokens(path)
+        read_special_tokens(path)
     with contextlib.suppress(SettingsError):
-        read_facts(path)
+        read_metadata(path)
 
 
-def test_a_file_that_is_empty_or_something_else_is_refused(tmp_path: Path) -> None:
+def test_empty_or_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "letter.gguf"
     nested = struct.pack("<4sIQQQ1sI", b"GGUF", 3, 0, 1, 1, b"k", 9) + NEST * 100_000
     for content in (b"", b"Dear Bob", nested):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match=r"letter\.gguf cannot be read as a GGUF file"):
-            read_tokens(path)
+            read_special_tokens(path)

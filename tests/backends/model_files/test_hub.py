@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.model_files import hub
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 GGUF = b"GGUF and the rest"
@@ -46,14 +46,14 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return library
 
 
-def source(word: str) -> hub.Source:
-    found = hub.source_of(word)
+def source(word: str) -> hub.HubSource:
+    found = hub.parse_source(word)
     assert found is not None
     return found
 
 
 async def pull(word: str, data_dir: Path) -> Path:
-    return await hub.pull(source(word), data_dir, lambda _: None)
+    return await hub.pull_model(source(word), data_dir, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -64,27 +64,27 @@ async def pull(word: str, data_dir: Path) -> Path:
         ("a/b:sub/file.gguf", "a/b", "sub/file.gguf"),
     ],
 )
-def test_repository_and_file_are_read(word: str, repository: str, part: str) -> None:
-    assert source(word) == hub.Source(repository, part)
+def test_parse_source_splits_repository_and_file(word: str, repository: str, part: str) -> None:
+    assert source(word) == hub.HubSource(repository, part)
 
 
 @pytest.mark.parametrize(
     "word", ["a", "a/b/c", "../b", "a/..", "-a/b", "a/b:../c", "a/b c", "/a/b"]
 )
-def test_what_names_no_repository_is_none(word: str) -> None:
-    assert hub.source_of(word) is None
+def test_parse_source_of_other_text_is_none(word: str) -> None:
+    assert hub.parse_source(word) is None
 
 
-async def test_file_is_fetched_and_checked(tmp_path: Path, library: Callable[..., None]) -> None:
+async def test_pulled_file_is_verified(tmp_path: Path, library: Callable[..., None]) -> None:
     library(hashlib.sha256(GGUF).hexdigest())
 
     model = await pull("small/model:q4", tmp_path)
 
-    assert model == models.folder(tmp_path) / "small-Q4_K_M.gguf"
-    assert [each.name for each in models.installed(tmp_path)] == ["small-Q4_K_M"]
+    assert model == model_store.models_folder(tmp_path) / "small-Q4_K_M.gguf"
+    assert [each.name for each in model_store.list_models(tmp_path)] == ["small-Q4_K_M"]
 
 
-async def test_file_with_another_hash_does_not_count(
+async def test_file_with_another_hash_is_not_installed(
     tmp_path: Path, library: Callable[..., None]
 ) -> None:
     library("00")
@@ -92,10 +92,10 @@ async def test_file_with_another_hash_does_not_count(
     with pytest.raises(SettingsError, match="damaged or another file"):
         await pull("small/model:q4", tmp_path)
 
-    assert models.installed(tmp_path) == []
+    assert model_store.list_models(tmp_path) == []
 
 
-async def test_choice_between_several_files_is_the_operators(
+async def test_ambiguous_file_name_lists_the_candidates(
     tmp_path: Path, library: Callable[..., None]
 ) -> None:
     library(None)
@@ -104,7 +104,7 @@ async def test_choice_between_several_files_is_the_operators(
         await pull("small/model", tmp_path)
 
 
-async def test_hub_that_is_away_is_said_with_another_way(
+async def test_unreachable_hub_is_reported_with_an_alternative(
     tmp_path: Path, library: Callable[..., None]
 ) -> None:
     library(None, raises="raise RuntimeError('no route to host')")
@@ -112,11 +112,11 @@ async def test_hub_that_is_away_is_said_with_another_way(
     with pytest.raises(SettingsError) as refused:
         await pull("small/model:q4", tmp_path)
 
-    assert "could not be fetched (RuntimeError: no route to host)" in str(refused.value)
+    assert "could not be downloaded (RuntimeError: no route to host)" in str(refused.value)
     assert "`troupe model pull FILE`" in str(refused.value)
 
 
-async def test_missing_library_is_named_with_another_way(
+async def test_missing_library_is_reported_with_an_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.model_files.hub.find_spec", lambda _: None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.model_files import memory as machine
+from bot.backends.model_files.memory import free_bytes
 
 
 @pytest.fixture
@@ -24,32 +24,32 @@ def limit(group: Path, most: str, taken: int, cached: int = 0) -> None:
     write(group / "memory.stat", f"anon 5\ninactive_file {cached}\n")
 
 
-def test_machine_without_limits_gives_what_is_available(root: Path) -> None:
+def test_free_bytes_without_limits_is_what_is_available(root: Path) -> None:
     limit(root / "sys/fs/cgroup", "max", 100)
 
-    assert machine.free_bytes(root) == 4000 * 1024
+    assert free_bytes(root) == 4000 * 1024
 
 
-def test_container_gives_what_its_limit_leaves_and_its_files_could_free(root: Path) -> None:
+def test_free_bytes_in_a_container_adds_reclaimable_file_cache(root: Path) -> None:
     limit(root / "sys/fs/cgroup", "1000000", 400_000, cached=50_000)
 
-    assert machine.free_bytes(root) == 650_000
+    assert free_bytes(root) == 650_000
 
 
-def test_every_group_around_it_may_have_the_limit(root: Path) -> None:
+def test_limit_of_a_parent_group_counts(root: Path) -> None:
     write(root / "proc/self/cgroup", "0::/slice/service\n")
     limit(root / "sys/fs/cgroup/slice/service", "max", 10)
     limit(root / "sys/fs/cgroup/slice", "300", 100)
 
-    assert machine.free_bytes(root) == 200
+    assert free_bytes(root) == 200
 
 
-def test_older_groups_are_read_too(root: Path) -> None:
+def test_cgroup_v1_is_read(root: Path) -> None:
     write(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "500")
     write(root / "sys/fs/cgroup/memory/memory.usage_in_bytes", "700")
 
-    assert machine.free_bytes(root) == 0
+    assert free_bytes(root) == 0
 
 
-def test_system_that_tells_nothing_is_not_guessed(tmp_path: Path) -> None:
-    assert machine.free_bytes(tmp_path) is None
+def test_free_bytes_is_none_where_unknown(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bot.backends.model_files import hub
-from bot.backends.model_files import store as models
+from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 from bot.settings import ProviderSettings
 from tests.attacks import attacks, expanded
@@ -30,18 +30,18 @@ def put(tmp_path: Path) -> Callable[[str], Path]:
 
 def found(word: str, data_dir: Path, **given: object) -> Path:
     settings = ProviderSettings.model_validate({"kind": "llama_cpp", **given})
-    return models.find(word, settings, data_dir)
+    return model_store.find_model(word, settings, data_dir)
 
 
-def test_default_is_the_model_that_comes_with_troupe(
-    tmp_path: Path, put: Callable[[str], Path]
-) -> None:
-    path = put(f"models/{models.DEFAULT_FILE}")
+def test_default_means_the_bundled_model(tmp_path: Path, put: Callable[[str], Path]) -> None:
+    path = put(f"models/{model_store.DEFAULT_FILE}")
 
     assert found("default", tmp_path) == path
 
 
-def test_default_is_what_the_settings_say(tmp_path: Path, put: Callable[[str], Path]) -> None:
+def test_default_means_the_model_of_the_settings(
+    tmp_path: Path, put: Callable[[str], Path]
+) -> None:
     by_path, by_name = put("elsewhere/mine.gguf"), put("models/qwen.gguf")
 
     assert found("default", tmp_path, model_path=by_path) == by_path
@@ -49,7 +49,7 @@ def test_default_is_what_the_settings_say(tmp_path: Path, put: Callable[[str], P
 
 
 @pytest.mark.parametrize("word", ["qwen", "qwen.gguf"])
-def test_name_is_a_file_in_the_data_directory(
+def test_name_means_a_file_in_the_data_directory(
     tmp_path: Path, put: Callable[[str], Path], word: str
 ) -> None:
     path = put("models/qwen.gguf")
@@ -57,7 +57,7 @@ def test_name_is_a_file_in_the_data_directory(
     assert found(word, tmp_path) == path
 
 
-def test_full_path_is_taken_as_it_is(tmp_path: Path, put: Callable[[str], Path]) -> None:
+def test_full_path_is_used_as_it_is(tmp_path: Path, put: Callable[[str], Path]) -> None:
     path = put("elsewhere/mine.gguf")
 
     assert found(str(path), tmp_path) == path
@@ -70,7 +70,7 @@ def test_name_does_not_lead_out_of_the_data_directory(tmp_path: Path, word: str)
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
-def test_hostile_names_open_nothing(
+def test_hostile_name_opens_no_file(
     tmp_path: Path, put: Callable[[str], Path], case: dict[str, Any]
 ) -> None:
     word = expanded(case["input"])
@@ -85,19 +85,17 @@ def test_hostile_names_open_nothing(
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
-def test_hostile_words_import_nothing(tmp_path: Path, case: dict[str, Any]) -> None:
+def test_hostile_source_imports_no_file(tmp_path: Path, case: dict[str, Any]) -> None:
     word = expanded(case["input"])
 
     with pytest.raises(SettingsError):
-        models.import_file(Path(word), tmp_path)
+        model_store.import_model(Path(word), tmp_path)
 
-    assert models.installed(tmp_path) == []
-    assert hub.source_of(word) is None
+    assert model_store.list_models(tmp_path) == []
+    assert hub.parse_source(word) is None
 
 
-def test_link_within_the_folder_is_as_good_as_a_file(
-    tmp_path: Path, put: Callable[[str], Path]
-) -> None:
+def test_link_within_the_folder_is_followed(tmp_path: Path, put: Callable[[str], Path]) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "best.gguf").symlink_to(put("models/qwen.gguf"))
 
@@ -105,51 +103,51 @@ def test_link_within_the_folder_is_as_good_as_a_file(
 
 
 @pytest.mark.parametrize("name", ["a b", "-rf", ".hidden", "x..y", "NUL", "com1.q4", "n\0", "a/b"])
-def test_file_whose_name_could_lead_elsewhere_is_not_imported(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match="is no name of a model"):
-        models.checked_name(f"{name}.gguf")
+def test_file_with_an_unsafe_name_is_not_imported(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="is not a valid model name"):
+        model_store.validate_model_name(f"{name}.gguf")
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct-q4_k_m", "Meta-Llama-3.1_8B+x", "模型"])
-def test_names_that_models_have_are_fine(name: str) -> None:
-    assert models.checked_name(f"{name}.gguf") == name
+def test_usual_model_names_are_valid(name: str) -> None:
+    assert model_store.validate_model_name(f"{name}.gguf") == name
 
 
-def test_unknown_name_is_said_with_a_remedy(tmp_path: Path) -> None:
+def test_unknown_name_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"models/qwen.gguf; `troupe model list`"):
         found("qwen", tmp_path)
 
 
 def test_imported_file_is_listed(tmp_path: Path, put: Callable[[str], Path]) -> None:
-    models.import_file(put("elsewhere/mine.gguf"), tmp_path, hashlib.sha256(GGUF).hexdigest())
+    model_store.import_model(put("elsewhere/mine.gguf"), tmp_path, hashlib.sha256(GGUF).hexdigest())
 
-    (model,) = models.installed(tmp_path)
+    (model,) = model_store.list_models(tmp_path)
     assert (model.name, model.size_bytes) == ("mine", len(GGUF))
 
 
-def test_import_with_another_hash_leaves_nothing(
+def test_import_with_another_hash_leaves_no_file(
     tmp_path: Path, put: Callable[[str], Path]
 ) -> None:
     with pytest.raises(SettingsError, match=r"mine.gguf is damaged or another file"):
-        models.import_file(put("elsewhere/mine.gguf"), tmp_path, "00")
+        model_store.import_model(put("elsewhere/mine.gguf"), tmp_path, "00")
 
-    assert list(models.folder(tmp_path).iterdir()) == []
+    assert list(model_store.models_folder(tmp_path).iterdir()) == []
 
 
 def test_only_gguf_files_are_imported(tmp_path: Path) -> None:
     (tmp_path / "page.gguf").write_text("<html>")
 
     with pytest.raises(SettingsError, match="not a GGUF file"):
-        models.import_file(tmp_path / "page.gguf", tmp_path)
+        model_store.import_model(tmp_path / "page.gguf", tmp_path)
 
 
-def test_missing_file_is_said(tmp_path: Path) -> None:
+def test_import_of_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
-        models.import_file(tmp_path / "nothing.gguf", tmp_path)
+        model_store.import_model(tmp_path / "nothing.gguf", tmp_path)
 
 
 def test_no_models_is_an_empty_list(tmp_path: Path) -> None:
-    assert models.installed(tmp_path) == []
+    assert model_store.list_models(tmp_path) == []
 
 
 @pytest.fixture
@@ -171,51 +169,51 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return installer
 
 
-async def test_fetched_model_with_a_wrong_hash_does_not_count(
+async def test_download_with_a_wrong_hash_is_not_installed(
     tmp_path: Path, installer: Callable[[str], None]
 ) -> None:
     installer("target.mkdir(); (target / 'half.gguf').write_text('GGUF half')")
 
     with pytest.raises(SettingsError, match="damaged or another file"):
-        await models.pull_default(tmp_path, progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
 
-    assert models.installed(tmp_path) == []
+    assert model_store.list_models(tmp_path) == []
 
 
-async def test_fetching_without_a_network_says_so_in_one_line(
+async def test_download_without_a_network_is_reported_in_one_line(
     tmp_path: Path, installer: Callable[[str], None]
 ) -> None:
     installer("sys.exit('error: failed to fetch\\n  Caused by: no route to host')")
 
     with pytest.raises(SettingsError) as refused:
-        await models.pull_default(tmp_path, progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
 
     assert "Caused by: no route to host" in str(refused.value)
     assert "`troupe model pull` again" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-async def test_package_without_a_model_is_said(
+async def test_package_without_a_model_is_reported(
     tmp_path: Path, installer: Callable[[str], None]
 ) -> None:
     installer("target.mkdir()")
 
     with pytest.raises(SettingsError, match="no model in"):
-        await models.pull_default(tmp_path, progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
 
 
-async def test_model_that_is_there_is_not_fetched_again(
+async def test_existing_model_is_not_downloaded_again(
     tmp_path: Path, put: Callable[[str], Path]
 ) -> None:
-    path = put(f"models/{models.DEFAULT_FILE}")
+    path = put(f"models/{model_store.DEFAULT_FILE}")
     told: list[str] = []
 
-    assert await models.pull_default(tmp_path, told.append) == path
+    assert await model_store.pull_default_model(tmp_path, told.append) == path
     assert told == []
 
 
-async def test_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+async def test_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(SettingsError, match="Not a directory"):
-        await models.pull_default(tmp_path / "file", progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path / "file", progress=lambda _: None)

@@ -14,7 +14,7 @@ import llama_cpp.llama_cpp as native
 from typing_extensions import override
 
 from bot.backends.llama_cpp.bindings_child.slots import Memory, Row
-from bot.backends.llama_cpp.gpus import layers_on
+from bot.backends.llama_cpp.hardware import count_gpu_layers
 
 _BATCH_TOKENS = 256
 _ABORTED = 2
@@ -182,7 +182,7 @@ def opened(
     native.llama_log_set(_LOG, None)
     native.llama_backend_init()
     loading = native.llama_model_default_params()
-    loading.n_gpu_layers = layers_on(native.llama_supports_gpu_offload(), gpu_layers)
+    loading.n_gpu_layers = count_gpu_layers(native.llama_supports_gpu_offload(), gpu_layers)
     loaded = native.llama_model_load_from_file(os.fsencode(model), loading)
     if not loaded:
         raise EngineFailed(f"{model} cannot be loaded")

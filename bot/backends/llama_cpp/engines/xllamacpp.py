@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from bot.backends.llama_cpp import cpu as processor
 from bot.backends.llama_cpp.engines.engine import Engine, Start
 from bot.backends.llama_cpp.engines.server_engine import served
+from bot.backends.llama_cpp.hardware import check_cpu
 
 
 @asynccontextmanager
@@ -17,7 +17,7 @@ async def running(start: Start) -> AsyncIterator[Engine]:
         ChildFailed: it does not start.
         SettingsError: the processor is too old for it.
     """
-    processor.check(start.provider)
+    check_cpu(f"TROUPE_PROVIDERS__{start.provider.upper()}__")
     child = "bot.backends.llama_cpp.engines.xllamacpp_child"
     async with served(start, child, f"xllamacpp {version('xllamacpp')}") as engine:
         yield engine

@@ -12,7 +12,7 @@ from pathlib import Path
 import xllamacpp
 
 from bot.backends.llama_cpp.engines import xllamacpp_devices
-from bot.backends.llama_cpp.gpus import layers_on
+from bot.backends.llama_cpp.hardware import count_gpu_layers
 
 # Between two batches others get their turn: half a second on one core. Larger ones read no faster.
 _BATCH_TOKENS = 128
@@ -34,7 +34,7 @@ def main() -> None:
     params.n_parallel = given.parallel
     params.n_ctx = given.context_tokens * given.parallel  # it is divided among the slots
     params.kv_unified = False  # a slot that shares its memory loses its prefix
-    params.n_gpu_layers = layers_on(xllamacpp_devices.gpus(), given.gpu_layers)
+    params.n_gpu_layers = count_gpu_layers(xllamacpp_devices.gpus(), given.gpu_layers)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.fit_params = False  # it loads everything twice to find settings that we give anyway
     if given.projector:  # some models read an image in one batch or not at all

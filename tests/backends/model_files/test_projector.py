@@ -1,0 +1,37 @@
+"""Projectors are found by the settings and told from models."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.backends.model_files.projector import check_projector, find_projector
+from bot.backends.model_files.store import DEFAULT_FILE, models_folder
+from bot.errors import SettingsError
+from bot.settings import ProviderSettings
+from tests.backends import tiny_gguf, toy_projector
+
+
+def test_projector_is_told_from_other_files(tmp_path: Path) -> None:
+    projector = toy_projector.write(tmp_path / "toy.gguf")
+    model = tiny_gguf.write(tmp_path / "m.gguf", tiny_gguf.Vocabulary("qwen2", ("<a>", "<b>")))
+
+    check_projector(projector)
+
+    for path, why in {
+        model: "is no projector for images; PROJECTOR_PATH names the file",
+        tmp_path / "none.gguf": "there is no projector .*none.gguf; correct PROJECTOR_PATH",
+    }.items():
+        with pytest.raises(SettingsError, match=why):
+            check_projector(path)
+
+
+def test_projector_belongs_to_the_default_model_only(tmp_path: Path) -> None:
+    models_folder(tmp_path).mkdir()
+    own, other = models_folder(tmp_path) / DEFAULT_FILE, models_folder(tmp_path) / "other.gguf"
+    own.touch()
+    projector = toy_projector.write(tmp_path / "toy.gguf")
+    settings = ProviderSettings(kind="llama_cpp", projector_path=projector)
+
+    assert find_projector(own, settings, tmp_path) == projector
+    assert find_projector(other, settings, tmp_path) is None
+    assert find_projector(own, ProviderSettings(kind="llama_cpp"), tmp_path) is None
