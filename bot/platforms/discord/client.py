@@ -8,7 +8,7 @@ from discord.gateway import DiscordWebSocket
 from discord.http import Route
 
 from bot.errors import PlatformFatal
-from bot.platforms.discord.requests import asking
+from bot.platforms.discord.requests import bounded_request
 from bot.platforms.discord.settings import DiscordSettings
 
 # Longer waits are ours: the outbox knows how. Must exceed Discord's usual window of 5 s, or
@@ -17,7 +17,7 @@ _LONGEST_WAIT_SECONDS = 6.0
 _GUILDS_SECONDS = 1.0  # the longest pause between two guilds while a new session begins
 
 
-def point_at(settings: DiscordSettings) -> None:
+def set_api_addresses(settings: DiscordSettings) -> None:
     """Send all requests and connections of this process there.
 
     discord.py keeps both addresses on its classes, and a `Route` takes its own when it is made.
@@ -27,7 +27,7 @@ def point_at(settings: DiscordSettings) -> None:
         DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(settings.gateway_url)
 
 
-class Client(discord.Client):
+class DiscordClient(discord.Client):
     """Speaks with Discord's REST API once it is logged in."""
 
     def __init__(self, settings: DiscordSettings, intents: discord.Intents) -> None:
@@ -46,26 +46,26 @@ class Client(discord.Client):
         """Show the token and learn who we are; raises a `PlatformError`."""
         if self._token is None:
             raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
-        async with asking(self):
+        async with bounded_request(self):
             await self.login(self._token.get_secret_value())
         if self.user is None:
             raise PlatformFatal("Discord did not say who this bot is")
         return self.user
 
 
-class Rest:
+class RestClient:
     """A client that outlives every gateway connection: answers go out while one is renewed."""
 
     def __init__(self, settings: DiscordSettings) -> None:
         self._settings = settings
-        self._client: Client | None = None
+        self._client: DiscordClient | None = None
         self._logging_in = asyncio.Lock()
 
-    async def client(self) -> Client:
+    async def client(self) -> DiscordClient:
         """Give the client, logged in; raises a `PlatformError` when it cannot be."""
         async with self._logging_in:
             if self._client is None:
-                client = Client(self._settings, discord.Intents(guilds=True))
+                client = DiscordClient(self._settings, discord.Intents(guilds=True))
                 try:
                     await client.log_in()
                     self._client = client

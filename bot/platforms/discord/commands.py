@@ -8,9 +8,9 @@ import structlog
 from discord.app_commands import Choice
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.platforms.discord.requests import FAILURES
+from bot.platforms.discord.requests import REQUEST_ERRORS
 
-Complete = Callable[[str], Sequence[str]]
+CompletePreset = Callable[[str], Sequence[str]]
 """From what was typed so far to the presets that may be meant: nothing else is ever completed."""
 
 _log = structlog.get_logger(__name__)
@@ -23,31 +23,31 @@ _MAX_SUMMARY_CHARS = 100
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
     """Describe a command for `PUT /applications/{id}/commands`."""
-    actions = [{**_described(action), "type": _SUBCOMMAND} for action in spec.actions]
+    actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
-        **_described(spec),
-        "options": actions or _described(spec)["options"],
+        **_describe(spec),
+        "options": actions or _describe(spec)["options"],
         "type": 1,
         "contexts": [_IN_A_GUILD, _IN_A_DM],
     }
 
 
-def differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
+def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether Discord knows other commands than these; what it adds by itself does not count."""
     known = {command["name"]: command for command in theirs}
     if {command["name"] for command in ours} != set(known):
         return True
-    return any(not _says(known[command["name"]], command) for command in ours)
+    return any(not _matches(known[command["name"]], command) for command in ours)
 
 
-def spoken(interaction: discord.Interaction) -> str:
+def command_text(interaction: discord.Interaction) -> str:
     """What somebody would have typed for this command: "/preset use nova"."""
     name, action, options = _parts(interaction)
     words = [f"/{name}", action, *(str(option["value"]) for option in options)]
     return " ".join(word for word in words if word)
 
 
-async def suggest(interaction: discord.Interaction, complete: Complete) -> None:
+async def send_suggestions(interaction: discord.Interaction, complete: CompletePreset) -> None:
     """Answer an option that somebody is typing; Discord drops answers after 3 s by itself."""
     name, _, options = _parts(interaction)
     focused = next((option for option in options if option.get("focused")), None)
@@ -57,19 +57,19 @@ async def suggest(interaction: discord.Interaction, complete: Complete) -> None:
     fitting = [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
     try:
         await interaction.response.autocomplete([Choice(name=text, value=text) for text in fitting])
-    except FAILURES as error:
+    except REQUEST_ERRORS as error:
         _log.info("discord_suggestions_not_shown", command=name, reason=type(error).__name__)
 
 
-def _described(spec: CommandSpec) -> dict[str, Any]:
+def _describe(spec: CommandSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "description": spec.summary[:_MAX_SUMMARY_CHARS],
-        "options": [_option(option) for option in spec.options],
+        "options": [_describe_option(option) for option in spec.options],
     }
 
 
-def _option(option: CommandOption) -> dict[str, Any]:
+def _describe_option(option: CommandOption) -> dict[str, Any]:
     choices = [{"name": choice, "value": choice} for choice in option.choices]
     return {
         "type": _STRING,
@@ -81,16 +81,16 @@ def _option(option: CommandOption) -> dict[str, Any]:
     }
 
 
-def _says(theirs: object, ours: object) -> bool:
+def _matches(theirs: object, ours: object) -> bool:
     """Compare what we say only. An empty list and False may be left out by Discord."""
     match ours:
         case dict():
             return isinstance(theirs, Mapping) and all(
-                _says(theirs.get(key), value) for key, value in ours.items()
+                _matches(theirs.get(key), value) for key, value in ours.items()
             )
         case list():
             listed = list(theirs) if isinstance(theirs, Sequence) else []
-            return len(listed) == len(ours) and all(map(_says, listed, ours))
+            return len(listed) == len(ours) and all(map(_matches, listed, ours))
         case False:
             return not theirs
         case _:

@@ -6,7 +6,7 @@ PREFIX = "discord:"
 CONNECTED = "discord:connected"
 
 
-class Cursors:
+class ChannelCursors:
     """What is stored, and what may be stored along with the next messages."""
 
     def __init__(self) -> None:
@@ -60,6 +60,6 @@ class Cursors:
                 self._passed.pop(channel, None)
 
 
-def named(due: Mapping[int, int]) -> dict[str, str]:
+def to_stored_names(due: Mapping[int, int]) -> dict[str, str]:
     """Name cursors as the store does."""
     return {f"{PREFIX}{channel}": str(message) for channel, message in due.items()}

@@ -8,9 +8,9 @@ import discord
 import structlog
 from discord.utils import MISSING, utcnow
 
-from bot.platforms.discord.client import Client
-from bot.platforms.discord.commands import Complete, suggest
-from bot.platforms.discord.requests import FAILURES
+from bot.platforms.discord.client import DiscordClient
+from bot.platforms.discord.commands import CompletePreset, send_suggestions
+from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
@@ -18,7 +18,7 @@ _DEFER_SECONDS = 3.0  # Discord forgets a command that nobody acknowledged by th
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBegan:
+class SessionStarted:
     """Discord began a new session: what was said between the last one and this was not heard."""
 
     at: datetime
@@ -26,26 +26,26 @@ class SessionBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class Commanded:
+class CommandReceived:
     """A native command, and whether it could be acknowledged."""
 
     interaction: discord.Interaction
     deferred: asyncio.Future[bool]
 
 
-Event = discord.Message | Commanded | SessionBegan
+Event = discord.Message | CommandReceived | SessionStarted
 
 
-class Gateway(Client):
+class Gateway(DiscordClient):
     """One connection with RESUME, heartbeats and reconnects by discord.py."""
 
-    def __init__(self, settings: DiscordSettings, complete: Complete) -> None:
+    def __init__(self, settings: DiscordSettings, complete: CompletePreset) -> None:
         super().__init__(
             settings, discord.Intents(guilds=True, messages=True, message_content=True)
         )
         self._complete = complete
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._session: SessionBegan | None = None
+        self._current_session: SessionStarted | None = None
         self._connected = False
 
     @property
@@ -59,20 +59,20 @@ class Gateway(Client):
     async def events(self) -> list[Event]:
         """Wait for something, and take all there is up to the beginning of a session."""
         taken = [await self._events.get()]
-        while not self._events.empty() and not isinstance(taken[-1], SessionBegan):
+        while not self._events.empty() and not isinstance(taken[-1], SessionStarted):
             taken.append(self._events.get_nowait())
         return taken
 
     async def on_connect(self) -> None:
         """A session began, by IDENTIFY; a resumed one tells what was missed by itself."""
-        self._guilds_known()
-        self._session = SessionBegan(utcnow())
+        self._set_guilds_known()
+        self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
-        self._events.put_nowait(self._session)
+        self._events.put_nowait(self._current_session)
 
     async def on_ready(self) -> None:
         self._connected = True
-        self._guilds_known()
+        self._set_guilds_known()
 
     async def on_resumed(self) -> None:
         self._connected = True
@@ -87,22 +87,22 @@ class Gateway(Client):
         if interaction.channel_id is None or interaction.user is MISSING:
             return  # a place that discord.py does not know, or nobody: there is nobody to answer
         if interaction.type is discord.InteractionType.autocomplete:
-            await suggest(interaction, self._complete)
+            await send_suggestions(interaction, self._complete)
         elif interaction.type is discord.InteractionType.application_command:
             deferred = asyncio.get_running_loop().create_future()
-            self._events.put_nowait(Commanded(interaction, deferred))
-            deferred.set_result(await _deferred(interaction))
+            self._events.put_nowait(CommandReceived(interaction, deferred))
+            deferred.set_result(await _defer(interaction))
 
-    def _guilds_known(self) -> None:
-        if self._session is not None:
-            self._session.guilds_known.set()
+    def _set_guilds_known(self) -> None:
+        if self._current_session is not None:
+            self._current_session.guilds_known.set()
 
 
-async def _deferred(interaction: discord.Interaction) -> bool:
+async def _defer(interaction: discord.Interaction) -> bool:
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
             await interaction.response.defer(ephemeral=True, thinking=True)
-    except FAILURES as error:
+    except REQUEST_ERRORS as error:
         _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)
         return False
     return True

@@ -5,7 +5,7 @@ import re
 import discord
 
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
-from bot.platforms.discord.commands import spoken
+from bot.platforms.discord.commands import command_text
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -21,15 +21,15 @@ def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming |
         return None
     if message.type not in _WRITTEN_BY_PEOPLE or not message.content.strip():
         return None
-    original = _replied_to(message)
+    original = _original_message(message)
     return Incoming(
         address=Address("discord", str(message.channel.id)),
         external_key=str(message.id),
         message_id=str(message.id),
-        author=_person(message.author),
-        text=_readable(_without_call(message, bot), message),
+        author=_to_person(message.author),
+        text=_resolve_references(_strip_mention(message, bot), message),
         at=message.created_at,
-        wake=_wake(message, original, bot),
+        wake=_wake_reason(message, original, bot),
         scopes=_scopes(message.channel.id, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
         quote=_quote(original),
@@ -45,17 +45,17 @@ def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> 
         address=Address("discord", str(interaction.channel_id)),
         external_key=f"i{interaction.id}",
         message_id=None,
-        author=_person(interaction.user),
-        text=spoken(interaction),
+        author=_to_person(interaction.user),
+        text=command_text(interaction),
         at=interaction.created_at,
         wake=WakeReason.COMMAND,
         scopes=_scopes(interaction.channel_id, interaction.channel, interaction.guild),
-        author_is_admin=_commands_as_admin(interaction),
+        author_is_admin=_is_command_from_admin(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
     )
 
 
-def _commands_as_admin(interaction: discord.Interaction) -> bool:
+def _is_command_from_admin(interaction: discord.Interaction) -> bool:
     """Whether somebody is alone with the bot, or rules the server that the command came from.
 
     A friends' group, where a bot can be called as well, has nobody who rules it.
@@ -70,7 +70,7 @@ def _is_private(message: discord.Message) -> bool:
     return message.guild is None and isinstance(message.channel, discord.DMChannel)
 
 
-def _person(user: discord.abc.User) -> Person:
+def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
@@ -83,7 +83,7 @@ def _scopes(place: int | None, channel: object, guild: discord.Guild | None) -> 
     return tuple(scopes)
 
 
-def _replied_to(message: discord.Message) -> discord.Message | None:
+def _original_message(message: discord.Message) -> discord.Message | None:
     # A forward has a reference, too, but is no reply.
     if message.type is not discord.MessageType.reply or message.reference is None:
         return None
@@ -92,50 +92,52 @@ def _replied_to(message: discord.Message) -> discord.Message | None:
 
 
 def _quote(original: discord.Message | None) -> str | None:
-    return (_readable(original.content, original) or None) if original is not None else None
+    return (
+        (_resolve_references(original.content, original) or None) if original is not None else None
+    )
 
 
-def _wake(
+def _wake_reason(
     message: discord.Message, original: discord.Message | None, bot: discord.ClientUser
 ) -> WakeReason | None:
     if _is_private(message):
         return WakeReason.DM
-    if _called_in(message, bot):
+    if _is_mentioned(message, bot):
         return WakeReason.MENTION
     if original is not None and original.author.id == bot.id:
         return WakeReason.REPLY
     return None
 
 
-def _called_in(message: discord.Message, bot: discord.ClientUser) -> bool:
+def _is_mentioned(message: discord.Message, bot: discord.ClientUser) -> bool:
     """Whether the text calls the bot by its name or by the role that Discord made for it.
 
     Discord's own list is asked as well, since a mention within a code block is none; the list
     alone does not do, since it also names whom a reply goes to.
     """
     listed = {user.id for user in message.mentions} | {role.id for role in message.role_mentions}
-    return bool(_names(message, bot) & _referred(message.content) & listed)
+    return bool(_mention_ids(message, bot) & _ids_in_text(message.content) & listed)
 
 
-def _names(message: discord.Message, bot: discord.ClientUser) -> set[int]:
+def _mention_ids(message: discord.Message, bot: discord.ClientUser) -> set[int]:
     role = message.guild.self_role if message.guild else None
     return {bot.id, role.id} if role else {bot.id}
 
 
-def _referred(content: str) -> set[int]:
+def _ids_in_text(content: str) -> set[int]:
     return {int(found["id"]) for found in _REFERENCE.finditer(content)}
 
 
-def _without_call(message: discord.Message, bot: discord.ClientUser) -> str:
+def _strip_mention(message: discord.Message, bot: discord.ClientUser) -> str:
     """Take the call off the beginning; somebody who only calls keeps it, or nothing was said."""
     rest = text = message.content.strip()
-    names = _names(message, bot)
+    names = _mention_ids(message, bot)
     while (found := _REFERENCE.match(rest)) and int(found["id"]) in names:
         rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
     return rest or text
 
 
-def _readable(text: str, message: discord.Message) -> str:
+def _resolve_references(text: str, message: discord.Message) -> str:
     """Write names where Discord writes ids; what cannot be resolved stays as it is."""
     people = {user.id: user.display_name for user in message.mentions}
     guild = message.guild

@@ -13,11 +13,11 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, Unreachable
-from bot.platforms.discord.client import Rest, point_at
-from bot.platforms.discord.commands import Complete, differ, to_payload
+from bot.platforms.discord.client import RestClient, set_api_addresses
+from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.hearing import Hearing
-from bot.platforms.discord.requests import UNKNOWN_BOT, asking, translate
+from bot.platforms.discord.receiver import MessageReceiver
+from bot.platforms.discord.requests import INVALID_TOKEN, bounded_request, translate
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.spec import PlatformContext
@@ -44,18 +44,18 @@ class DiscordPlatform(Platform):
         settings: DiscordSettings,
         *,
         commands: Sequence[CommandSpec],
-        complete: Complete,
+        complete: CompletePreset,
         clock: Clock,
     ) -> None:
-        point_at(settings)
+        set_api_addresses(settings)
         self._settings = settings
         self._commands = commands
         self._complete = complete
         self._clock = clock
-        self._rest = Rest(settings)
+        self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
-        self._hearing: Hearing | None = None
+        self._hearing: MessageReceiver | None = None
 
     @property
     @override
@@ -78,11 +78,11 @@ class DiscordPlatform(Platform):
     async def run(self, intake: Intake) -> None:
         async with Gateway(self._settings, self._complete) as gateway:
             bot = await gateway.log_in()
-            await self._offer_commands(gateway)
+            await self._register_commands(gateway)
             self._gateway = gateway
-            self._hearing = Hearing(gateway, bot, intake, self._clock)
+            self._hearing = MessageReceiver(gateway, bot, intake, self._clock)
             try:
-                await _listen(gateway, self._hearing)
+                await _run_until_closed(gateway, self._hearing)
             finally:
                 self._gateway = self._hearing = None
 
@@ -102,7 +102,7 @@ class DiscordPlatform(Platform):
         if guild is None or self._gateway is None:
             return False
         try:
-            async with asking(self._gateway):
+            async with bounded_request(self._gateway):
                 member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
         except PlatformError as error:
             _log.warning("discord_admin_unknown", reason=str(error))
@@ -117,16 +117,16 @@ class DiscordPlatform(Platform):
             return None
         return self._gateway.get_guild(int(scope.removeprefix(prefix)))
 
-    async def _offer_commands(self, gateway: Gateway) -> None:
+    async def _register_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has others; without them people can still talk."""
         ours = [to_payload(spec) for spec in self._commands]
         path = "/applications/{application_id}/commands"
         application = gateway.application_id
         try:
-            async with asking(gateway):
+            async with bounded_request(gateway):
                 route = Route("GET", path, application_id=application)
                 theirs: list[dict[str, Any]] = await gateway.http.request(route)
-                if differ(ours, theirs):
+                if commands_differ(ours, theirs):
                     route = Route("PUT", path, application_id=application)
                     await gateway.http.request(route, json=ours)
                     _log.info("discord_commands_offered", commands=len(ours))
@@ -134,17 +134,17 @@ class DiscordPlatform(Platform):
             _log.warning("discord_commands_not_offered", reason=str(error))
 
 
-async def _listen(gateway: Gateway, hearing: Hearing) -> NoReturn:
+async def _run_until_closed(gateway: Gateway, hearing: MessageReceiver) -> NoReturn:
     jobs = [asyncio.create_task(hearing.run()), asyncio.create_task(gateway.connect())]
     try:
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # discord.py may overlook a cancellation, but not this
         await cancel_and_wait(jobs)
-    raise _why(ended.pop(), gateway)
+    raise _end_reason(ended.pop(), gateway)
 
 
-def _why(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
+def _end_reason(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
     """Say why the connection ended; what is no failure of Discord's stays what it is."""
     error = None if ended.cancelled() else ended.exception()
     while isinstance(error, ExceptionGroup):
@@ -160,7 +160,7 @@ def _why(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
                 " Intent in the developer portal"
             )
         case discord.ConnectionClosed():
-            return _closed(error.code)
+            return _close_reason(error.code)
         case AttributeError() if gateway.ws is None:
             # What discord.py stumbles over after a first connection that failed.
             return Unreachable("the Discord gateway cannot be reached")
@@ -170,10 +170,10 @@ def _why(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
             return error
 
 
-def _closed(code: int) -> PlatformError:
+def _close_reason(code: int) -> PlatformError:
     match code:
         case 4004:
-            return PlatformFatal(UNKNOWN_BOT)
+            return PlatformFatal(INVALID_TOKEN)
         case 4011:
             return PlatformFatal("this bot is in too many Discord servers for one connection")
         case _:

@@ -19,8 +19,8 @@ from bot.errors import (
 )
 
 REQUEST_SECONDS = 10.0
-FAILURES: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
-UNKNOWN_BOT = (
+REQUEST_ERRORS: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
+INVALID_TOKEN = (
     "Discord does not know this bot token; copy a new one from the developer portal"
     " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
 )
@@ -29,7 +29,7 @@ _DEFAULT_RETRY_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def asking(client: discord.Client) -> AsyncIterator[None]:
+async def bounded_request(client: discord.Client) -> AsyncIterator[None]:
     """Ask Discord something within this block; fails with a `PlatformError` only."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
@@ -40,7 +40,7 @@ async def asking(client: discord.Client) -> AsyncIterator[None]:
                 # that was just cancelled would have opened it again.
                 client.http._global_over.set()  # noqa: SLF001
                 raise
-    except FAILURES as error:
+    except REQUEST_ERRORS as error:
         raise translate(error) from error
     except RuntimeError as error:
         if client.is_closed():  # aiohttp refuses a closed session before anything is sent
@@ -49,12 +49,12 @@ async def asking(client: discord.Client) -> AsyncIterator[None]:
 
 
 def translate(error: Exception) -> PlatformError:
-    """Say what a failed request means: `error` is one of `FAILURES`."""
+    """Say what a failed request means: `error` is one of `REQUEST_ERRORS`."""
     match error:
         case discord.RateLimited():
             return RateLimited(error.retry_after)
         case discord.LoginFailure():
-            return PlatformFatal(UNKNOWN_BOT)
+            return PlatformFatal(INVALID_TOKEN)
         case discord.HTTPException():
             return _by_status(error)
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
@@ -73,7 +73,7 @@ def _by_status(error: discord.HTTPException) -> PlatformError:
         return Refused(said)
     match error.status:
         case 401:
-            return PlatformFatal(UNKNOWN_BOT)
+            return PlatformFatal(INVALID_TOKEN)
         case 429:
             return RateLimited(_retry_after(error))
         case status if status >= 500:

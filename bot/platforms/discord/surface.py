@@ -12,11 +12,11 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, Refused
-from bot.platforms.discord.client import Rest
-from bot.platforms.discord.requests import asking
+from bot.platforms.discord.client import RestClient
+from bot.platforms.discord.requests import bounded_request
 from bot.ports import Surface
 
-_PAGE = 100
+_PAGE_SIZE = 100
 _MAX_PAGES = 10
 _LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=8.0)
 _SUPPRESS_EMBEDS = 1 << 2
@@ -25,7 +25,7 @@ _SUPPRESS_EMBEDS = 1 << 2
 class DiscordSurface(Surface):
     """Says things whether or not anything can be heard."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     @override
@@ -40,7 +40,7 @@ class DiscordSurface(Surface):
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token is spent: say it in the channel instead
                 return await self._respond(interaction, message.text)
-        body = {**_spoken(message.text), "nonce": message.nonce, "enforce_nonce": True}
+        body = {**_content(message.text), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
             body["message_reference"] = {
                 "message_id": message.reply_to,
@@ -48,20 +48,20 @@ class DiscordSurface(Surface):
             }
         channel = message.address.chat
         route = Route("POST", "/channels/{channel_id}/messages", channel_id=channel)
-        return str((await self._ask(route, **_request(body, file)))["id"])
+        return str((await self._call(route, **_with_file(body, file)))["id"])
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
-        await self._ask(_message("PATCH", address, message_id), json=_spoken(text))
+        await self._call(_message_route("PATCH", address, message_id), json=_content(text))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         with contextlib.suppress(MessageNotFound):
-            await self._ask(_message("DELETE", address, message_id))
+            await self._call(_message_route("DELETE", address, message_id))
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._ask(Route("POST", "/channels/{channel_id}/typing", channel_id=address.chat))
+        await self._call(Route("POST", "/channels/{channel_id}/typing", channel_id=address.chat))
 
     @override
     async def find(
@@ -73,16 +73,18 @@ class DiscordSurface(Surface):
             for found in page:
                 if found["id"] not in known and _is_ours(bot, found, message):
                     return str(found["id"])
-            if len(page) < _PAGE or newest is None:
+            if len(page) < _PAGE_SIZE or newest is None:
                 return None
             newest = page[-1]["id"]
-        raise OutcomeUnknown(f"more than {_MAX_PAGES * _PAGE} messages came after the one to find")
+        raise OutcomeUnknown(
+            f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
+        )
 
     async def _page(self, address: Address, after: str | None) -> list[dict[str, Any]]:
         """Give the messages after this one, oldest first; without one, the newest of all."""
-        params = {"limit": str(_PAGE)} | ({"after": after} if after else {})
+        params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         route = Route("GET", "/channels/{channel_id}/messages", channel_id=address.chat)
-        page: list[dict[str, Any]] = await self._ask(route, params=params)
+        page: list[dict[str, Any]] = await self._call(route, params=params)
         return page[::-1]
 
     async def _respond(self, interaction: str, text: str, file: Attachment | None = None) -> str:
@@ -94,11 +96,11 @@ class DiscordSurface(Surface):
             webhook_id=application,
             webhook_token=token,
         )
-        return str((await self._ask(route, **_request(_spoken(text), file)))["id"])
+        return str((await self._call(route, **_with_file(_content(text), file)))["id"])
 
-    async def _ask(self, route: Route, **request: Any) -> Any:
+    async def _call(self, route: Route, **request: Any) -> Any:
         client = await self._rest.client()
-        async with asking(client):
+        async with bounded_request(client):
             return await client.http.request(route, **request)
 
 
@@ -112,7 +114,7 @@ def _is_ours(
     return by_us and same_text and files == ([sent.file.name] if sent.file else [])
 
 
-def _request(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
+def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
     """What discord.py is to send: JSON, or a form with the JSON and the file in it."""
     if file is None:
         return {"json": body}
@@ -132,13 +134,13 @@ def _request(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
     }
 
 
-def _spoken(text: str) -> dict[str, Any]:
+def _content(text: str) -> dict[str, Any]:
     # Nobody is pinged; edits are asked again who is. A preview would fetch whatever address a
     # model was talked into writing, with what it was told in it.
     quiet = {"parse": [], "replied_user": False}
     return {"content": text, "allowed_mentions": quiet, "flags": _SUPPRESS_EMBEDS}
 
 
-def _message(method: str, address: Address, message_id: str) -> Route:
+def _message_route(method: str, address: Address, message_id: str) -> Route:
     path = "/channels/{channel_id}/messages/{message_id}"
     return Route(method, path, channel_id=address.chat, message_id=message_id)

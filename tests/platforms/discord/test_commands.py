@@ -5,7 +5,7 @@ from typing import Any
 from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.platforms.discord.commands import differ, to_payload
+from bot.platforms.discord.commands import commands_differ, to_payload
 from tests.platforms.discord.conftest import COMMANDS
 
 
@@ -78,16 +78,16 @@ def registered() -> list[dict[str, Any]]:
 
 
 def test_what_discord_adds_or_leaves_out_is_no_difference() -> None:
-    assert not differ([to_payload(spec) for spec in COMMANDS], registered())
+    assert not commands_differ([to_payload(spec) for spec in COMMANDS], registered())
 
 
 def test_changed_summary_is_a_difference() -> None:
     theirs = registered()
     theirs[0]["options"][0]["options"][0]["description"] = "another"
-    assert differ([to_payload(spec) for spec in COMMANDS], theirs)
+    assert commands_differ([to_payload(spec) for spec in COMMANDS], theirs)
 
 
 def test_command_too_many_or_too_few_is_a_difference() -> None:
     ours = [to_payload(spec) for spec in COMMANDS]
-    assert differ(ours, registered()[:1])
-    assert differ(ours[:1], registered())
+    assert commands_differ(ours, registered()[:1])
+    assert commands_differ(ours[:1], registered())

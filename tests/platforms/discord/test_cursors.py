@@ -3,34 +3,34 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.platforms.discord.cursors import Cursors, named
+from bot.platforms.discord.cursors import ChannelCursors, to_stored_names
 
 
 def test_cursor_moves_with_the_newest_message_of_a_channel() -> None:
-    cursors = Cursors()
+    cursors = ChannelCursors()
     assert cursors.due([(1, 10), (1, 12), (2, 11)], kept={1, 2}) == {1: 12, 2: 11}
 
 
 def test_channel_that_nothing_was_kept_of_has_no_cursor() -> None:
-    cursors = Cursors()
+    cursors = ChannelCursors()
     assert cursors.due([(1, 10), (2, 11)], kept={1}) == {1: 10}
 
 
 def test_passed_messages_are_stored_with_the_next_kept_ones() -> None:
-    cursors = Cursors()
+    cursors = ChannelCursors()
     cursors.learn({"discord:1": "10"})
     cursors.passed(cursors.due([(1, 15)], kept=set()))
     assert cursors.due([(2, 20)], kept={2}) == {1: 15, 2: 20}
 
 
 def test_cursor_never_goes_back() -> None:
-    cursors = Cursors()
+    cursors = ChannelCursors()
     cursors.learn({"discord:1": "10", "discord:connected": "9"})
     assert cursors.due([(1, 8)], kept={1}) == {}
 
 
 def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
-    cursors = Cursors()
+    cursors = ChannelCursors()
     cursors.learn({"discord:1": "10"})
     cursors.hold([1])
     assert cursors.due([(1, 20)], kept={1}) == {}
@@ -39,7 +39,7 @@ def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
 
 
 def test_cursors_are_stored_by_name() -> None:
-    assert named({1: 10}) == {"discord:1": "10"}
+    assert to_stored_names({1: 10}) == {"discord:1": "10"}
 
 
 heard = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends
@@ -50,7 +50,7 @@ def test_whoever_starts_from_the_stored_cursors_misses_nothing(
     said: list[tuple[int, bool, bool]], crash: int
 ) -> None:
     """Whatever the batches and wherever the process dies: all kept messages are stored or ahead."""
-    cursors, on_disk, safe = Cursors(), dict[int, int](), set[tuple[int, int]]()
+    cursors, on_disk, safe = ChannelCursors(), dict[int, int](), set[tuple[int, int]]()
     batch: list[tuple[int, int]] = []
     keep: set[tuple[int, int]] = set()
     for number, (channel, kept, ends) in enumerate(said[:crash], start=1):
