@@ -1,4 +1,4 @@
-"""discord.py's client as we need it: at our address, and never waiting for long."""
+"""discord.py's client with configurable API addresses and bounded waits for rate limits."""
 
 import asyncio
 
@@ -11,14 +11,14 @@ from bot.errors import PlatformFatal
 from bot.platforms.discord.requests import bounded_request
 from bot.platforms.discord.settings import DiscordSettings
 
-# Longer waits are ours: the outbox knows how. Must exceed Discord's usual window of 5 s, or
-# discord.py refuses what would still fit into it.
-_LONGEST_WAIT_SECONDS = 6.0
-_GUILDS_SECONDS = 1.0  # the longest pause between two guilds while a new session begins
+# The longest wait for a rate limit inside discord.py; the outbox does the longer ones. Must exceed
+# Discord's usual window of 5 s, or discord.py refuses requests that would still fit into it.
+_MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
+_GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
 
 
 def set_api_addresses(settings: DiscordSettings) -> None:
-    """Send all requests and connections of this process there.
+    """Make all requests and connections of this process use the configured addresses.
 
     discord.py keeps both addresses on its classes, and a `Route` takes its own when it is made.
     """
@@ -28,42 +28,50 @@ def set_api_addresses(settings: DiscordSettings) -> None:
 
 
 class DiscordClient(discord.Client):
-    """Speaks with Discord's REST API once it is logged in."""
+    """A client of Discord's REST API; log in before the first request."""
 
     def __init__(self, settings: DiscordSettings, intents: discord.Intents) -> None:
-        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # we only write
+        discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # text only
         super().__init__(
             intents=intents,
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
-            guild_ready_timeout=_GUILDS_SECONDS,
+            guild_ready_timeout=_GUILD_READY_TIMEOUT_SECONDS,
         )
         self._token = settings.token
-        # The constructor would not take less than 30 s.
-        self.http.max_ratelimit_timeout = _LONGEST_WAIT_SECONDS
+        # Set here because the constructor refuses less than 30 s.
+        self.http.max_ratelimit_timeout = _MAX_RATE_LIMIT_WAIT_SECONDS
 
     async def log_in(self) -> discord.ClientUser:
-        """Show the token and learn who we are; raises a `PlatformError`."""
+        """Log in with the token and return the bot's user.
+
+        Raises:
+            PlatformError: the token is missing or wrong, or Discord cannot be reached.
+        """
         if self._token is None:
             raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         async with bounded_request(self):
             await self.login(self._token.get_secret_value())
         if self.user is None:
-            raise PlatformFatal("Discord did not say who this bot is")
+            raise PlatformFatal("Discord did not return the bot's user")
         return self.user
 
 
 class RestClient:
-    """A client that outlives every gateway connection: answers go out while one is renewed."""
+    """A REST client that outlives gateway connections: answers go out while one reconnects."""
 
     def __init__(self, settings: DiscordSettings) -> None:
         self._settings = settings
         self._client: DiscordClient | None = None
-        self._logging_in = asyncio.Lock()
+        self._login_lock = asyncio.Lock()
 
-    async def client(self) -> DiscordClient:
-        """Give the client, logged in; raises a `PlatformError` when it cannot be."""
-        async with self._logging_in:
+    async def logged_in_client(self) -> DiscordClient:
+        """Return the client, logged in.
+
+        Raises:
+            PlatformError: the log-in failed.
+        """
+        async with self._login_lock:
             if self._client is None:
                 client = DiscordClient(self._settings, discord.Intents(guilds=True))
                 try:

@@ -1,4 +1,4 @@
-"""Commands as Discord shows them: the payloads it is told, and what comes back from people."""
+"""Application commands: the payloads that register them, and what people enter."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from bot.chat.command import CommandOption, CommandSpec
 from bot.platforms.discord.requests import REQUEST_ERRORS
 
 CompletePreset = Callable[[str], Sequence[str]]
-"""From what was typed so far to the presets that may be meant: nothing else is ever completed."""
+"""Return the names of presets that fit what was typed; nothing else is ever completed."""
 
 _log = structlog.get_logger(__name__)
 _SUBCOMMAND, _STRING = 1, 3  # option types
@@ -22,7 +22,7 @@ _MAX_SUMMARY_CHARS = 100
 
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
-    """Describe a command for `PUT /applications/{id}/commands`."""
+    """Return a command as an element of `PUT /applications/{id}/commands`."""
     actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
         **_describe(spec),
@@ -33,7 +33,7 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
 
 
 def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether Discord knows other commands than these; what it adds by itself does not count."""
+    """Compare commands with those that Discord has; fields that Discord adds are ignored."""
     known = {command["name"]: command for command in theirs}
     if {command["name"] for command in ours} != set(known):
         return True
@@ -41,14 +41,17 @@ def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[
 
 
 def command_text(interaction: discord.Interaction) -> str:
-    """What somebody would have typed for this command: "/preset use nova"."""
+    """Return a command as the text that a person would type: "/preset use nova"."""
     name, action, options = _parts(interaction)
     words = [f"/{name}", action, *(str(option["value"]) for option in options)]
     return " ".join(word for word in words if word)
 
 
 async def send_suggestions(interaction: discord.Interaction, complete: CompletePreset) -> None:
-    """Answer an option that somebody is typing; Discord drops answers after 3 s by itself."""
+    """Send completions for the option that somebody is typing.
+
+    There is no timeout: Discord drops answers that come after 3 s.
+    """
     name, _, options = _parts(interaction)
     focused = next((option for option in options if option.get("focused")), None)
     if focused is None:
@@ -82,7 +85,7 @@ def _describe_option(option: CommandOption) -> dict[str, Any]:
 
 
 def _matches(theirs: object, ours: object) -> bool:
-    """Compare what we say only. An empty list and False may be left out by Discord."""
+    """Compare only what we define; Discord may leave out an empty list and False."""
     match ours:
         case dict():
             return isinstance(theirs, Mapping) and all(

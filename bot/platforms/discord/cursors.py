@@ -1,4 +1,4 @@
-"""How far each channel was heard: a cursor never passes a message that is not stored."""
+"""A cursor per channel: the newest message up to which everything is stored."""
 
 from collections.abc import Iterable, Mapping, Set
 
@@ -7,59 +7,64 @@ CONNECTED = "discord:connected"
 
 
 class ChannelCursors:
-    """What is stored, and what may be stored along with the next messages."""
+    """The stored cursors, and those to store together with the next messages."""
 
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
-        self._passed: dict[int, int] = {}
-        self._held: set[int] = set()
-        self.connected: int | None = None  # when the last session began that missed nothing
+        self._pending: dict[int, int] = {}
+        self._frozen: set[int] = set()
+        self.connected: int | None = None
+        """The snowflake at which the last session started that missed nothing."""
 
     @property
     def stored(self) -> Mapping[int, int]:
-        """The channels that something was ever kept of, and the newest message of each."""
+        """The newest stored message of each channel that anything was stored of."""
         return self._stored
 
-    def learn(self, stored: Mapping[str, str]) -> None:
-        """Take over what the store knows, by its own names."""
+    def load(self, stored: Mapping[str, str]) -> None:
+        """Replace all cursors with those of the store, given by their stored names."""
         for name, value in stored.items():
             if name == CONNECTED:
                 self.connected = int(value)
             else:
                 self._stored[int(name.removeprefix(PREFIX))] = int(value)
-        self._held.clear()
+        self._frozen.clear()
 
-    def hold(self, channels: Iterable[int]) -> None:
-        """Leave these where they are until the next `learn`: older messages are missing."""
-        self._held.update(channels)
+    def freeze(self, channels: Iterable[int]) -> None:
+        """Keep these cursors where they are until the next `load`: messages are missing there."""
+        self._frozen.update(channels)
 
-    def due(self, heard: Iterable[tuple[int, int]], kept: Set[int]) -> dict[int, int]:
-        """Give the cursors to store along with these messages, as (channel, message) in `heard`.
+    def due(self, received: Iterable[tuple[int, int]], kept: Set[int]) -> dict[int, int]:
+        """Return the cursors to store together with a batch of messages.
 
-        A channel that nothing was ever kept of has none: a server full of bots costs no rows.
+        A channel of which nothing was ever stored has none: a server full of bots costs no rows.
+
+        Args:
+            received: the channel and id of every message, ours to store or not.
+            kept: the channels of those that will be stored.
         """
-        due = dict(self._passed)
-        for channel, message in heard:
+        due = dict(self._pending)
+        for channel, message in received:
             if channel in kept or channel in self._stored:
                 due[channel] = max(message, due.get(channel, 0))
         return {
             channel: message
             for channel, message in due.items()
-            if channel not in self._held and message > self._stored.get(channel, 0)
+            if channel not in self._frozen and message > self._stored.get(channel, 0)
         }
 
-    def passed(self, due: Mapping[int, int]) -> None:
-        """Nothing had to be kept: store these with whatever comes next."""
-        self._passed.update(due)
+    def postpone(self, due: Mapping[int, int]) -> None:
+        """Store these cursors with the next batch: this one had nothing to store."""
+        self._pending.update(due)
 
-    def kept(self, due: Mapping[int, int]) -> None:
-        """These are stored."""
+    def mark_stored(self, due: Mapping[int, int]) -> None:
+        """Note that these cursors are stored."""
         for channel, message in due.items():
             self._stored[channel] = message
-            if self._passed.get(channel, 0) <= message:
-                self._passed.pop(channel, None)
+            if self._pending.get(channel, 0) <= message:
+                self._pending.pop(channel, None)
 
 
 def to_stored_names(due: Mapping[int, int]) -> dict[str, str]:
-    """Name cursors as the store does."""
+    """Return cursors by the names that they are stored under."""
     return {f"{PREFIX}{channel}": str(message) for channel, message in due.items()}

@@ -1,4 +1,4 @@
-"""The gateway connection: puts all that Discord says into one queue, in the order it was said."""
+"""The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
-_DEFER_SECONDS = 3.0  # Discord forgets a command that nobody acknowledged by then
+_DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """Discord began a new session: what was said between the last one and this was not heard."""
+    """A new session: messages since the last one were not delivered and must be fetched."""
 
     at: datetime
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -27,44 +27,47 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommandReceived:
-    """A native command, and whether it could be acknowledged."""
+    """A native command."""
 
     interaction: discord.Interaction
+
     deferred: asyncio.Future[bool]
+    """Whether it could be acknowledged; set when that is known."""
 
 
-Event = discord.Message | CommandReceived | SessionStarted
+GatewayEvent = discord.Message | CommandReceived | SessionStarted
 
 
 class Gateway(DiscordClient):
-    """One connection with RESUME, heartbeats and reconnects by discord.py."""
+    """One connection; discord.py does RESUME, heartbeats and reconnects."""
 
     def __init__(self, settings: DiscordSettings, complete: CompletePreset) -> None:
         super().__init__(
             settings, discord.Intents(guilds=True, messages=True, message_content=True)
         )
         self._complete = complete
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
         self._current_session: SessionStarted | None = None
         self._connected = False
 
     @property
-    def trouble(self) -> str | None:
+    def connection_error(self) -> str | None:
+        """Why no events arrive just now; None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
         if not self._connected:
             return "connecting to the Discord gateway"
         return None if self.ws.open else "the Discord gateway closed the connection"
 
-    async def events(self) -> list[Event]:
-        """Wait for something, and take all there is up to the beginning of a session."""
+    async def events(self) -> list[GatewayEvent]:
+        """Wait for events and take all there are, up to and including the start of a session."""
         taken = [await self._events.get()]
         while not self._events.empty() and not isinstance(taken[-1], SessionStarted):
             taken.append(self._events.get_nowait())
         return taken
 
     async def on_connect(self) -> None:
-        """A session began, by IDENTIFY; a resumed one tells what was missed by itself."""
+        """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
         self._set_guilds_known()
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
@@ -85,7 +88,7 @@ class Gateway(DiscordClient):
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         if interaction.channel_id is None or interaction.user is MISSING:
-            return  # a place that discord.py does not know, or nobody: there is nobody to answer
+            return  # without a channel or a user there is nobody to answer
         if interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
         elif interaction.type is discord.InteractionType.application_command:

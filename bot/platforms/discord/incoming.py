@@ -1,4 +1,4 @@
-"""What Discord says, as `Incoming`: the way in, where everything of discord.py ends."""
+"""Turn Discord's messages and commands into `Incoming`; discord.py's types end here."""
 
 import re
 
@@ -12,10 +12,10 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 
 
 def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming | None:
-    """Turn a message from the gateway or from the history into ours.
+    """Convert a message from the gateway or from the channel history.
 
-    None for what nobody said: our own messages, those of bots and webhooks, system messages, and
-    messages without text.
+    Returns None for our own messages, those of bots and webhooks, system messages, and messages
+    without text.
     """
     if message.author.bot or message.webhook_id is not None:
         return None
@@ -37,9 +37,9 @@ def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming |
 
 
 def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> Incoming:
-    """Turn a native command into ours, written as people would write it: "/preset use nova".
+    """Convert a native command; its text is what a person would type: "/preset use nova".
 
-    One that was not deferred in time has no interaction: it is answered by a plain message.
+    One that was not deferred in time gets no interaction: it is answered by a plain message.
     """
     return Incoming(
         address=Address("discord", str(interaction.channel_id)),
@@ -56,9 +56,9 @@ def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> 
 
 
 def _is_command_from_admin(interaction: discord.Interaction) -> bool:
-    """Whether somebody is alone with the bot, or rules the server that the command came from.
+    """Whether the author is alone with the bot or manages the guild of the command.
 
-    A friends' group, where a bot can be called as well, has nobody who rules it.
+    A group direct message, where the bot can be called as well, has no admins.
     """
     if interaction.guild_id is None:
         return interaction.context.dm_channel
@@ -66,7 +66,7 @@ def _is_command_from_admin(interaction: discord.Interaction) -> bool:
 
 
 def _is_private(message: discord.Message) -> bool:
-    # Of a server that is not known yet, or no more, a message has no guild either.
+    # A message of a guild that is not in the cache has no guild either.
     return message.guild is None and isinstance(message.channel, discord.DMChannel)
 
 
@@ -74,8 +74,10 @@ def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
-def _scopes(place: int | None, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:
-    scopes = [f"discord:{place}"]
+def _scopes(
+    channel_id: int | None, channel: object, guild: discord.Guild | None
+) -> tuple[str, ...]:
+    scopes = [f"discord:{channel_id}"]
     if isinstance(channel, discord.Thread):
         scopes.append(f"discord:{channel.parent_id}")
     if guild is not None:
@@ -110,10 +112,10 @@ def _wake_reason(
 
 
 def _is_mentioned(message: discord.Message, bot: discord.ClientUser) -> bool:
-    """Whether the text calls the bot by its name or by the role that Discord made for it.
+    """Whether the text mentions the bot or the role that Discord made for it.
 
-    Discord's own list is asked as well, since a mention within a code block is none; the list
-    alone does not do, since it also names whom a reply goes to.
+    The mention must be in Discord's own list as well, which has none from code blocks. That list
+    alone is not enough: it also has the author of the message that is replied to.
     """
     listed = {user.id for user in message.mentions} | {role.id for role in message.role_mentions}
     return bool(_mention_ids(message, bot) & _ids_in_text(message.content) & listed)
@@ -129,16 +131,16 @@ def _ids_in_text(content: str) -> set[int]:
 
 
 def _strip_mention(message: discord.Message, bot: discord.ClientUser) -> str:
-    """Take the call off the beginning; somebody who only calls keeps it, or nothing was said."""
+    """Remove mentions of the bot from the beginning, unless there is nothing else."""
     rest = text = message.content.strip()
-    names = _mention_ids(message, bot)
-    while (found := _REFERENCE.match(rest)) and int(found["id"]) in names:
+    ids = _mention_ids(message, bot)
+    while (found := _REFERENCE.match(rest)) and int(found["id"]) in ids:
         rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
     return rest or text
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
-    """Write names where Discord writes ids; what cannot be resolved stays as it is."""
+    """Replace ids of people, roles and channels by names; unknown ids stay as they are."""
     people = {user.id: user.display_name for user in message.mentions}
     guild = message.guild
 

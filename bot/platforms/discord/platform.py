@@ -1,4 +1,4 @@
-"""Discord as a platform: the connection's life, its commands, and who may change things."""
+"""Discord as a platform: connection, registration of commands, and permissions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bot.platforms.discord.client import RestClient, set_api_addresses
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.requests import INVALID_TOKEN, bounded_request, translate
+from bot.platforms.discord.requests import BOT_REJECTED, bounded_request, translate
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.spec import PlatformContext
@@ -55,7 +55,7 @@ class DiscordPlatform(Platform):
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
-        self._hearing: MessageReceiver | None = None
+        self._receiver: MessageReceiver | None = None
 
     @property
     @override
@@ -70,9 +70,9 @@ class DiscordPlatform(Platform):
     @property
     @override
     def connection_error(self) -> str | None:
-        if self._gateway is None or self._hearing is None:
+        if self._gateway is None or self._receiver is None:
             return "not connected to Discord"
-        return self._gateway.trouble or self._hearing.trouble
+        return self._gateway.connection_error or self._receiver.store_error
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -80,15 +80,15 @@ class DiscordPlatform(Platform):
             bot = await gateway.log_in()
             await self._register_commands(gateway)
             self._gateway = gateway
-            self._hearing = MessageReceiver(gateway, bot, intake, self._clock)
+            self._receiver = MessageReceiver(gateway, bot, intake, self._clock)
             try:
-                await _run_until_closed(gateway, self._hearing)
+                await _run_until_closed(gateway, self._receiver)
             finally:
-                self._gateway = self._hearing = None
+                self._gateway = self._receiver = None
 
     @override
     async def check(self) -> str:
-        return str((await self._rest.client()).user)
+        return str((await self._rest.logged_in_client()).user)
 
     @override
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class DiscordPlatform(Platform):
         return self._gateway.get_guild(int(scope.removeprefix(prefix)))
 
     async def _register_commands(self, gateway: Gateway) -> None:
-        """Register our commands if Discord has others; without them people can still talk."""
+        """Register our commands if Discord has other ones; a failure is only logged."""
         ours = [to_payload(spec) for spec in self._commands]
         path = "/applications/{application_id}/commands"
         application = gateway.application_id
@@ -134,18 +134,18 @@ class DiscordPlatform(Platform):
             _log.warning("discord_commands_not_offered", reason=str(error))
 
 
-async def _run_until_closed(gateway: Gateway, hearing: MessageReceiver) -> NoReturn:
-    jobs = [asyncio.create_task(hearing.run()), asyncio.create_task(gateway.connect())]
+async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
+    jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(gateway.connect())]
     try:
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await gateway.close()  # discord.py may overlook a cancellation, but not this
+        await gateway.close()  # discord.py may swallow a cancellation, but not this
         await cancel_and_wait(jobs)
     raise _end_reason(ended.pop(), gateway)
 
 
 def _end_reason(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
-    """Say why the connection ended; what is no failure of Discord's stays what it is."""
+    """Return why the connection ended; errors of our own are returned as they are."""
     error = None if ended.cancelled() else ended.exception()
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
@@ -156,13 +156,13 @@ def _end_reason(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
             return error
         case discord.PrivilegedIntentsRequired():
             return PlatformFatal(
-                "Discord does not let this bot read messages; switch on Bot > Message Content"
+                "Discord does not let this bot read messages; enable Bot > Message Content"
                 " Intent in the developer portal"
             )
         case discord.ConnectionClosed():
             return _close_reason(error.code)
         case AttributeError() if gateway.ws is None:
-            # What discord.py stumbles over after a first connection that failed.
+            # discord.py raises this after a first connection that failed.
             return Unreachable("the Discord gateway cannot be reached")
         case discord.DiscordException() | aiohttp.ClientError() | OSError():
             return translate(error)
@@ -173,7 +173,7 @@ def _end_reason(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
 def _close_reason(code: int) -> PlatformError:
     match code:
         case 4004:
-            return PlatformFatal(INVALID_TOKEN)
+            return PlatformFatal(BOT_REJECTED)
         case 4011:
             return PlatformFatal("this bot is in too many Discord servers for one connection")
         case _:

@@ -1,4 +1,4 @@
-"""From the gateway to disk: everything in one order, and what was missed before what is live."""
+"""Store what the gateway delivers; after a new session the missed messages come first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -12,18 +12,18 @@ from discord.utils import snowflake_time, time_snowflake
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
 from bot.platforms.discord.cursors import CONNECTED, PREFIX, ChannelCursors, to_stored_names
-from bot.platforms.discord.gateway import CommandReceived, Event, Gateway, SessionStarted
+from bot.platforms.discord.gateway import CommandReceived, Gateway, GatewayEvent, SessionStarted
 from bot.platforms.discord.incoming import command_to_incoming, to_incoming
 from bot.platforms.discord.requests import bounded_request
 from bot.ports import Clock, Intake
 
-Answer = TypeVar("Answer")
+StoreResult = TypeVar("StoreResult")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
 
 _log = structlog.get_logger(__name__)
-_MAX_ANSWERABLE_AGE = timedelta(hours=24)  # older than that nobody waits for an answer any more
+_MAX_ANSWERABLE_AGE = timedelta(hours=24)  # older messages are not fetched
 _MAX_CHANNEL_AGE = timedelta(days=7)
-_MAX_REORDERING = timedelta(seconds=60)  # by how much channels may overtake each other
+_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
 _PAGE_SIZE = 100
@@ -33,7 +33,7 @@ _DEFER_SECONDS = 4.0
 
 
 class MessageReceiver:
-    """Stores what one gateway connection says; nothing is dropped while the store is away."""
+    """Stores the messages of one gateway connection; none is lost while the store fails."""
 
     def __init__(self, gateway: Gateway, bot: discord.ClientUser, intake: Intake, clock: Clock):
         self._gateway = gateway
@@ -42,20 +42,25 @@ class MessageReceiver:
         self._clock = clock
         self._cursors = ChannelCursors()
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
-        self.trouble: str | None = None
+        self.store_error: str | None = None
+        """Why messages cannot be stored just now."""
 
     async def run(self) -> None:
-        """Run until cancelled; raises `PlatformFatal` when Discord shuts us out."""
+        """Run until cancelled.
+
+        Raises:
+            PlatformFatal: Discord does not accept this bot any more.
+        """
         while True:
             events = await self._gateway.events()
-            await self._store(events)
+            await self._store_events(events)
             if isinstance(events[-1], SessionStarted):
                 await self._catch_up(events[-1])
 
-    async def _store(self, events: Sequence[Event]) -> None:
-        """Hand over what people said, in order; a cursor moves with what it counts, or later."""
+    async def _store_events(self, events: Sequence[GatewayEvent]) -> None:
+        """Store messages and commands in order, and with them the cursors that count them."""
         incomings: list[Incoming] = []
-        heard: list[tuple[int, int]] = []
+        received: list[tuple[int, int]] = []
         kept: set[int] = set()
         for event in events:
             match event:
@@ -64,65 +69,69 @@ class MessageReceiver:
                 case CommandReceived():
                     incomings.append(await _to_incoming_command(event))
                 case discord.Message():
-                    heard.append((event.channel.id, event.id))
+                    received.append((event.channel.id, event.id))
                     if (incoming := to_incoming(event, self._bot)) is not None:
                         incomings.append(incoming)
                         kept.add(event.channel.id)
-        due = self._cursors.due(heard, kept)
+        due = self._cursors.due(received, kept)
         if not incomings:
-            self._cursors.passed(due)
+            self._cursors.postpone(due)
             return
-        await self._receive(incomings, to_stored_names(due))
-        self._cursors.kept(due)
+        await self._store_incomings(incomings, to_stored_names(due))
+        self._cursors.mark_stored(due)
 
-    async def _receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def _store_incomings(
+        self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
+    ) -> None:
         await self._retry_while_store_fails(lambda: self._intake.receive(incomings, cursors))
 
-    async def _retry_while_store_fails(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask the store until it is there."""
+    async def _retry_while_store_fails(
+        self, call: Callable[[], Awaitable[StoreResult]]
+    ) -> StoreResult:
+        """Repeat a call to the store until it succeeds."""
         while True:
             try:
-                answer = await ask()
+                result = await call()
             except StoreError as error:
-                self.trouble = "what Discord says cannot be stored"
+                self.store_error = "messages from Discord cannot be stored"
                 _log.warning("discord_messages_wait", reason=str(error))
                 await self._clock.sleep(_PAUSE_SECONDS)
             else:
-                self.trouble = None
-                return answer
+                self.store_error = None
+                return result
 
     async def _catch_up(self, session: SessionStarted) -> None:
-        """Ask for what was said between the last session and this one."""
+        """Fetch and store the messages between the last session and this one."""
         await session.guilds_known.wait()
-        self._cursors.learn(
+        self._cursors.load(
             await self._retry_while_store_fails(lambda: self._intake.cursors(PREFIX))
         )
         missing = dict(self._channels_to_read(session.at))
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
                 for channel, after in list(missing.items()):
-                    tasks.create_task(self._catch_up_with(channel, after, missing))
+                    tasks.create_task(self._catch_up_channel(channel, after, missing))
         except TimeoutError:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
-            self._cursors.hold(missing)
+            self._cursors.freeze(missing)
         else:
-            await self._receive((), {CONNECTED: str(time_snowflake(session.at))})
+            await self._store_incomings((), {CONNECTED: str(time_snowflake(session.at))})
 
-    async def _catch_up_with(self, channel: int, after: int, missing: dict[int, int]) -> None:
-        """Store all messages of a channel after this one, and take it out of `missing`."""
+    async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
+        """Store all messages of a channel after this one, and remove it from `missing`."""
         async with self._read_slots:
-            while page := await self._read(channel, after):
-                await self._store(page)
+            while page := await self._next_page(channel, after):
+                await self._store_events(page)
                 after = page[-1].id
                 if len(page) < _PAGE_SIZE:
                     break
         del missing[channel]
 
-    async def _read(self, channel: int, after: int) -> list[discord.Message]:
-        """Give the next messages of a channel, oldest first, however often it takes."""
+    async def _next_page(self, channel: int, after: int) -> list[discord.Message]:
+        """Return the next messages of a channel, oldest first; retry until Discord answers."""
         while True:
             try:
-                return await self._page(channel, after)
+                return await self._fetch_page(channel, after)
             except PlatformFatal:
                 raise
             except Refused as error:
@@ -133,7 +142,7 @@ class MessageReceiver:
             except PlatformError:
                 await self._clock.sleep(_PAUSE_SECONDS)
 
-    async def _page(self, channel_id: int, after: int) -> list[discord.Message]:
+    async def _fetch_page(self, channel_id: int, after: int) -> list[discord.Message]:
         gateway = self._gateway
         async with bounded_request(gateway):
             channel = gateway.get_channel(channel_id) or await gateway.fetch_channel(channel_id)
@@ -145,19 +154,19 @@ class MessageReceiver:
             return [message async for message in history]
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """The channels that may have something new, and the message to look after.
+        """Return the channels that may have new messages, each with the message to read after.
 
-        Discord tells the last message of every channel of a guild, so that only those with news
-        are asked; it tells nothing of direct messages and archived threads.
+        Discord names the last message of every channel of a guild, so that only those with new
+        ones are read; it does not do so for direct messages and archived threads.
         """
         stored = self._cursors.stored
         since = self._fully_received_until()
         if since is None:
-            return []  # the first start: nobody waits for an answer to what was said before
+            return []  # the first start: older messages are not answered
         visible = {
             channel.id: channel.last_message_id or 0 for channel in self._readable_channels()
         }
-        unheard = {
+        unread = {
             channel: stored.get(channel, since)
             for channel, last in visible.items()
             if last > stored.get(channel, since)
@@ -166,7 +175,7 @@ class MessageReceiver:
             for channel, cursor in stored.items()
             if channel not in visible and snowflake_time(cursor) > now - _MAX_CHANNEL_AGE
         }
-        newest_first = sorted(unheard.items(), key=lambda item: item[1], reverse=True)
+        newest_first = sorted(unread.items(), key=lambda item: item[1], reverse=True)
         oldest = time_snowflake(now - _MAX_ANSWERABLE_AGE)
         return [(channel, max(after, oldest)) for channel, after in newest_first[:_MAX_CHANNELS]]
 
@@ -179,17 +188,19 @@ class MessageReceiver:
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
         for guild in self._gateway.guilds:
-            rooms: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
-            rooms += [*guild.stage_channels, *guild.threads]
-            for room in rooms:
-                place = room.parent if isinstance(room, discord.Thread) else room
-                may = place.permissions_for(guild.me) if place else discord.Permissions.none()
-                if may.read_messages and may.read_message_history:
-                    yield room
+            channels: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
+            channels += [*guild.stage_channels, *guild.threads]
+            for channel in channels:
+                owner = channel.parent if isinstance(channel, discord.Thread) else channel
+                permissions = (
+                    owner.permissions_for(guild.me) if owner else discord.Permissions.none()
+                )
+                if permissions.read_messages and permissions.read_message_history:
+                    yield channel
 
 
 async def _to_incoming_command(event: CommandReceived) -> Incoming:
-    # Its answer would be refused while Discord does not know of the acknowledgement.
+    # Discord refuses an answer to a command before the command is acknowledged.
     await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
     deferred = event.deferred.done() and event.deferred.result()
     return command_to_incoming(event.interaction, deferred=deferred)

@@ -1,4 +1,4 @@
-"""One request to Discord: bounded in time, and what its failure means said in our words."""
+"""One request to Discord: its timeout, and its failures as a `PlatformError`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,8 +20,8 @@ from bot.errors import (
 
 REQUEST_SECONDS = 10.0
 REQUEST_ERRORS: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
-INVALID_TOKEN = (
-    "Discord does not know this bot token; copy a new one from the developer portal"
+BOT_REJECTED = (
+    "Discord does not accept the bot token; copy a new one from the developer portal"
     " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
 )
 _UNKNOWN_MESSAGE, _INVALID_WEBHOOK_TOKEN = 10008, 50027
@@ -30,31 +30,35 @@ _DEFAULT_RETRY_SECONDS = 5.0
 
 @asynccontextmanager
 async def bounded_request(client: discord.Client) -> AsyncIterator[None]:
-    """Ask Discord something within this block; fails with a `PlatformError` only."""
+    """Bound the requests in this block by a timeout.
+
+    Raises:
+        PlatformError: what `translate` made of the failure.
+    """
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             try:
                 yield
             except asyncio.CancelledError:
-                # After a global 429 discord.py shuts a gate for all requests, and only the one
-                # that was just cancelled would have opened it again.
+                # After a global 429 discord.py blocks all requests, and only the request that was
+                # just cancelled would have unblocked them.
                 client.http._global_over.set()  # noqa: SLF001
                 raise
     except REQUEST_ERRORS as error:
         raise translate(error) from error
     except RuntimeError as error:
-        if client.is_closed():  # aiohttp refuses a closed session before anything is sent
+        if client.is_closed():  # aiohttp raises it before anything is sent
             raise Unreachable("the connection to Discord has ended") from error
         raise
 
 
 def translate(error: Exception) -> PlatformError:
-    """Say what a failed request means: `error` is one of `REQUEST_ERRORS`."""
+    """Return what a failed request means; `error` is one of `REQUEST_ERRORS`."""
     match error:
         case discord.RateLimited():
             return RateLimited(error.retry_after)
         case discord.LoginFailure():
-            return PlatformFatal(INVALID_TOKEN)
+            return PlatformFatal(BOT_REJECTED)
         case discord.HTTPException():
             return _by_status(error)
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
@@ -66,14 +70,14 @@ def translate(error: Exception) -> PlatformError:
 
 
 def _by_status(error: discord.HTTPException) -> PlatformError:
-    said = f"Discord said {error.status} ({error.code}): {error.text}"
+    said = f"Discord answered {error.status} ({error.code}): {error.text}"
     if error.code == _UNKNOWN_MESSAGE:
         return MessageNotFound(said)
     if error.code == _INVALID_WEBHOOK_TOKEN:
         return Refused(said)
     match error.status:
         case 401:
-            return PlatformFatal(INVALID_TOKEN)
+            return PlatformFatal(BOT_REJECTED)
         case 429:
             return RateLimited(_retry_after(error))
         case status if status >= 500:

@@ -1,4 +1,4 @@
-"""How answers reach Discord: one REST call each, repeatable, and nobody is ever pinged."""
+"""Answers on Discord: one idempotent REST call each, without pings."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ _SUPPRESS_EMBEDS = 1 << 2
 
 
 class DiscordSurface(Surface):
-    """Says things whether or not anything can be heard."""
+    """Sends through REST, whether or not the gateway is connected."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -38,7 +38,7 @@ class DiscordSurface(Surface):
         if interaction is not None and file is not None:
             return await self._respond(interaction, message.text, file)
         if interaction is not None:
-            with contextlib.suppress(Refused):  # its token is spent: say it in the channel instead
+            with contextlib.suppress(Refused):  # its token has expired: send it to the channel
                 return await self._respond(interaction, message.text)
         body = {**_content(message.text), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
@@ -67,7 +67,7 @@ class DiscordSurface(Surface):
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        bot, newest = (await self._rest.client()).user, after
+        bot, newest = (await self._rest.logged_in_client()).user, after
         for _ in range(_MAX_PAGES):
             page = await self._page(message.address, newest)
             for found in page:
@@ -81,14 +81,14 @@ class DiscordSurface(Surface):
         )
 
     async def _page(self, address: Address, after: str | None) -> list[dict[str, Any]]:
-        """Give the messages after this one, oldest first; without one, the newest of all."""
+        """Return the messages after this one, oldest first; without one, the newest of all."""
         params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         route = Route("GET", "/channels/{channel_id}/messages", channel_id=address.chat)
         page: list[dict[str, Any]] = await self._call(route, params=params)
         return page[::-1]
 
     async def _respond(self, interaction: str, text: str, file: Attachment | None = None) -> str:
-        """Fill in the deferred response of a command; doing it twice is the same as once."""
+        """Edit the deferred response of a command; doing it twice is the same as once."""
         application, _, token = interaction.partition(":")
         route = Route(
             "PATCH",
@@ -99,7 +99,7 @@ class DiscordSurface(Surface):
         return str((await self._call(route, **_with_file(_content(text), file)))["id"])
 
     async def _call(self, route: Route, **request: Any) -> Any:
-        client = await self._rest.client()
+        client = await self._rest.logged_in_client()
         async with bounded_request(client):
             return await client.http.request(route, **request)
 
@@ -109,21 +109,21 @@ def _is_ours(
 ) -> bool:
     by_us = bot is not None and found["author"]["id"] == str(bot.id)
     files = [one["filename"] for one in found["attachments"]]
-    # Discord takes white space off both ends.
+    # Discord strips white space at both ends.
     same_text = found["content"].strip() == sent.text.strip()
     return by_us and same_text and files == ([sent.file.name] if sent.file else [])
 
 
 def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
-    """What discord.py is to send: JSON, or a form with the JSON and the file in it."""
+    """Return arguments for a request: JSON, or a form with the JSON and the file."""
     if file is None:
         return {"json": body}
-    # Naming the files makes it all that the message has: an answer that is filled in twice would
-    # else have the file twice.
-    whole = {**body, "attachments": [{"id": 0, "filename": file.name}]}
+    # Listing the attachments replaces those that are there: a response that is edited twice would
+    # otherwise have the file twice.
+    payload = {**body, "attachments": [{"id": 0, "filename": file.name}]}
     return {
         "form": [
-            {"name": "payload_json", "value": json.dumps(whole, ensure_ascii=False)},
+            {"name": "payload_json", "value": json.dumps(payload, ensure_ascii=False)},
             {
                 "name": "files[0]",
                 "value": file.text.encode(),
@@ -135,10 +135,10 @@ def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
 
 
 def _content(text: str) -> dict[str, Any]:
-    # Nobody is pinged; edits are asked again who is. A preview would fetch whatever address a
-    # model was talked into writing, with what it was told in it.
-    quiet = {"parse": [], "replied_user": False}
-    return {"content": text, "allowed_mentions": quiet, "flags": _SUPPRESS_EMBEDS}
+    # An edit needs the allowed mentions again. A link preview would fetch any address that a model
+    # was talked into writing, with data of the conversation in it.
+    no_mentions = {"parse": [], "replied_user": False}
+    return {"content": text, "allowed_mentions": no_mentions, "flags": _SUPPRESS_EMBEDS}
 
 
 def _message_route(method: str, address: Address, message_id: str) -> Route:

@@ -18,23 +18,23 @@ def test_channel_that_nothing_was_kept_of_has_no_cursor() -> None:
 
 def test_passed_messages_are_stored_with_the_next_kept_ones() -> None:
     cursors = ChannelCursors()
-    cursors.learn({"discord:1": "10"})
-    cursors.passed(cursors.due([(1, 15)], kept=set()))
+    cursors.load({"discord:1": "10"})
+    cursors.postpone(cursors.due([(1, 15)], kept=set()))
     assert cursors.due([(2, 20)], kept={2}) == {1: 15, 2: 20}
 
 
 def test_cursor_never_goes_back() -> None:
     cursors = ChannelCursors()
-    cursors.learn({"discord:1": "10", "discord:connected": "9"})
+    cursors.load({"discord:1": "10", "discord:connected": "9"})
     assert cursors.due([(1, 8)], kept={1}) == {}
 
 
 def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
     cursors = ChannelCursors()
-    cursors.learn({"discord:1": "10"})
-    cursors.hold([1])
+    cursors.load({"discord:1": "10"})
+    cursors.freeze([1])
     assert cursors.due([(1, 20)], kept={1}) == {}
-    cursors.learn({"discord:1": "10"})
+    cursors.load({"discord:1": "10"})
     assert cursors.due([(1, 20)], kept={1}) == {1: 20}
 
 
@@ -64,8 +64,8 @@ def test_whoever_starts_from_the_stored_cursors_misses_nothing(
         if fresh:
             safe |= fresh
             on_disk.update(due)
-            cursors.kept(due)
+            cursors.mark_stored(due)
         else:
-            cursors.passed(due)
+            cursors.postpone(due)
         batch = []
     assert all(one in safe or one[1] > on_disk.get(one[0], 0) for one in keep)

@@ -229,7 +229,7 @@ async def test_nothing_is_dropped_while_the_store_is_away(
         intake.away = 3
         for number in range(20):
             room.say(f"{number}")
-        await until(lambda: platform.connection_error == "what Discord says cannot be stored")
+        await until(lambda: platform.connection_error == "messages from Discord cannot be stored")
         await until(lambda: len(intake.heard) == 20)
         await until(lambda: platform.connection_error is None)
     assert intake.texts == [f"{number}" for number in range(20)]
