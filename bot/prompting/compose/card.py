@@ -22,12 +22,12 @@ from bot.prompting.compose.lore import (
 )
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
 from bot.prompting.draft.draft import Draft, PromptPart
-from bot.prompting.lorebook.entries import Lore, Lorebook, Position, Timed
+from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.user_personas import describe_speakers
 from bot.prompting.text.token_counter import count_tokens
 
-_NO_LORE = Lore((), (), 0, Timed())
+_NO_LORE = LoreResult((), (), 0, TimedEffects())
 
 
 def stage(draft: Draft, room: Room) -> Draft:
@@ -67,7 +67,7 @@ def _expanded(message: Message, macros: Macros) -> Message:
     return replace(message, content=macros.expand(message.content), parts=parts)
 
 
-def _lore(book: Lorebook, room: Room, scene: Scene) -> Lore:
+def _lore(book: Lorebook, room: Room, scene: Scene) -> LoreResult:
     lines = [
         Line(turn, f"{room.called(turn)}: {turn.text}", room.is_own(turn)) for turn in room.turns
     ]
@@ -81,9 +81,9 @@ def _lore(book: Lorebook, room: Room, scene: Scene) -> Lore:
     )
 
 
-def _with_lore(draft: Draft, lore: Lore) -> Draft:
+def _with_lore(draft: Draft, lore: LoreResult) -> Draft:
     """Give the entries their places, but for those in the system message."""
-    behind = "\n".join(part.text for part in parts_at(lore, Position.EXAMPLES_BOTTOM))
+    behind = "\n".join(part.text for part in parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     return replace(
         draft,
         pinned=(*draft.pinned, *([Message("system", behind)] if behind else [])),
@@ -94,14 +94,17 @@ def _with_lore(draft: Draft, lore: Lore) -> Draft:
 
 
 def _system(
-    parts: Sequence[PromptPart], lore: Lore, preset: Preset, scene: Scene
+    parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, scene: Scene
 ) -> tuple[PromptPart, ...]:
     """The system message, in our order or as a `story_string` lays it out."""
-    before, after = parts_at(lore, Position.BEFORE_CHAR), parts_at(lore, Position.AFTER_CHAR)
+    before, after = (
+        parts_at(lore, EntryPosition.BEFORE_CHAR),
+        parts_at(lore, EntryPosition.AFTER_CHAR),
+    )
     system = [part for part in parts if part.section == "system"]
     persona = [part for part in parts if part.section == "persona"]
     others = [part for part in parts if part not in system and part not in persona]
-    examples = parts_at(lore, Position.EXAMPLES_TOP)
+    examples = parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     told = parse_story_string(preset.story_string).compose(

@@ -14,9 +14,15 @@ from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.scene import seeded, turn_seed
 from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
-from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Position, Timed
-from bot.prompting.lorebook.keys import Patience
-from bot.prompting.lorebook.search import UNMENTIONED, consult
+from bot.prompting.lorebook.entries import (
+    EntryPosition,
+    Lorebook,
+    LoreEntry,
+    LoreResult,
+    TimedEffects,
+)
+from bot.prompting.lorebook.keys import RegexTimeBudget
+from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
 from bot.prompting.text.token_counter import TextTokenCounter
 
 _SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
@@ -44,25 +50,25 @@ def lore_of(
     macros: Macros,
     seed: str,
     estimate: TextTokenCounter,
-) -> Lore:
+) -> LoreResult:
     """Search for what the newest of `lines` and those before it wake."""
     budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _SHARE_OF_PROMPT
     texts = [line.text for line in lines]
-    patience = Patience()
+    time_budget = RegexTimeBudget()
 
-    def search(so_far: int, timed: Timed) -> Lore:
-        return consult(
+    def search(so_far: int, timed: TimedEffects) -> LoreResult:
+        return search_lorebook(
             book,
             texts[:so_far],
             budget=budget,
             count=estimate,
-            dice=seeded("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
+            random_float=seeded("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
             timed=timed,
             expand=macros.expand,
-            patience=patience,
+            time_budget=time_budget,
         )
 
-    timed = Timed()
+    timed = TimedEffects()
     for place in _earlier_prompts(book, lines):
         timed = search(place, timed).timed
     return search(len(lines), timed)
@@ -80,27 +86,27 @@ def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
     return answered[len(answered) - most :] if most < len(answered) else answered
 
 
-def parts_at(lore: Lore, *positions: Position) -> list[PromptPart]:
+def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     """The entries that belong there, in the order of their insertion."""
     return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
 
 
-def beside_newest(lore: Lore) -> list[PromptPart]:
+def beside_newest(lore: LoreResult) -> list[PromptPart]:
     """What stands with the newest message: notes, and what is to be at its very depth."""
     deep = [_part(lore, entry) for entry in lore.entries if _is_beside(entry)]
-    notes = parts_at(lore, Position.NOTE_TOP, Position.NOTE_BOTTOM)
+    notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *deep]
 
 
-def at_depth(lore: Lore, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
+def at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
     """Put entries between the messages; one that is deeper than the history stands at its start.
 
     They belong to the unit around them, so that a question keeps its answer.
     """
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest
-    waiting: dict[int, list[Entry]] = defaultdict(list)  # by the messages before them
+    waiting: dict[int, list[LoreEntry]] = defaultdict(list)  # by the messages before them
     for entry in lore.entries:
-        if entry.position is Position.AT_DEPTH and not _is_beside(entry):
+        if entry.position is EntryPosition.AT_DEPTH and not _is_beside(entry):
             waiting[max(0, total - entry.depth)].append(entry)
     placed, before = [], 0
     for unit in history:
@@ -116,34 +122,36 @@ def at_depth(lore: Lore, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, .
     return tuple(placed)
 
 
-def homeless(lore: Lore, history: Sequence[HistoryUnit]) -> list[PromptPart]:
+def homeless(lore: LoreResult, history: Sequence[HistoryUnit]) -> list[PromptPart]:
     """What has a depth, but no history to stand in."""
     if history:
         return []
-    deep = (entry for entry in lore.entries if entry.position is Position.AT_DEPTH)
+    deep = (entry for entry in lore.entries if entry.position is EntryPosition.AT_DEPTH)
     return [_part(lore, entry) for entry in deep if not _is_beside(entry)]
 
 
-def asleep(lore: Lore) -> list[DroppedItem]:
+def asleep(lore: LoreResult) -> list[DroppedItem]:
     """Why the other entries do not stand in the prompt; those that nobody mentioned are counted."""
-    missed = [verdict for verdict in lore.verdicts if not verdict.fired]
-    unmentioned = [verdict for verdict in missed if verdict.why == UNMENTIONED]
+    missed = [verdict for verdict in lore.decisions if not verdict.activated]
+    unmentioned = [verdict for verdict in missed if verdict.reason == KEYS_NOT_FOUND]
     told = [
-        DroppedItem("lore", one.entry.label, one.why) for one in missed if one.why != UNMENTIONED
+        DroppedItem("lore", one.entry.label, one.reason)
+        for one in missed
+        if one.reason != KEYS_NOT_FOUND
     ]
     if unmentioned:
-        told.append(DroppedItem("lore", "", UNMENTIONED, len(unmentioned)))
+        told.append(DroppedItem("lore", "", KEYS_NOT_FOUND, len(unmentioned)))
     return told[:_MAX_TOLD]
 
 
-def _is_beside(entry: Entry) -> bool:
-    return entry.position is Position.AT_DEPTH and entry.depth <= 0
+def _is_beside(entry: LoreEntry) -> bool:
+    return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 
-def _part(lore: Lore, entry: Entry) -> PromptPart:
+def _part(lore: LoreResult, entry: LoreEntry) -> PromptPart:
     return PromptPart("lore", entry.content, name=_told(lore, entry), priority=_LORE_PRIORITY)
 
 
-def _told(lore: Lore, entry: Entry) -> str:
-    why = next(verdict.why for verdict in lore.verdicts if verdict.entry.uid == entry.uid)
+def _told(lore: LoreResult, entry: LoreEntry) -> str:
+    why = next(verdict.reason for verdict in lore.decisions if verdict.entry.uid == entry.uid)
     return f"{entry.label}: {why}"

@@ -1,4 +1,4 @@
-"""What a lorebook is made of: SillyTavern's World Info entries as values."""
+"""The values of a lorebook: SillyTavern's World Info entries, and the result of a search."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,59 +6,83 @@ from enum import StrEnum
 from bot.chat.prompt import Role
 
 
-class Logic(StrEnum):
+class KeyLogic(StrEnum):
     """What secondary keys must do, once a primary key was found."""
 
-    AND_ANY = "and_any"  # at least one is there
-    NOT_ALL = "not_all"  # at least one is missing
-    NOT_ANY = "not_any"  # none is there
-    AND_ALL = "and_all"  # every one is there
+    AND_ANY = "and_any"
+    """At least one is found."""
+    NOT_ALL = "not_all"
+    """At least one is missing."""
+    NOT_ANY = "not_any"
+    """None is found."""
+    AND_ALL = "and_all"
+    """All are found."""
 
 
-class Position(StrEnum):
-    """Where the content of an entry goes."""
+class EntryPosition(StrEnum):
+    """Where the content of an entry is inserted."""
 
     BEFORE_CHAR = "before_char"
     AFTER_CHAR = "after_char"
     EXAMPLES_TOP = "examples_top"
     EXAMPLES_BOTTOM = "examples_bottom"
-    NOTE_TOP = "note_top"  # of the author's note, which stands shortly before the newest message
+    NOTE_TOP = "note_top"
+    """At the top of the author's note, which stands shortly before the newest message."""
     NOTE_BOTTOM = "note_bottom"
-    AT_DEPTH = "at_depth"  # so many messages before the end
+    AT_DEPTH = "at_depth"
+    """`depth` messages before the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One piece of lore, and when it is told."""
+class LoreEntry:
+    """One text of a lorebook and the conditions under which it is inserted."""
 
-    uid: str  # unique in its book
+    uid: str
+    """Unique in its book."""
     content: str
-    name: str = ""  # for people
+    name: str = ""
+    """For people: the model does not see it."""
     keys: tuple[str, ...] = ()
-    secondary_keys: tuple[str, ...] = ()  # those of an entry that is not selective are left out
-    logic: Logic = Logic.AND_ANY
+    secondary_keys: tuple[str, ...] = ()
+    """Empty if the entry is not selective."""
+    logic: KeyLogic = KeyLogic.AND_ANY
     enabled: bool = True
-    constant: bool = False  # needs no key
-    never: bool = False  # V3's @@dont_activate
-    order: int = 100  # within a place the highest comes last; in the budget it comes first
-    position: Position = Position.BEFORE_CHAR
+    constant: bool = False
+    """Needs no key."""
+    never_active: bool = False
+    """The decorator `@@dont_activate` of V3 cards."""
+    order: int = 100
+    """In one position the highest comes last; it comes first for the token budget."""
+    position: EntryPosition = EntryPosition.BEFORE_CHAR
     depth: int = 4
     role: Role = "system"
     probability: float = 100
     ignores_budget: bool = False
-    exclude_recursion: bool = False  # other entries cannot wake it
-    prevent_recursion: bool = False  # it cannot wake others
-    delay_until_recursion: int = 0  # the level of recursion that it waits for; 0: none
-    scan_depth: int | None = None  # these three: None means as the book says
+    exclude_recursion: bool = False
+    """Other entries cannot activate it."""
+    prevent_recursion: bool = False
+    """It cannot activate other entries."""
+    delay_until_recursion: int = 0
+    """The recursion level that it waits for; 0: none."""
+    scan_depth: int | None = None
+    """How many messages are searched; None: the book's setting."""
     case_sensitive: bool | None = None
+    """None: the book's setting."""
     match_whole_words: bool | None = None
-    sticky: int = 0  # messages that it stays for
-    cooldown: int = 0  # messages that it then rests for
-    delay: int = 0  # messages that a conversation must have first
-    groups: tuple[str, ...] = ()  # of each group only one entry is taken
+    """None: the book's setting."""
+    sticky: int = 0
+    """How many messages it stays active for."""
+    cooldown: int = 0
+    """How many messages it then pauses for."""
+    delay: int = 0
+    """How many messages a conversation must have first."""
+    groups: tuple[str, ...] = ()
+    """Inclusion groups: one entry of each group is activated."""
     group_weight: float = 100
-    group_override: bool = False  # the order decides in the group, not the dice
-    group_scoring: bool = False  # only those with most keys found stay in the group
+    group_override: bool = False
+    """The highest order wins in its groups, without a random choice."""
+    group_scoring: bool = False
+    """It stays in its groups only if no rival has more keys found."""
 
     @property
     def label(self) -> str:
@@ -69,39 +93,44 @@ class Entry:
 class Lorebook:
     """All entries of one file or card, and how they are searched."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LoreEntry, ...]
     name: str = ""
-    scan_depth: int = 2  # messages that keys are looked for in
-    token_budget: int | None = None  # None: a quarter of the prompt's
+    scan_depth: int = 2
+    """How many messages the keys are searched in."""
+    token_budget: int | None = None
+    """None: a quarter of the prompt's budget."""
     recursive: bool = False
     max_recursion_steps: int = 10
     case_sensitive: bool = False
     match_whole_words: bool = True
-    min_activations: int = 0  # look further back until so many entries were found
+    min_activations: int = 0
+    """Search older messages until this many entries are active."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """How long entries stay or rest: by uid, the number of messages at which it began and ends."""
+class TimedEffects:
+    """Sticky entries and cooldowns: uid, message count at the begin, message count at the end."""
 
     sticky: tuple[tuple[str, int, int], ...] = ()
     cooldown: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why an entry stands in the prompt, or does not."""
+class EntryDecision:
+    """Whether an entry stands in the prompt, and why."""
 
-    entry: Entry
-    fired: bool
-    why: str
+    entry: LoreEntry
+    activated: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lore:
+class LoreResult:
     """What a lorebook adds to one prompt."""
 
-    entries: tuple[Entry, ...]  # those that stand in it, in the order of their insertion
-    verdicts: tuple[Verdict, ...]  # about every entry of the book, in the book's order
+    entries: tuple[LoreEntry, ...]
+    """The active entries, in insertion order."""
+    decisions: tuple[EntryDecision, ...]
+    """One for every entry of the book, in the book's order."""
     tokens: int
-    timed: Timed
+    timed: TimedEffects

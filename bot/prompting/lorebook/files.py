@@ -1,4 +1,7 @@
-"""Read a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3)."""
+"""Parse a lorebook: SillyTavern's World Info file, or the `character_book` of a card (V2, V3).
+
+See docs/sources.md#sillytavern and docs/sources.md#cards.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -6,49 +9,50 @@ from typing import TypeVar
 
 from bot.chat.prompt import Role
 from bot.errors import PresetError
-from bot.prompting.lorebook.entries import Entry, Logic, Lorebook, Position
-from bot.prompting.lorebook.keys import compiled, is_regex, weight
+from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, LoreEntry
+from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight
 from bot.prompting.text.json_fields import JsonFields
 
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
-# What all regular expressions of a book may weigh, so that reading it takes a second at most.
-_MAX_REGEX_WEIGHT, _LEAST_REGEX_WEIGHT = 60_000, 40
-_LOGICS = (Logic.AND_ANY, Logic.NOT_ALL, Logic.NOT_ANY, Logic.AND_ALL)  # by SillyTavern's numbers
+# Limits of the regular expressions of a book, so that parsing it takes a second at most.
+_MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
+# Indexed by SillyTavern's numbers.
+_LOGICS = (KeyLogic.AND_ANY, KeyLogic.NOT_ALL, KeyLogic.NOT_ANY, KeyLogic.AND_ALL)
 _POSITIONS = (
-    Position.BEFORE_CHAR,
-    Position.AFTER_CHAR,
-    Position.NOTE_TOP,
-    Position.NOTE_BOTTOM,
-    Position.AT_DEPTH,
-    Position.EXAMPLES_TOP,
-    Position.EXAMPLES_BOTTOM,
+    EntryPosition.BEFORE_CHAR,
+    EntryPosition.AFTER_CHAR,
+    EntryPosition.NOTE_TOP,
+    EntryPosition.NOTE_BOTTOM,
+    EntryPosition.AT_DEPTH,
+    EntryPosition.EXAMPLES_TOP,
+    EntryPosition.EXAMPLES_BOTTOM,
 )
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
-    """Take what a JSON file or a card's field holds; unknown keys are other programs' business.
+    """Parse the JSON of a file or of a card's field; unknown keys are ignored.
 
     Raises:
-        PresetError: it is no lorebook, or an entry of it is broken; the text names `source`.
+        PresetError: it is not a lorebook, or an entry is malformed; the message names `source`.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("entries"), dict | list):
         raise PresetError(
-            f"{source}: a lorebook is an object with `entries`; export it from SillyTavern as"
+            f"{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern as"
             " World Info"
         )
-    listed = data["entries"]
-    rows = list(listed.values()) if isinstance(listed, dict) else listed
+    entries_field = data["entries"]
+    rows = list(entries_field.values()) if isinstance(entries_field, dict) else entries_field
     if len(rows) > MAX_ENTRIES:
-        raise PresetError(f"{source}: over {MAX_ENTRIES} entries; split the lorebook")
-    of_card = isinstance(listed, list)
-    entries = [_entry(row, place, of_card, source) for place, row in enumerate(rows)]
+        raise PresetError(f"{source}: more than {MAX_ENTRIES} entries; split the lorebook")
+    is_card = isinstance(entries_field, list)
+    entries = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
     _check_regexes(entries, source)
     book = JsonFields(data, source)
     return Lorebook(
-        entries=tuple(_numbered(entries)),
+        entries=tuple(_with_unique_ids(entries)),
         name=book.text("name"),
         scan_depth=_or(book.integer("scan_depth"), 2),
         token_budget=book.integer("token_budget") or None,
@@ -59,35 +63,35 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     )
 
 
-def _entry(row: object, place: int, of_card: bool, source: str) -> Entry:
-    where = f"{source}: lorebook entry {place + 1}"
+def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
+    where = f"{source}: lorebook entry {index + 1}"
     if not isinstance(row, Mapping):
         raise PresetError(f"{where} must be an object {{...}}")
     read = JsonFields(row, where)
-    return _decorated(_of_card(read) if of_card else _of_world_info(read))
+    return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
 
 
-def _check_regexes(entries: Iterable[Entry], source: str) -> None:
+def _check_regexes(entries: Iterable[LoreEntry], source: str) -> None:
     left = _MAX_REGEX_WEIGHT
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
-            if isinstance(problem := compiled(key), str):
-                where = f"{source}: lorebook entry {place + 1}"
+            if isinstance(problem := compile_key(key), str):
+                where = f"{source}: lorebook entry {index + 1}"
                 raise PresetError(
-                    f"{where}: the key {key[:60]!r} cannot be used, {problem}; mend it"
+                    f"{where}: the key {key[:60]!r} cannot be used, {problem}; correct it"
                 )
-            left -= max(weight(key), _LEAST_REGEX_WEIGHT)
+            left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
             if left < 0:
                 raise PresetError(
                     f"{source}: too many or too long regular expressions; split the lorebook"
                 )
 
 
-def _of_world_info(read: JsonFields) -> Entry:
-    """The keys that SillyTavern's own files use."""
-    entry = _shared(
+def _from_world_info(read: JsonFields) -> LoreEntry:
+    """Parse an entry of SillyTavern's own files."""
+    entry = _with_shared_fields(
         read,
-        Entry(
+        LoreEntry(
             uid=str(read.values.get("uid", "")),
             content=read.text("content"),
             name=read.text("comment"),
@@ -104,8 +108,8 @@ def _of_world_info(read: JsonFields) -> Entry:
     return replace(entry, position=_position(read))
 
 
-def _of_card(read: JsonFields) -> Entry:
-    """The keys of the cards' specification; the rest stands in SillyTavern's `extensions`."""
+def _from_card(read: JsonFields) -> LoreEntry:
+    """Parse an entry of a card; what the specification lacks is in SillyTavern's `extensions`."""
     extensions = read.values.get("extensions")
     more = JsonFields(
         extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True
@@ -113,7 +117,7 @@ def _of_card(read: JsonFields) -> Entry:
     keys = read.texts("keys")
     if read.flag("use_regex"):
         keys = tuple(key if is_regex(key) else f"/{key}/" for key in keys)
-    entry = Entry(
+    entry = LoreEntry(
         uid=str(read.values.get("id", "")),
         content=read.text("content"),
         name=read.text("name") or read.text("comment"),
@@ -124,15 +128,15 @@ def _of_card(read: JsonFields) -> Entry:
         order=_or(read.integer("insertion_order"), 100),
         case_sensitive=read.optional_flag("case_sensitive"),
     )
-    entry = _shared(more, entry, camel=False)
+    entry = _with_shared_fields(more, entry, camel=False)
     if "position" in more.values:
         return replace(entry, position=_position(more))
     after = read.values.get("position") == "after_char"
-    return replace(entry, position=Position.AFTER_CHAR if after else Position.BEFORE_CHAR)
+    return replace(entry, position=EntryPosition.AFTER_CHAR if after else EntryPosition.BEFORE_CHAR)
 
 
-def _shared(read: JsonFields, entry: Entry, *, camel: bool) -> Entry:
-    """What SillyTavern writes as `scanDepth` in its files and as `scan_depth` into cards."""
+def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> LoreEntry:
+    """Parse what SillyTavern calls `scanDepth` in its files and `scan_depth` in cards."""
 
     def key(name: str) -> str:
         head, *rest = name.split("_")
@@ -147,7 +151,7 @@ def _shared(read: JsonFields, entry: Entry, *, camel: bool) -> Entry:
     role = read.integer("role") or 0
     return replace(
         entry,
-        logic=_LOGICS[logic] if 0 <= logic < len(_LOGICS) else Logic.AND_ANY,
+        logic=_LOGICS[logic] if 0 <= logic < len(_LOGICS) else KeyLogic.AND_ANY,
         depth=_or(read.integer("depth"), 4),
         role=_ROLES[role] if 0 <= role < len(_ROLES) else "system",
         probability=100 if certain else _or(read.number("probability"), 100),
@@ -168,34 +172,34 @@ def _shared(read: JsonFields, entry: Entry, *, camel: bool) -> Entry:
     )
 
 
-def _position(read: JsonFields) -> Position:
+def _position(read: JsonFields) -> EntryPosition:
     number = read.integer("position") or 0
     if not 0 <= number < len(_POSITIONS):
         raise PresetError(
-            f"{read.where}: the position {number} (an outlet, perhaps) is unknown here;"
+            f"{read.where}: the position {number} (an outlet, perhaps) is not supported;"
             " choose another position in SillyTavern"
         )
     return _POSITIONS[number]
 
 
-def _decorated(entry: Entry) -> Entry:
-    """Obey the lines `@@name value` that V3 allows before a content; unknown ones are taken off."""
+def _apply_decorators(entry: LoreEntry) -> LoreEntry:
+    """Apply and remove the lines `@@name value` that V3 allows before a content."""
     lines = entry.content.split("\n")
     while lines and lines[0].startswith("@@"):
         name, _, value = lines.pop(0).lstrip("@").strip().partition(" ")
-        entry = _obeyed(entry, name, value.strip())
+        entry = _apply_decorator(entry, name, value.strip())
     return replace(entry, content="\n".join(lines))
 
 
-def _obeyed(entry: Entry, name: str, value: str) -> Entry:
+def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
     number = int(value) if value.isascii() and value.isdecimal() and len(value) < 7 else None
     match name:
         case "activate":
             return replace(entry, constant=True)
         case "dont_activate":
-            return replace(entry, never=True)
+            return replace(entry, never_active=True)
         case "depth" if number is not None:
-            return replace(entry, position=Position.AT_DEPTH, depth=number)
+            return replace(entry, position=EntryPosition.AT_DEPTH, depth=number)
         case "scan_depth" if number is not None:
             return replace(entry, scan_depth=number)
         case "activate_only_after" if number is not None:
@@ -206,15 +210,15 @@ def _obeyed(entry: Entry, name: str, value: str) -> Entry:
             return entry
 
 
-def _numbered(entries: list[Entry]) -> list[Entry]:
-    """Give an entry without an id of its own, or with a taken one, its place as its id."""
-    taken: set[str] = set()
-    numbered = []
-    for place, entry in enumerate(entries):
-        uid = entry.uid if entry.uid and entry.uid not in taken else f"#{place}"
-        taken.add(uid)
-        numbered.append(replace(entry, uid=uid))
-    return numbered
+def _with_unique_ids(entries: list[LoreEntry]) -> list[LoreEntry]:
+    """Replace missing and repeated ids by the position of the entry."""
+    used: set[str] = set()
+    unique = []
+    for index, entry in enumerate(entries):
+        uid = entry.uid if entry.uid and entry.uid not in used else f"#{index}"
+        used.add(uid)
+        unique.append(replace(entry, uid=uid))
+    return unique
 
 
 def _or(value: T | None, default: T) -> T:

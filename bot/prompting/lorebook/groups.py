@@ -1,55 +1,70 @@
-"""Of each inclusion group one entry stays: a sticky one, the best found, the first, or by dice."""
+"""Select one entry of each inclusion group: a sticky one, the best match, the first, or by weight.
+
+See docs/sources.md#sillytavern.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bot.prompting.lorebook.entries import Entry
+from bot.prompting.lorebook.entries import LoreEntry
 
-Losers = Mapping[str, str]
-"""By uid: why an entry may not be taken."""
+Rejections = Mapping[str, str]
+"""By uid: why an entry may not be activated."""
 
 
-def losers(
-    woken: Sequence[Entry],
-    taken: Sequence[Entry],
+def reject_group_rivals(
+    triggered: Sequence[LoreEntry],
+    activated: Sequence[LoreEntry],
     *,
     sticky: frozenset[str],
-    score: Callable[[Entry], int],
-    dice: Callable[[], float],
-) -> Losers:
-    """Judge entries that woke together; `taken` are those of earlier rounds."""
-    lost: dict[str, str] = {}
-    for group in dict.fromkeys(name for entry in woken for name in entry.groups):
-        rivals = [entry for entry in woken if group in entry.groups and entry.uid not in lost]
-        holder = next((entry for entry in taken if group in entry.groups), None)
+    score: Callable[[LoreEntry], int],
+    random_float: Callable[[], float],
+) -> Rejections:
+    """Return which of the triggered entries lose in their groups.
+
+    Args:
+        triggered: the entries of this pass.
+        activated: the entries of earlier passes; a group that has one takes no other.
+        sticky: the uids of sticky entries.
+        score: returns the number of keys found for an entry.
+        random_float: returns a number from 0 up to 1.
+    """
+    rejected: dict[str, str] = {}
+    for group in dict.fromkeys(name for entry in triggered for name in entry.groups):
+        rivals = [
+            entry for entry in triggered if group in entry.groups and entry.uid not in rejected
+        ]
+        holder = next((entry for entry in activated if group in entry.groups), None)
         if holder is not None:
-            winners: Sequence[Entry] = [holder]
-        elif staying := [entry for entry in rivals if entry.uid in sticky]:
-            winners = staying
+            winners: Sequence[LoreEntry] = [holder]
+        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
+            winners = sticky_rivals
         else:
-            winners = _winner(_best(rivals, score), dice)
-        names = {entry.uid for entry in winners}
+            winners = _winner(_best_scores(rivals, score), random_float)
+        kept = {entry.uid for entry in winners}
         for rival in rivals:
-            if rival.uid not in names:
-                lost[rival.uid] = f"its group {group!r} went to {winners[0].label!r}"
-    return lost
+            if rival.uid not in kept:
+                rejected[rival.uid] = f"its group {group!r} already has {winners[0].label!r}"
+    return rejected
 
 
-def _best(rivals: Sequence[Entry], score: Callable[[Entry], int]) -> Sequence[Entry]:
-    """Leave out scoring entries with fewer keys found than the best of the group."""
+def _best_scores(
+    rivals: Sequence[LoreEntry], score: Callable[[LoreEntry], int]
+) -> Sequence[LoreEntry]:
+    """Drop the entries with group scoring that have fewer keys found than the best one."""
     if not any(entry.group_scoring for entry in rivals):
         return rivals
     scores = {entry.uid: score(entry) for entry in rivals}
-    most = max(scores.values())
-    return [one for one in rivals if not one.group_scoring or scores[one.uid] == most]
+    best = max(scores.values())
+    return [one for one in rivals if not one.group_scoring or scores[one.uid] == best]
 
 
-def _winner(rivals: Sequence[Entry], dice: Callable[[], float]) -> Sequence[Entry]:
+def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> Sequence[LoreEntry]:
     if len(rivals) < 2:
         return rivals
-    first = [entry for entry in rivals if entry.group_override]
-    if first:
-        return [max(first, key=lambda entry: entry.order)]
-    at = dice() * sum(entry.group_weight for entry in rivals)
+    overriding = [entry for entry in rivals if entry.group_override]
+    if overriding:
+        return [max(overriding, key=lambda entry: entry.order)]
+    at = random_float() * sum(entry.group_weight for entry in rivals)
     for entry in rivals:
         at -= entry.group_weight
         if at < 0:

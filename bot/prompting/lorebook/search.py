@@ -1,255 +1,271 @@
-"""Which entries of a lorebook a conversation wakes, as SillyTavern's World Info does it, and why.
+"""Find the lorebook entries that a conversation activates, as SillyTavern's World Info does.
 
-Each round wakes entries by their keys, thins out the groups, throws the dice, and fills the budget;
-what was taken may wake others in the next round. The same dice give the same lore.
+Each pass triggers entries by their keys, selects one entry of each group, rolls for probability and
+fills the token budget; the activated entries may trigger others in the next pass. The same random
+numbers give the same result. See docs/sources.md#sillytavern.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from bot.prompting.lorebook.entries import Entry, Lore, Lorebook, Timed, Verdict
-from bot.prompting.lorebook.groups import losers
-from bot.prompting.lorebook.keys import Keys, Patience, joined
+from bot.prompting.lorebook.entries import (
+    EntryDecision,
+    Lorebook,
+    LoreEntry,
+    LoreResult,
+    TimedEffects,
+)
+from bot.prompting.lorebook.groups import reject_group_rivals
+from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
 from bot.prompting.text.token_counter import TextTokenCounter
 
-__all__ = ["UNMENTIONED", "consult"]
+__all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
-UNMENTIONED = "its keys were not found"
-
-
-class _Round(Enum):
-    FIRST = auto()
-    RECURSION = auto()  # what was taken is searched, too
-    FURTHER_BACK = auto()  # too few were found: one message more is searched
+KEYS_NOT_FOUND = "its keys were not found"
 
 
-def consult(
+class _ScanPass(Enum):
+    INITIAL = auto()
+    RECURSION = auto()
+    """The contents of activated entries are scanned as well."""
+    MIN_ACTIVATIONS = auto()
+    """Too few entries were activated: one more message is scanned."""
+
+
+def search_lorebook(
     book: Lorebook,
     messages: Sequence[str],
     *,
     budget: int,
     count: TextTokenCounter,
-    dice: Callable[[], float],
-    timed: Timed = Timed(),  # noqa: B008 -- a frozen value
+    random_float: Callable[[], float],
+    timed: TimedEffects = TimedEffects(),  # noqa: B008 -- a frozen value
     expand: Callable[[str], str] = str,
-    patience: Patience | None = None,
-) -> Lore:
-    """Search `messages` (oldest first, the newest among them) for what the book knows about them.
+    time_budget: RegexTimeBudget | None = None,
+) -> LoreResult:
+    """Return the entries that `messages` (oldest first, the newest included) activate, and why.
 
     Args:
-        book: its own `token_budget` lowers `budget`, where it has one.
-        messages: as they are to be read, `Alice: hello`; their number is the time of sticky
+        book: its own `token_budget` lowers `budget`, if it has one.
+        messages: as the model reads them, `Alice: hello`; their number is the clock of sticky
             entries, of cooldown and of delay.
         budget: tokens for all entries together.
-        count: the tokens of each text.
-        dice: gives a number from 0 up to 1.
-        timed: what the lore of the last prompt handed out.
+        count: counts the tokens of each text.
+        random_float: returns a number from 0 up to 1.
+        timed: the effects that the previous prompt returned.
         expand: fills macros into keys and contents.
-        patience: with slow regular expressions, where several searches share it.
+        time_budget: shared by several searches, so that slow regular expressions are skipped.
     """
     limit = budget if book.token_budget is None else min(budget, book.token_budget)
-    filled = tuple(_filled(entry, expand) for entry in book.entries)
-    return _Search(
-        replace(book, entries=filled), messages, limit, count, dice, timed, patience
+    entries = tuple(_with_macros(entry, expand) for entry in book.entries)
+    return _LorebookSearch(
+        replace(book, entries=entries), messages, limit, count, random_float, timed, time_budget
     ).run()
 
 
-class _Search:
+class _LorebookSearch:
     def __init__(
         self,
         book: Lorebook,
         messages: Sequence[str],
         budget: int,
         count: TextTokenCounter,
-        dice: Callable[[], float],
-        timed: Timed,
-        patience: Patience | None,
+        random_float: Callable[[], float],
+        timed: TimedEffects,
+        time_budget: RegexTimeBudget | None,
     ) -> None:
         self._book = book
         self._messages = messages
         self._budget = budget
         self._count = count
-        self._dice = dice
-        self._timed = _still(timed, book, len(messages))
+        self._random_float = random_float
+        self._timed = _running_effects(timed, book, len(messages))
         self._sticky = {uid for uid, _, _ in self._timed.sticky}
-        self._resting = {uid: end for uid, _, end in self._timed.cooldown}
-        # Sticky entries first, then by order: who comes first finds room in the budget.
+        self._cooldown_ends = {uid: end for uid, _, end in self._timed.cooldown}
+        # Sticky entries first, then by order: the first entries get the budget.
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky, -entry.order)
         )
         levels = {entry.delay_until_recursion for entry in book.entries} - {0}
-        self._levels = sorted(levels)  # of recursion that are still to come
+        self._levels = sorted(levels)  # recursion levels that were not reached yet
         self._level = self._levels.pop(0) if self._levels else 0
-        self._patience = patience or Patience()
-        self._keys = Keys(book, self._patience)
-        self._taken: dict[str, Entry] = {}
-        self._why: dict[str, str] = {}  # of entries that fired, and of those that never will
-        self._refused: set[str] = set()
-        self._woken_by: list[str] = []  # contents that recursion searches
-        self._texts: dict[tuple[int, int], str] = {}  # by depth, and how many woke others
-        self._further = 0
-        self._full = False
+        self._time_budget = time_budget or RegexTimeBudget()
+        self._keys = KeyMatcher(book, self._time_budget)
+        self._activated: dict[str, LoreEntry] = {}
+        self._reasons: dict[str, str] = {}
+        self._rejected: set[str] = set()
+        self._recursion_texts: list[str] = []
+        self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
+        self._extra_depth = 0
+        self._budget_exceeded = False
         self._tokens = 0
 
-    def run(self) -> Lore:
-        turn: _Round | None = _Round.FIRST
+    def run(self) -> LoreResult:
+        scan: _ScanPass | None = _ScanPass.INITIAL
         recursions = 0
-        while turn is not None:
-            turn = self._next(self._take(self._woken(turn)))
-            recursions += turn is _Round.RECURSION
+        while scan is not None:
+            scan = self._next_pass(self._activate(self._triggered(scan)))
+            recursions += scan is _ScanPass.RECURSION
             if recursions > self._book.max_recursion_steps:
                 break
-        inserted = sorted(self._taken.values(), key=lambda entry: entry.order)
-        verdicts = tuple(self._verdict(entry) for entry in self._book.entries)
-        return Lore(tuple(inserted), verdicts, self._tokens, self._timed_after())
+        inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
+        decisions = tuple(self._decision(entry) for entry in self._book.entries)
+        return LoreResult(tuple(inserted), decisions, self._tokens, self._effects_after())
 
-    def _woken(self, turn: _Round) -> list[Entry]:
-        woken = []
+    def _triggered(self, scan: _ScanPass) -> list[LoreEntry]:
+        triggered = []
         for entry in self._entries:
-            if entry.uid in self._taken or entry.uid in self._refused:
+            if entry.uid in self._activated or entry.uid in self._rejected:
                 continue
-            hindrance = self._hindrance(entry, turn)
-            why = None if hindrance else self._reason(entry, turn)
-            if why is None:
-                self._why[entry.uid] = hindrance or self._missing(entry)
+            blocked = self._why_blocked(entry, scan)
+            reason = None if blocked else self._why_triggered(entry, scan)
+            if reason is None:
+                self._reasons[entry.uid] = blocked or self._why_not_found(entry)
             else:
-                self._why[entry.uid] = why
-                woken.append(entry)
-        return woken
+                self._reasons[entry.uid] = reason
+                triggered.append(entry)
+        return triggered
 
-    def _hindrance(self, entry: Entry, turn: _Round) -> str | None:
-        """What keeps an entry asleep whatever was said."""
+    def _why_blocked(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
+        """Return why an entry cannot be triggered, whatever the messages contain."""
         now = len(self._messages)
         if not entry.enabled:
-            return "it is switched off"
+            return "it is disabled"
         if now < entry.delay:
             return f"it waits until there are {entry.delay} messages (delay)"
         if entry.uid in self._sticky:
             return None
-        if entry.uid in self._resting:
-            return f"it rests until there are {self._resting[entry.uid]} messages (cooldown)"
+        if entry.uid in self._cooldown_ends:
+            end = self._cooldown_ends[entry.uid]
+            return f"it is on cooldown until there are {end} messages"
         if entry.delay_until_recursion and (
-            turn is not _Round.RECURSION or entry.delay_until_recursion > self._level
+            scan is not _ScanPass.RECURSION or entry.delay_until_recursion > self._level
         ):
-            return "it waits until another entry was taken"
-        if turn is _Round.RECURSION and entry.exclude_recursion:
-            return self._why.get(entry.uid, "other entries cannot wake it")
-        return "its author switched it off (@@dont_activate)" if entry.never else None
+            return "it waits for another entry to be activated (recursion)"
+        if scan is _ScanPass.RECURSION and entry.exclude_recursion:
+            return self._reasons.get(entry.uid, "other entries cannot activate it")
+        return "its author disabled it (@@dont_activate)" if entry.never_active else None
 
-    def _reason(self, entry: Entry, turn: _Round) -> str | None:
+    def _why_triggered(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
         if entry.constant:
             return "it is constant"
         if entry.uid in self._sticky:
             return "it is sticky"
-        found = self._keys.found(entry, self._text(entry, turn))
-        if found and turn is _Round.RECURSION:
+        found = self._keys.match(entry, self._scan_text(entry, scan))
+        if found and scan is _ScanPass.RECURSION:
             return f"{found}, here or in another entry"
         return found
 
-    def _text(self, entry: Entry, turn: _Round) -> str:
-        """What an entry's keys are looked for in."""
+    def _scan_text(self, entry: LoreEntry, scan: _ScanPass) -> str:
+        """Return the text that an entry's keys are searched in."""
         own = entry.scan_depth
-        depth = own if own is not None else self._book.scan_depth + self._further
-        others = 0 if turn is _Round.FURTHER_BACK else len(self._woken_by)
-        if (depth, others) not in self._texts:  # most entries share one
-            woken = "".join(f"\x01{content}\n" for content in self._woken_by[:others])
-            self._texts[depth, others] = joined(self._messages, depth) + woken
-        return self._texts[depth, others]
+        depth = own if own is not None else self._book.scan_depth + self._extra_depth
+        others = 0 if scan is _ScanPass.MIN_ACTIVATIONS else len(self._recursion_texts)
+        if (depth, others) not in self._scan_texts:  # most entries share one
+            contents = "".join(f"\x01{text}\n" for text in self._recursion_texts[:others])
+            self._scan_texts[depth, others] = join_newest(self._messages, depth) + contents
+        return self._scan_texts[depth, others]
 
-    def _missing(self, entry: Entry) -> str:
-        if any(key in self._patience.slow for key in (*entry.keys, *entry.secondary_keys)):
+    def _why_not_found(self, entry: LoreEntry) -> str:
+        if any(key in self._time_budget.slow for key in (*entry.keys, *entry.secondary_keys)):
             return "its regular expression took too long and was skipped"
-        return UNMENTIONED if entry.keys else "it has no keys"
+        return KEYS_NOT_FOUND if entry.keys else "it has no keys"
 
-    def _take(self, woken: Sequence[Entry]) -> list[Entry]:
-        """Take of the woken what its group, the dice and the budget let in."""
-        lost = losers(
-            woken,
-            list(self._taken.values()),
+    def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
+        """Activate the entries that their group, the probability and the budget admit."""
+        rivals = reject_group_rivals(
+            triggered,
+            list(self._activated.values()),
             sticky=frozenset(self._sticky),
-            score=lambda entry: self._keys.score(entry, self._text(entry, _Round.FIRST)),
-            dice=self._dice,
+            score=lambda entry: self._keys.score(entry, self._scan_text(entry, _ScanPass.INITIAL)),
+            random_float=self._random_float,
         )
-        prices = self._count([entry.content for entry in woken])
+        counts = self._count([entry.content for entry in triggered])
         fresh = []
-        for entry, price in zip(woken, prices, strict=True):
-            refusal = lost.get(entry.uid) or self._unlucky(entry) or self._no_room(entry, price)
-            if refusal:
-                self._refused.add(entry.uid)
-                self._why[entry.uid] = refusal
+        for entry, tokens in zip(triggered, counts, strict=True):
+            rejection = (
+                rivals.get(entry.uid)
+                or self._failed_probability(entry)
+                or self._over_budget(entry, tokens)
+            )
+            if rejection:
+                self._rejected.add(entry.uid)
+                self._reasons[entry.uid] = rejection
                 continue
-            self._taken[entry.uid] = entry
-            self._tokens += price
+            self._activated[entry.uid] = entry
+            self._tokens += tokens
             fresh.append(entry)
         return fresh
 
-    def _unlucky(self, entry: Entry) -> str | None:
+    def _failed_probability(self, entry: LoreEntry) -> str | None:
         if entry.probability >= 100 or entry.uid in self._sticky:
             return None
-        if self._dice() * 100 < entry.probability:
+        if self._random_float() * 100 < entry.probability:
             return None
-        return f"the dice were against it ({entry.probability:g} %)"
+        return f"its probability of {entry.probability:g} % failed"
 
-    def _no_room(self, entry: Entry, price: int) -> str | None:
+    def _over_budget(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
             return None
-        self._full = self._full or self._tokens + price > self._budget
-        return f"no room in the budget of {self._budget} tokens" if self._full else None
+        self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
+        return f"over the budget of {self._budget} tokens" if self._budget_exceeded else None
 
-    def _next(self, fresh: Sequence[Entry]) -> _Round | None:
-        """Say which round follows; each takes something, or comes nearer to the end."""
-        waking = [entry.content for entry in fresh if not entry.prevent_recursion]
-        self._woken_by += waking
-        if self._full:
+    def _next_pass(self, fresh: Sequence[LoreEntry]) -> _ScanPass | None:
+        """Return the next pass, if any; each activates entries or exhausts levels or messages."""
+        contents = [entry.content for entry in fresh if not entry.prevent_recursion]
+        self._recursion_texts += contents
+        if self._budget_exceeded:
             return None
-        if self._book.recursive and waking:
-            return _Round.RECURSION
-        deepest = self._book.scan_depth + self._further >= len(self._messages)
-        if len(self._taken) < self._book.min_activations and not deepest:
-            self._further += 1
-            return _Round.FURTHER_BACK
+        if self._book.recursive and contents:
+            return _ScanPass.RECURSION
+        deepest = self._book.scan_depth + self._extra_depth >= len(self._messages)
+        if len(self._activated) < self._book.min_activations and not deepest:
+            self._extra_depth += 1
+            return _ScanPass.MIN_ACTIVATIONS
         if self._book.recursive and self._levels:
             self._level = self._levels.pop(0)
-            return _Round.RECURSION
+            return _ScanPass.RECURSION
         return None
 
-    def _verdict(self, entry: Entry) -> Verdict:
-        return Verdict(entry, entry.uid in self._taken, self._why[entry.uid])
+    def _decision(self, entry: LoreEntry) -> EntryDecision:
+        return EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
 
-    def _timed_after(self) -> Timed:
-        """Add what the entries taken now begin; what runs already is not begun anew."""
+    def _effects_after(self) -> TimedEffects:
+        """Add the effects that begin now; those that run already are not restarted."""
         now = len(self._messages)
-        taken = self._taken.values()
-        fresh_sticky = [
+        activated = self._activated.values()
+        new_sticky = [
             (entry.uid, now, now + entry.sticky)
-            for entry in taken
+            for entry in activated
             if entry.sticky and entry.uid not in self._sticky
         ]
-        fresh_cooldown = [
+        new_cooldown = [
             (entry.uid, now, now + entry.cooldown)
-            for entry in taken
-            if entry.cooldown and entry.uid not in self._resting
+            for entry in activated
+            if entry.cooldown and entry.uid not in self._cooldown_ends
         ]
-        return Timed((*self._timed.sticky, *fresh_sticky), (*self._timed.cooldown, *fresh_cooldown))
+        return TimedEffects(
+            (*self._timed.sticky, *new_sticky), (*self._timed.cooldown, *new_cooldown)
+        )
 
 
-def _still(timed: Timed, book: Lorebook, now: int) -> Timed:
-    """What of earlier prompts still holds. Where stickiness ends, the rest begins.
+def _running_effects(timed: TimedEffects, book: Lorebook, now: int) -> TimedEffects:
+    """Return the effects that still hold; the cooldown begins where stickiness ends.
 
-    What began now or later was of a message that has been taken back since.
+    An effect that began now or later belongs to a message that was taken back.
     """
     entries = {entry.uid: entry for entry in book.entries}
     sticky = [one for one in timed.sticky if one[0] in entries and one[1] < now < one[2]]
     cooldown = [one for one in timed.cooldown if one[0] in entries and one[1] < now < one[2]]
-    for uid, begun, end in timed.sticky:
-        rest = entries[uid].cooldown if uid in entries else 0
-        if begun < now and end <= now < end + rest:
-            cooldown = [one for one in cooldown if one[0] != uid] + [(uid, end - 1, end + rest)]
-    return Timed(tuple(sticky), tuple(cooldown))
+    for uid, begin, end in timed.sticky:
+        length = entries[uid].cooldown if uid in entries else 0
+        if begin < now and end <= now < end + length:
+            cooldown = [one for one in cooldown if one[0] != uid] + [(uid, end - 1, end + length)]
+    return TimedEffects(tuple(sticky), tuple(cooldown))
 
 
-def _filled(entry: Entry, expand: Callable[[str], str]) -> Entry:
+def _with_macros(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     texts = (entry.content, *entry.keys, *entry.secondary_keys)
     if not any("{{" in text or "<" in text for text in texts):
         return entry

@@ -160,7 +160,7 @@ def test_sticky_lore_is_a_function_of_the_history() -> None:
     assert fired == [True, False, False, False, False, False]
     resting = draft(one, "a dragon", history("a dragon", "roar", "and", "hm"))
     assert "LORE" not in resting.prompt.messages[0].content
-    assert "it rests until there are 7 messages (cooldown)" in [one.why for one in resting.left_out]
+    assert "it is on cooldown until there are 7 messages" in [one.why for one in resting.left_out]
     again = history("a dragon", "roar", "and", "hm", "so", "hm")
     assert "LORE" in draft(one, "a dragon", again).prompt.messages[0].content
 
@@ -177,7 +177,7 @@ def test_the_receipt_can_tell_why_lore_is_there_or_not() -> None:
 
     assert [part.name for part in made.system] == ["the dragon: key 'dragon'"]
     assert [(one.name, one.why, one.count) for one in made.left_out] == [
-        ("off", "it is switched off", 1),
+        ("off", "it is disabled", 1),
         ("", "its keys were not found", 2),
     ]
 

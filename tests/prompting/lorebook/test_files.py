@@ -1,11 +1,11 @@
-"""Lorebooks come in two forms and mean the same in both."""
+"""Lorebook files of SillyTavern and of cards are parsed into the same entries."""
 
 from typing import Any
 
 import pytest
 
 from bot.errors import PresetError
-from bot.prompting.lorebook.entries import Entry, Logic, Position
+from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, LoreEntry
 from bot.prompting.lorebook.files import MAX_ENTRIES, read_lorebook
 
 WORLD_INFO = {
@@ -45,15 +45,15 @@ WORLD_INFO = {
         }
     }
 }
-DRAGON = Entry(
+DRAGON = LoreEntry(
     uid="0",
     content="They sleep.",
     name="Dragons",
     keys=("dragon", "/wyrm/i"),
     secondary_keys=("red",),
-    logic=Logic.AND_ALL,
+    logic=KeyLogic.AND_ALL,
     order=50,
-    position=Position.AT_DEPTH,
+    position=EntryPosition.AT_DEPTH,
     depth=6,
     role="assistant",
     probability=40,
@@ -115,43 +115,43 @@ CHARACTER_BOOK = {
 }
 
 
-def card_entry(**values: Any) -> Entry:
+def card_entry(**values: Any) -> LoreEntry:
     row = {"keys": ["k"], "content": "c", "enabled": True, "insertion_order": 1, **values}
     return read_lorebook({"entries": [row]}, "book").entries[0]
 
 
-def test_both_forms_mean_the_same() -> None:
+def test_world_info_and_character_book_give_equal_entries() -> None:
     assert read_lorebook(WORLD_INFO, "w.json").entries == (DRAGON,)
     book = read_lorebook(CHARACTER_BOOK, "card")
     assert book.entries == (DRAGON,)
     assert (book.scan_depth, book.token_budget, book.recursive) == (7, 300, True)
 
 
-def test_the_specifications_own_fields_suffice() -> None:
+def test_fields_of_the_card_specification_are_enough() -> None:
     entry = card_entry(position="after_char", secondary_keys=["s"], case_sensitive=True)
 
-    assert (entry.position, entry.order) == (Position.AFTER_CHAR, 1)
+    assert (entry.position, entry.order) == (EntryPosition.AFTER_CHAR, 1)
     assert entry.secondary_keys == ()  # it is not selective
     assert entry.case_sensitive is True
     assert card_entry(use_regex=True).keys == ("/k/",)
 
 
-def test_decorators_of_v3_are_obeyed_and_taken_off() -> None:
+def test_v3_decorators_are_applied_and_removed() -> None:
     entry = card_entry(content="@@depth 3\n@@role assistant\n@@unknown x\nText\n@@stays")
 
     assert (entry.content, entry.depth, entry.role) == ("Text\n@@stays", 3, "assistant")
-    assert entry.position is Position.AT_DEPTH
+    assert entry.position is EntryPosition.AT_DEPTH
     assert card_entry(content="@@activate\nx").constant
-    assert card_entry(content="@@dont_activate\nx").never
+    assert card_entry(content="@@dont_activate\nx").never_active
     assert card_entry(content="@@activate_only_after 4\nx").delay == 4
 
 
-def test_what_other_programs_put_into_extensions_never_hurts() -> None:
+def test_unknown_extensions_are_ignored() -> None:
     assert card_entry(extensions={"depth": "deep", "role": "user", "sticky": []}).depth == 4
     assert card_entry(extensions="none").depth == 4
 
 
-def test_ids_are_unique_also_where_the_file_repeats_them() -> None:
+def test_repeated_ids_are_made_unique() -> None:
     rows = [{"keys": [], "content": "", "id": 1}, {"keys": [], "content": "", "id": 1}]
 
     book = read_lorebook({"entries": rows}, "book")
@@ -160,25 +160,31 @@ def test_ids_are_unique_also_where_the_file_repeats_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
-        ([], "a lorebook is an object with `entries`"),
-        ({"entries": 5}, "a lorebook is an object with `entries`"),
+        ([], "a lorebook is a JSON object with `entries`"),
+        ({"entries": 5}, "a lorebook is a JSON object with `entries`"),
         ({"entries": [5]}, "lorebook entry 1 must be an object"),
         ({"entries": [{"keys": "k"}]}, "entry 1: keys must be a list of texts, not str"),
         ({"entries": [{"keys": [1]}]}, "entry 1: keys must be a list of texts"),
-        ({"entries": [{"keys": ["/(/"]}]}, r"the key '/\(/' cannot be used, it is no regular"),
-        ({"entries": {"a": {"position": 7}}}, "the position 7 .* is unknown here"),
-        ({"entries": [{}] * (MAX_ENTRIES + 1)}, "over 10000 entries; split"),
-        ({"entries": [{"keys": ["/(a{1000}){1000000}/"]}]}, "cannot be used, it repeats too much"),
-        ({"entries": [{"keys": ["/((){1000}){1000}/"]}]}, "it repeats too much"),
-        ({"entries": [{"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}]}, "it repeats too much"),
-        ({"entries": [{"keys": ["/{9((}a){999}){999}/"]}]}, "it repeats too much"),
+        ({"entries": [{"keys": ["/(/"]}]}, r"the key '/\(/' cannot be used, it is not a regular"),
+        ({"entries": {"a": {"position": 7}}}, "the position 7 .* is not supported"),
+        ({"entries": [{}] * (MAX_ENTRIES + 1)}, "more than 10000 entries; split"),
+        (
+            {"entries": [{"keys": ["/(a{1000}){1000000}/"]}]},
+            "cannot be used, its repetition counts are too high",
+        ),
+        ({"entries": [{"keys": ["/((){1000}){1000}/"]}]}, "its repetition counts are too high"),
+        (
+            {"entries": [{"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}]},
+            "its repetition counts are too high",
+        ),
+        ({"entries": [{"keys": ["/{9((}a){999}){999}/"]}]}, "its repetition counts are too high"),
         ({"entries": [{"keys": ["/(?x)((a #))\n){999}){999}/"]}]}, r"it has \(\?x\)"),
         ({"entries": [{"keys": ["/((a(?#[)){999}){999}]/"]}]}, "or a comment"),
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],
 )
-def test_what_is_wrong_is_named(data: object, said: str) -> None:
-    with pytest.raises(PresetError, match=f"^w.json: .*{said}"):
+def test_error_names_the_problem(data: object, message: str) -> None:
+    with pytest.raises(PresetError, match=f"^w.json: .*{message}"):
         read_lorebook(data, "w.json")

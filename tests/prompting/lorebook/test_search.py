@@ -1,4 +1,4 @@
-"""Which entries wake, rule by rule as SillyTavern has them, and why."""
+"""Which entries are activated, rule by rule as in SillyTavern, and why."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,8 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.lorebook.entries import Entry, Logic, Lore, Lorebook, Position, Timed
-from bot.prompting.lorebook.search import consult
+from bot.prompting.lorebook.entries import (
+    EntryPosition,
+    KeyLogic,
+    Lorebook,
+    LoreEntry,
+    LoreResult,
+    TimedEffects,
+)
+from bot.prompting.lorebook.search import search_lorebook
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
 
@@ -17,237 +24,242 @@ def words(texts: Sequence[str]) -> Sequence[int]:
     return [len(text.split()) for text in texts]
 
 
-def entry(uid: str, *keys: str, **values: Any) -> Entry:
-    return Entry(uid, **{"content": f"about {uid}", "keys": keys, **values})
+def entry(uid: str, *keys: str, **values: Any) -> LoreEntry:
+    return LoreEntry(uid, **{"content": f"about {uid}", "keys": keys, **values})
 
 
 def lore(
-    *entries: Entry,
+    *entries: LoreEntry,
     said: Sequence[str] = SAID,
     budget: int = 1000,
-    dice: Callable[[], float] = lambda: 0.5,
-    timed: Timed = Timed(),  # noqa: B008
+    random_float: Callable[[], float] = lambda: 0.5,
+    timed: TimedEffects = TimedEffects(),  # noqa: B008
     **book: Any,
-) -> Lore:
-    return consult(
-        Lorebook(entries, **book), said, budget=budget, count=words, dice=dice, timed=timed
+) -> LoreResult:
+    return search_lorebook(
+        Lorebook(entries, **book),
+        said,
+        budget=budget,
+        count=words,
+        random_float=random_float,
+        timed=timed,
     )
 
 
-def fired(found: Lore) -> list[str]:
+def active(found: LoreResult) -> list[str]:
     return [entry.uid for entry in found.entries]
 
 
-def why(found: Lore) -> dict[str, str]:
-    return {verdict.entry.uid: verdict.why for verdict in found.verdicts}
+def reasons(found: LoreResult) -> dict[str, str]:
+    return {one.entry.uid: one.reason for one in found.decisions}
 
 
-def test_a_key_wakes_its_entry_and_the_receipt_says_which() -> None:
+def test_key_activates_its_entry_and_is_named_as_the_reason() -> None:
     found = lore(entry("d", "wyvern", "Dragon"), entry("c", "cat"))
 
-    assert fired(found) == ["d"]
-    assert why(found) == {"d": "key 'Dragon'", "c": "its keys were not found"}
+    assert active(found) == ["d"]
+    assert reasons(found) == {"d": "key 'Dragon'", "c": "its keys were not found"}
 
 
-def test_secondary_keys_decide_by_their_logic() -> None:
-    def wakes(logic: Logic, *secondary: str) -> bool:
-        return bool(fired(lore(entry("d", "dragon", secondary_keys=secondary, logic=logic))))
+def test_secondary_keys_follow_the_key_logic() -> None:
+    def activates(logic: KeyLogic, *secondary: str) -> bool:
+        return bool(active(lore(entry("d", "dragon", secondary_keys=secondary, logic=logic))))
 
-    assert wakes(Logic.AND_ANY, "red", "blue")
-    assert not wakes(Logic.AND_ANY, "green", "blue")
-    assert wakes(Logic.AND_ALL, "red", "sleeps")
-    assert not wakes(Logic.AND_ALL, "red", "blue")
-    assert wakes(Logic.NOT_ANY, "green", "blue")
-    assert not wakes(Logic.NOT_ANY, "red", "blue")
-    assert wakes(Logic.NOT_ALL, "red", "blue")
-    assert not wakes(Logic.NOT_ALL, "red", "sleeps")
-
-
-def test_regular_expressions_have_flags_and_need_no_whole_words() -> None:
-    assert fired(lore(entry("d", r"/drag.n\ssl/"))) == ["d"]
-    assert fired(lore(entry("d", "/DRAGON/"))) == []
-    assert fired(lore(entry("d", "/DRAGON/i"))) == ["d"]
+    assert activates(KeyLogic.AND_ANY, "red", "blue")
+    assert not activates(KeyLogic.AND_ANY, "green", "blue")
+    assert activates(KeyLogic.AND_ALL, "red", "sleeps")
+    assert not activates(KeyLogic.AND_ALL, "red", "blue")
+    assert activates(KeyLogic.NOT_ANY, "green", "blue")
+    assert not activates(KeyLogic.NOT_ANY, "red", "blue")
+    assert activates(KeyLogic.NOT_ALL, "red", "blue")
+    assert not activates(KeyLogic.NOT_ALL, "red", "sleeps")
 
 
-def test_a_catastrophic_key_is_skipped_and_noted() -> None:
+def test_regex_keys_have_flags_and_match_parts_of_words() -> None:
+    assert active(lore(entry("d", r"/drag.n\ssl/"))) == ["d"]
+    assert active(lore(entry("d", "/DRAGON/"))) == []
+    assert active(lore(entry("d", "/DRAGON/i"))) == ["d"]
+
+
+def test_slow_regex_is_skipped_and_reported() -> None:
     found = lore(
         entry("slow", "/(a|a)+$/"), entry("d", "dragon"), said=["x: dragon " + "a" * 40 + "!"]
     )
 
-    assert fired(found) == ["d"]
-    assert why(found)["slow"] == "its regular expression took too long and was skipped"
+    assert active(found) == ["d"]
+    assert reasons(found)["slow"] == "its regular expression took too long and was skipped"
 
 
-def test_a_thousand_catastrophic_keys_cost_one_time_limit() -> None:
+def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
     slow = [entry(str(n), f"/(a|a|{n})+$/") for n in range(1000)]
 
-    assert fired(lore(*slow, said=["a" * 40 + "!"])) == []
+    assert active(lore(*slow, said=["a" * 40 + "!"])) == []
 
 
-def test_case_and_whole_words_are_the_entrys_or_the_books() -> None:
-    assert fired(lore(entry("d", "Red"), case_sensitive=True)) == []
-    assert fired(lore(entry("d", "Red", case_sensitive=False), case_sensitive=True)) == ["d"]
-    assert fired(lore(entry("d", "drag"))) == []
-    assert fired(lore(entry("d", "drag", match_whole_words=False))) == ["d"]
-    assert fired(lore(entry("d", "red drag"))) == ["d"]  # a phrase is looked for as it is
+def test_case_and_whole_words_of_the_entry_override_the_books() -> None:
+    assert active(lore(entry("d", "Red"), case_sensitive=True)) == []
+    assert active(lore(entry("d", "Red", case_sensitive=False), case_sensitive=True)) == ["d"]
+    assert active(lore(entry("d", "drag"))) == []
+    assert active(lore(entry("d", "drag", match_whole_words=False))) == ["d"]
+    assert active(lore(entry("d", "red drag"))) == ["d"]  # a phrase is looked for as it is
 
 
-def test_whole_words_know_scripts_without_blanks() -> None:
-    assert fired(lore(entry("z", "龙"), said=["A: 红龙睡了"])) == ["z"]
-    assert fired(lore(entry("c", "cat"), said=["A: 我的cat很小"])) == ["c"]
-    assert fired(lore(entry("k", "кот"), said=["A: который час"])) == []
+def test_whole_words_in_scripts_without_spaces() -> None:
+    assert active(lore(entry("z", "龙"), said=["A: 红龙睡了"])) == ["z"]
+    assert active(lore(entry("c", "cat"), said=["A: 我的cat很小"])) == ["c"]
+    assert active(lore(entry("k", "кот"), said=["A: который час"])) == []
 
 
-def test_a_constant_entry_needs_no_key_and_a_disabled_one_never_fires() -> None:
+def test_constant_entry_needs_no_key_and_disabled_entry_is_never_active() -> None:
     found = lore(entry("c", constant=True), entry("d", "dragon", enabled=False), entry("e"))
 
-    assert fired(found) == ["c"]
-    assert why(found) == {"c": "it is constant", "d": "it is switched off", "e": "it has no keys"}
+    assert active(found) == ["c"]
+    assert reasons(found) == {"c": "it is constant", "d": "it is disabled", "e": "it has no keys"}
 
 
-def test_the_scan_depth_is_the_entrys_or_the_books() -> None:
+def test_scan_depth_of_the_entry_overrides_the_books() -> None:
     said = ["A: dragon", "B: one", "C: two"]
 
-    assert fired(lore(entry("d", "dragon"), said=said)) == []
-    assert fired(lore(entry("d", "dragon", scan_depth=3), said=said)) == ["d"]
-    assert fired(lore(entry("d", "dragon"), said=said, scan_depth=3)) == ["d"]
-    assert fired(lore(entry("d", "dragon", scan_depth=0), said=said, scan_depth=3)) == []
+    assert active(lore(entry("d", "dragon"), said=said)) == []
+    assert active(lore(entry("d", "dragon", scan_depth=3), said=said)) == ["d"]
+    assert active(lore(entry("d", "dragon"), said=said, scan_depth=3)) == ["d"]
+    assert active(lore(entry("d", "dragon", scan_depth=0), said=said, scan_depth=3)) == []
 
 
 def test_no_key_matches_across_two_messages() -> None:
-    assert fired(lore(entry("x", r"/hello\s*Alice/", r"/sleeps\s+Bob/"))) == []
+    assert active(lore(entry("x", r"/hello\s*Alice/", r"/sleeps\s+Bob/"))) == []
 
 
-def test_what_is_inserted_later_stands_nearer_to_the_end() -> None:
+def test_higher_order_is_inserted_later() -> None:
     found = lore(
         entry("late", constant=True, order=200),
         entry("early", constant=True, order=1),
-        entry("deep", constant=True, order=5, position=Position.AT_DEPTH),
+        entry("deep", constant=True, order=5, position=EntryPosition.AT_DEPTH),
     )
 
-    assert fired(found) == ["early", "deep", "late"]
+    assert active(found) == ["early", "deep", "late"]
 
 
-def test_the_highest_order_finds_room_in_the_budget_first() -> None:
+def test_highest_order_takes_the_token_budget_first() -> None:
     low, high = entry("low", constant=True, order=1), entry("high", constant=True, order=2)
     free = entry("free", constant=True, order=0, ignores_budget=True)
 
     found = lore(low, high, free, budget=3)
 
-    assert fired(found) == ["free", "high"]
-    assert why(found)["low"] == "no room in the budget of 3 tokens"
-    assert fired(lore(low, high, token_budget=2)) == ["high"]
+    assert active(found) == ["free", "high"]
+    assert reasons(found)["low"] == "over the budget of 3 tokens"
+    assert active(lore(low, high, token_budget=2)) == ["high"]
 
 
-def test_entries_wake_each_other_unless_they_must_not() -> None:
+def test_recursion_activates_entries_unless_they_exclude_it() -> None:
     first = entry("a", "dragon", content="It guards gold.")
     second = entry("b", "gold", content="Gold came from the mine.")
     third = entry("c", "mine")
 
     found = lore(first, second, third, recursive=True)
-    assert fired(found) == ["a", "b", "c"]
-    assert why(found)["c"] == "key 'mine', here or in another entry"
-    assert fired(lore(first, second, third)) == ["a"]
-    assert fired(lore(first, second, third, recursive=True, max_recursion_steps=1)) == ["a", "b"]
+    assert active(found) == ["a", "b", "c"]
+    assert reasons(found)["c"] == "key 'mine', here or in another entry"
+    assert active(lore(first, second, third)) == ["a"]
+    assert active(lore(first, second, third, recursive=True, max_recursion_steps=1)) == ["a", "b"]
 
     shy = entry("b", "gold", exclude_recursion=True)
-    assert fired(lore(first, shy, recursive=True)) == ["a"]
+    assert active(lore(first, shy, recursive=True)) == ["a"]
     mute = entry("a", "dragon", content="It guards gold.", prevent_recursion=True)
-    assert fired(lore(mute, second, recursive=True)) == ["a"]
+    assert active(lore(mute, second, recursive=True)) == ["a"]
 
 
-def test_an_entry_can_wait_for_recursion_and_for_its_level() -> None:
+def test_entry_waits_for_its_recursion_level() -> None:
     first = entry("a", "dragon")
     waiting = entry("b", "dragon", delay_until_recursion=1)
     longer = entry("c", "dragon", delay_until_recursion=2)
 
-    assert fired(lore(waiting, recursive=False)) == []
-    assert fired(lore(first, waiting, longer, recursive=True)) == ["a", "b", "c"]
+    assert active(lore(waiting, recursive=False)) == []
+    assert active(lore(first, waiting, longer, recursive=True)) == ["a", "b", "c"]
 
 
-def test_probability_asks_the_dice() -> None:
+def test_probability_compares_with_the_random_number() -> None:
     unsure = entry("d", "dragon", probability=30)
 
-    assert fired(lore(unsure, dice=lambda: 0.29)) == ["d"]
-    found = lore(unsure, dice=lambda: 0.31)
-    assert fired(found) == []
-    assert why(found)["d"] == "the dice were against it (30 %)"
+    assert active(lore(unsure, random_float=lambda: 0.29)) == ["d"]
+    found = lore(unsure, random_float=lambda: 0.31)
+    assert active(found) == []
+    assert reasons(found)["d"] == "its probability of 30 % failed"
 
 
-def test_sticky_entries_stay_rest_and_may_come_back() -> None:
+def test_sticky_entry_stays_then_is_on_cooldown_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
-    def at(messages: int, timed: Timed, *, said: str = "nothing") -> Lore:
+    def at(messages: int, timed: TimedEffects, *, said: str = "nothing") -> LoreResult:
         return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], timed=timed)
 
-    begun = at(10, Timed(), said="dragon")
-    assert begun.timed == Timed((("d", 10, 13),), (("d", 10, 12),))
-    assert why(at(12, begun.timed))["d"] == "it is sticky"
+    begun = at(10, TimedEffects(), said="dragon")
+    assert begun.timed == TimedEffects((("d", 10, 13),), (("d", 10, 12),))
+    assert reasons(at(12, begun.timed))["d"] == "it is sticky"
     ended = at(13, begun.timed, said="dragon")
-    assert fired(ended) == []
-    assert why(ended)["d"] == "it rests until there are 15 messages (cooldown)"
-    assert fired(at(15, ended.timed, said="dragon")) == ["d"]
+    assert active(ended) == []
+    assert reasons(ended)["d"] == "it is on cooldown until there are 15 messages"
+    assert active(at(15, ended.timed, said="dragon")) == ["d"]
 
 
-def test_a_message_taken_back_takes_its_timing_with_it() -> None:
+def test_effects_of_a_deleted_message_are_dropped() -> None:
     begun = lore(entry("d", "dragon", cooldown=5))
 
-    assert fired(lore(entry("d", "dragon", cooldown=5), timed=begun.timed)) == ["d"]
+    assert active(lore(entry("d", "dragon", cooldown=5), timed=begun.timed)) == ["d"]
 
 
-def test_delay_waits_for_a_number_of_messages() -> None:
-    assert fired(lore(entry("d", "dragon", delay=3))) == []
-    assert fired(lore(entry("d", "dragon", delay=2))) == ["d"]
+def test_delay_waits_for_the_number_of_messages() -> None:
+    assert active(lore(entry("d", "dragon", delay=3))) == []
+    assert active(lore(entry("d", "dragon", delay=2))) == ["d"]
 
 
-def test_of_a_group_one_is_taken_by_weight() -> None:
+def test_group_selects_one_entry_by_weight() -> None:
     light = entry("light", "dragon", groups=("g",), group_weight=10)
     heavy = entry("heavy", "dragon", groups=("g",), group_weight=90)
 
-    assert fired(lore(light, heavy, dice=lambda: 0.05)) == ["light"]
-    found = lore(light, heavy, dice=lambda: 0.95)
-    assert fired(found) == ["heavy"]
-    assert why(found)["light"] == "its group 'g' went to 'dragon'"
+    assert active(lore(light, heavy, random_float=lambda: 0.05)) == ["light"]
+    found = lore(light, heavy, random_float=lambda: 0.95)
+    assert active(found) == ["heavy"]
+    assert reasons(found)["light"] == "its group 'g' already has 'dragon'"
 
 
-def test_in_a_group_order_scores_and_sticky_entries_can_decide() -> None:
+def test_override_scoring_and_stickiness_decide_in_a_group() -> None:
     low = entry("low", "dragon", groups=("g",), order=1)
     first = entry("first", "dragon", groups=("g",), order=2, group_override=True)
-    assert fired(lore(low, first, dice=lambda: 0.0)) == ["first"]
+    assert active(lore(low, first, random_float=lambda: 0.0)) == ["first"]
 
     more = entry("more", "dragon", "red", groups=("g",), group_scoring=True)
     less = entry("less", "dragon", groups=("g",), group_scoring=True)
-    assert fired(lore(less, more, dice=lambda: 0.0)) == ["more"]
+    assert active(lore(less, more, random_float=lambda: 0.0)) == ["more"]
 
-    sticky = Timed(sticky=(("low", 1, 9),))
-    assert fired(lore(low, first, timed=sticky)) == ["low"]
+    sticky = TimedEffects(sticky=(("low", 1, 9),))
+    assert active(lore(low, first, timed=sticky)) == ["low"]
 
 
-def test_a_group_taken_in_an_earlier_round_is_closed() -> None:
+def test_group_with_an_active_entry_takes_no_other() -> None:
     first = entry("a", "dragon", content="gold", groups=("g",))
     second = entry("b", "gold", groups=("g",))
 
-    assert fired(lore(first, second, recursive=True)) == ["a"]
+    assert active(lore(first, second, recursive=True)) == ["a"]
 
 
-def test_too_few_entries_make_it_look_further_back() -> None:
+def test_min_activations_searches_older_messages() -> None:
     said = ["A: dragon", "B: cat", "C: one", "D: two"]
     book = (entry("d", "dragon"), entry("c", "cat"))
 
-    assert fired(lore(*book, said=said, min_activations=1)) == ["c"]
-    assert sorted(fired(lore(*book, said=said, min_activations=2))) == ["c", "d"]
-    assert sorted(fired(lore(*book, said=said, min_activations=9))) == ["c", "d"]
+    assert active(lore(*book, said=said, min_activations=1)) == ["c"]
+    assert sorted(active(lore(*book, said=said, min_activations=2))) == ["c", "d"]
+    assert sorted(active(lore(*book, said=said, min_activations=9))) == ["c", "d"]
 
 
-def test_macros_are_filled_into_keys_and_contents() -> None:
-    book = Lorebook((Entry("d", "{{char}} fears it", keys=("{{beast}}",)),))
+def test_macros_are_expanded_in_keys_and_contents() -> None:
+    book = Lorebook((LoreEntry("d", "{{char}} fears it", keys=("{{beast}}",)),))
 
-    found = consult(
+    found = search_lorebook(
         book,
         SAID,
         budget=99,
         count=words,
-        dice=lambda: 0,
+        random_float=lambda: 0,
         expand=lambda text: text.replace("{{beast}}", "dragon").replace("{{char}}", "Nova"),
     )
 
@@ -257,12 +269,12 @@ def test_macros_are_filled_into_keys_and_contents() -> None:
 _WORDS = st.sampled_from(["red", "dragon", "gold", "cat", "/d.*n/", "hello"])
 _ENTRIES = st.lists(
     st.builds(
-        Entry,
+        LoreEntry,
         uid=st.uuids().map(str),
         content=st.lists(_WORDS, max_size=6).map(" ".join),
         keys=st.lists(_WORDS, max_size=3).map(tuple),
         secondary_keys=st.lists(_WORDS, max_size=2).map(tuple),
-        logic=st.sampled_from(Logic),
+        logic=st.sampled_from(KeyLogic),
         enabled=st.booleans(),
         constant=st.booleans(),
         order=st.integers(0, 5),
@@ -284,23 +296,25 @@ _TALK = st.lists(st.lists(_WORDS, max_size=4).map(" ".join), min_size=1, max_siz
 
 
 @given(_ENTRIES, _TALK, st.integers(0, 12), st.integers(0, 4), st.integers(0, 99))
-def test_whatever_a_book_holds_the_search_ends_within_its_budget(
-    entries: list[Entry], talk: list[str], budget: int, least: int, seed: int
+def test_search_of_any_book_ends_within_its_budget(
+    entries: list[LoreEntry], talk: list[str], budget: int, least: int, seed: int
 ) -> None:
-    timed = Timed()
+    timed = TimedEffects()
     for messages in range(1, len(talk) + 1):
 
-        def search(said: list[str] = talk[:messages], timed: Timed = timed) -> Lore:
-            dice = random.Random(seed).random
+        def search(said: list[str] = talk[:messages], timed: TimedEffects = timed) -> LoreResult:
+            random_float = random.Random(seed).random
             book = Lorebook(tuple(entries), recursive=True, min_activations=least)
-            return consult(book, said, budget=budget, count=words, dice=dice, timed=timed)
+            return search_lorebook(
+                book, said, budget=budget, count=words, random_float=random_float, timed=timed
+            )
 
         found = search()
         assert sum(words([one.content for one in found.entries])) <= budget
         assert found.tokens <= budget
         assert all(one.enabled for one in found.entries)
-        assert [verdict.entry.uid for verdict in found.verdicts] == [one.uid for one in entries]
-        assert sum(verdict.fired for verdict in found.verdicts) == len(found.entries)
+        assert [one.entry.uid for one in found.decisions] == [one.uid for one in entries]
+        assert sum(one.activated for one in found.decisions) == len(found.entries)
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
             assert len(held) < 2 or timed.sticky
