@@ -1,4 +1,4 @@
-"""Who people say they are, kept by their platform's id: everywhere, or for one place."""
+"""Keep how people describe themselves, for one channel or everywhere, by their platform's id."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -14,48 +14,53 @@ _EVERYWHERE = "everywhere"
 
 
 class UserPersonas:
-    """A narrower place wins: topic or thread > channel > guild > everywhere."""
+    """The narrower scope wins: thread or topic > channel > guild > everywhere."""
 
-    def __init__(self, choices: ChatSettings) -> None:
-        self._choices = choices
+    def __init__(self, chat_settings: ChatSettings) -> None:
+        self._chat_settings = chat_settings
 
-    async def resolve(self, personas: Iterable[str], places: Sequence[str]) -> dict[str, str]:
-        """What these people (ids) say of themselves at the first of these places, by id."""
-        scopes = {
-            scope: person
-            for person in dict.fromkeys(personas)
-            for scope in [*(f"{person}@{place}" for place in places), person]
+    async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
+        """Return the personas that hold in a channel with these scopes, by user id."""
+        keys = {
+            key: user_id
+            for user_id in dict.fromkeys(user_ids)
+            for key in [*(f"{user_id}@{scope}" for scope in scopes), user_id]
         }
-        told = await self._choices.get_all(list(scopes), _KEY)
-        found: dict[str, str] = {}
-        for scope, person in scopes.items():  # the narrowest first
-            if scope in told:
-                found.setdefault(person, told[scope])
-        return found
+        values = await self._chat_settings.get_all(list(keys), _KEY)
+        personas: dict[str, str] = {}
+        for key, user_id in keys.items():  # narrowest scope first
+            if key in values:
+                personas.setdefault(user_id, values[key])
+        return personas
 
     async def of_speakers(self, session: Session, incoming: Incoming) -> dict[str, str]:
-        """Who the author and those heard lately say they are, by id."""
+        """Return the personas of the author and of those who spoke last, by user id."""
         speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
         newest = dict.fromkeys([incoming.author.id, *speakers])
         return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
     async def handle_me(self, argument: str, incoming: Incoming) -> str:
-        """Carry out `/me [everywhere] [text|clear]`; gives what is said back."""
+        """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
+
+        Raises:
+            UserError: there is no persona to show.
+        """
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
         text = sanitize_persona(rest if everywhere else argument)
-        person, place = incoming.author.id, incoming.scopes[0]
-        scope, where = (person, _EVERYWHERE) if everywhere else (f"{person}@{place}", "here")
+        user_id = incoming.author.id
+        key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
+        where = "everywhere" if everywhere else "in this channel"
         if not text:
-            return await self._shown(incoming)
+            return await self._show(incoming)
         if text.lower() == "clear":
-            await self._choices.set(scope, _KEY, None, person)
-            return f"I no longer know who you are {where}."
-        await self._choices.set(scope, _KEY, text, person)
-        return f"You are, {where}: {text}"
+            await self._chat_settings.set(key, _KEY, None, user_id)
+            return f"Your description was deleted {where}."
+        await self._chat_settings.set(key, _KEY, text, user_id)
+        return f"Your description was saved, and holds {where}: {text}"
 
-    async def _shown(self, incoming: Incoming) -> str:
+    async def _show(self, incoming: Incoming) -> str:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
-            raise UserError("I do not know who you are. For example: /me I am a tall knight")
-        return f"You are: {personas[incoming.author.id]}"
+            raise UserError("You have not described yourself. For example: /me I am a tall knight")
+        return f"Your description here: {personas[incoming.author.id]}"

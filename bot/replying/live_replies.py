@@ -32,6 +32,10 @@ class LiveReplies:
         """What a message there may be."""
         return self._surfaces[address.platform].limits(address)
 
+    async def wake_lane(self, address: Address) -> None:
+        """Have what was queued for an address delivered."""
+        await self._wake_lanes([address.lane])
+
     @asynccontextmanager
     async def live(
         self, claim: Claim, heard: InboxMessage, first_part: int
@@ -42,7 +46,7 @@ class LiveReplies:
 
         async def open_part(opening: OutgoingPart) -> int:
             row = await self._conversations.open(claim, heard, opening)
-            await self._wake_lanes([address.lane])
+            await self.wake_lane(address)
             return row
 
         typing = asyncio.create_task(keep_typing(surface, address, self._clock))

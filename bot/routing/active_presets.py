@@ -1,120 +1,89 @@
-"""Who answers where: the presets of a place, and from where the place has them."""
+"""The presets that answer in one channel."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import structlog
-
-from bot.errors import PresetError, SettingsError, UserError
-from bot.ports import ChatSettings
-from bot.prompting.presets.files import find_preset
+from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.labels import label_speakers
 
-_log = structlog.get_logger(__name__)
-_KEY = "preset"
-_MOST_CHARACTERS = 8  # in one place; each has to be told of all others
+MAX_CHARACTERS = 8
+"""In one channel; every prompt has to name all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActivePreset:
-    """A preset, and the scope that it was chosen in; None: nobody chose, it is the default."""
+    """A preset that answers in a channel, and where it was chosen."""
 
     preset: Preset
     scope: str | None
-    version: int | None  # None: nobody numbered it
+    """The scope whose setting names it; None: nobody chose, it is the default."""
+    version: int | None
+    """The number of the preset's current edition; None if editions are not numbered."""
 
 
-class PresetResolver:
-    """Presets resolve from the narrowest scope out: topic or thread > channel > guild > default."""
+@dataclass(frozen=True, slots=True)
+class ActiveCharacters:
+    """All presets that answer in one channel, in the order they were added; at least one."""
 
-    def __init__(
-        self,
-        presets: Mapping[str, Preset],
-        default: str,
-        choices: ChatSettings,
-        versions: Mapping[str, int] | None = None,
-    ) -> None:
-        """Raises `SettingsError` when there is no preset with the default's name."""
-        self.presets = presets
-        self.versions = versions or {}
-        self._choices = choices
-        try:
-            self.default = find_preset(presets, default)
-        except PresetError as error:
-            raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
+    members: tuple[ActivePreset, ...]
 
-    async def resolve_first(self, scopes: Sequence[str]) -> ActivePreset:
-        """Who answers here, or the first of those who do."""
-        first, *_ = await self.resolve(scopes)
-        return first
+    @property
+    def first(self) -> ActivePreset:
+        return self.members[0]
 
-    async def resolve(self, scopes: Sequence[str]) -> tuple[ActivePreset, ...]:
-        """Everybody who answers here, in the order in which they were added; at least one."""
-        choice = await self._choices.resolve(scopes, _KEY)
-        if choice is None:
-            return (self._cast(self.default, None),)
-        here = []
-        for name in choice.value.splitlines():  # a preset's name has no line break
-            preset = self.presets.get(name)
-            if preset is None:  # its file was taken away since
-                _log.warning("preset_missing", preset=name, scope=choice.scope)
-            else:
-                here.append(self._cast(preset, choice.scope))
-        return tuple(here) or (self._cast(self.default, None),)
+    @property
+    def presets(self) -> list[Preset]:
+        return [member.preset for member in self.members]
 
-    def character_names(self, presets: Iterable[str]) -> dict[str, str]:
-        """What these presets' characters are called; one whose file is gone goes by its name."""
-        return {
-            name: self.presets[name].plays_as if name in self.presets else name
-            for name in sorted(presets)
-        }
+    @property
+    def names(self) -> set[str]:
+        """The names of the presets."""
+        return {preset.name for preset in self.presets}
 
-    def _cast(self, preset: Preset, scope: str | None) -> ActivePreset:
-        return ActivePreset(preset, scope, self.versions.get(preset.name))
+    @property
+    def is_group(self) -> bool:
+        return len(self.members) > 1
 
-    def find(self, name: str) -> Preset:
-        """Find a preset by name in any case; raises `UserError` that tells the nearest name."""
-        try:
-            return find_preset(self.presets, name)
-        except PresetError as error:
-            raise UserError(str(error)) from None
+    def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
+        """Return the members with these preset names, in the order of the names."""
+        by_name = {member.preset.name: member for member in self.members}
+        return tuple(by_name[name] for name in names)
 
-    async def use(self, scope: str, preset: Preset, by: str) -> None:
-        """Let this one alone answer here."""
-        await self._choices.set(scope, _KEY, preset.name, by)
+    def with_added(self, preset: Preset) -> list[Preset]:
+        """Return the presets of the channel once this one has joined.
 
-    async def add(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
-        """Let this one answer here, too; raises `UserError` if it does. Gives all who do now."""
-        here = [cast.preset for cast in await self.resolve(scopes)]
-        if preset in here:
-            raise UserError(f"{preset.name} is here already.")
-        if len(here) >= _MOST_CHARACTERS:
+        Raises:
+            UserError: it is active already, or the channel is full.
+        """
+        if preset.name in self.names:
+            raise UserError(f"{preset.name} is already active here.")
+        if len(self.members) >= MAX_CHARACTERS:
             raise UserError(
-                f"{_MOST_CHARACTERS} are here already; /preset remove one of them first."
+                f"{MAX_CHARACTERS} characters are active here, which is the maximum; remove one "
+                "first with /preset remove."
             )
-        return await self._set(scopes[0], [*here, preset], by)
+        return [*self.presets, preset]
 
-    async def remove(self, scopes: Sequence[str], preset: Preset, by: str) -> Sequence[Preset]:
-        """Let all others go on without it; raises `UserError` if there are none."""
-        here = [cast.preset for cast in await self.resolve(scopes)]
-        if preset not in here:
-            raise UserError(f"{preset.name} is not here; /preset list says who is.")
-        if len(here) == 1:
+    def with_removed(self, preset: Preset) -> list[Preset]:
+        """Return the presets of the channel once this one has left.
+
+        Raises:
+            UserError: it is not active, or it is the only one.
+        """
+        if preset.name not in self.names:
+            raise UserError(f"{preset.name} is not active here; /preset list shows who is.")
+        if not self.is_group:
             raise UserError(
-                f"{preset.name} is the only one here; /preset use puts another in its place."
+                f"{preset.name} is the only character here; /preset use replaces it with another."
             )
-        return await self._set(scopes[0], [one for one in here if one != preset], by)
+        return [one for one in self.presets if one.name != preset.name]
 
-    async def _set(self, scope: str, here: Sequence[Preset], by: str) -> Sequence[Preset]:
-        await self._choices.set(scope, _KEY, "\n".join(one.name for one in here), by)
-        return here
-
-    async def reset(self, scope: str, by: str) -> None:
-        """Unset what was chosen in this very scope."""
-        await self._choices.set(scope, _KEY, None, by)
-
-    def complete(self, partial: str) -> Sequence[str]:
-        """Names to suggest while somebody types: those that begin so, then those that hold it."""
-        typed = partial.strip().casefold()
-        fitting = [name for name in sorted(self.presets) if typed in name.casefold()]
-        return sorted(fitting, key=lambda name: not name.casefold().startswith(typed))
+    def speaker_line(
+        self, speaker: ActivePreset, character_names: Mapping[str, str], form: str
+    ) -> str:
+        """Return the line that tells readers who speaks; empty if there is only one character."""
+        if not self.is_group:
+            return ""
+        labels = label_speakers((), character_names).characters
+        return form.format(labels[speaker.preset.name]) + "\n"

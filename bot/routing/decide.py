@@ -1,86 +1,81 @@
-"""What a message asks for: a command to carry out, an answer, to be remembered, or nothing."""
+"""Decide what happens to a message: a command, an answer, a line to remember, or nothing; pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming, WakeReason
-from bot.prompting.presets.preset import Preset
+from bot.chat.incoming import Incoming
+from bot.chat.session import Turn
 from bot.prompting.prompters.form_fields import is_ask_command
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import parse
+from bot.routing.speaker_selection import SpeakerCandidate, select_speakers
+from bot.routing.wake_rules import Dice
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Somebody wants the character to say something."""
+    """Some characters answer the message."""
+
+    speakers: tuple[ActivePreset, ...]
+    """At least one, in the order in which they answer."""
+    candidates: tuple[SpeakerCandidate, ...]
+    """Every active character with the reasons why it answers or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Said near the character: remembered, not answered."""
+    """The message goes into the history; nobody answers it."""
+
+    candidates: tuple[SpeakerCandidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Nothing to do, and nothing to keep."""
+    """The message is neither answered nor kept."""
+
+    candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-Decision = Command | Answer | Observe | Ignore
+Decision: TypeAlias = Command | Answer | Observe | Ignore
 
 
-def decide(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> Decision:
-    """`dice` gives a number from 0 up to 1, for presets that chime in by chance."""
-    settled = _settled(incoming, [preset])
-    if settled is not None:
-        return settled
-    return Answer() if wakes(incoming, preset, dice) else _unanswered([preset])
+def decide(
+    incoming: Incoming,
+    active: ActiveCharacters,
+    recent: Sequence[Turn],
+    *,
+    dice: Dice,
+    now: datetime,
+) -> Decision:
+    """Decide what happens to a message.
 
-
-def decide_among(incoming: Incoming, room: Sequence[Preset], *, somebody_speaks: bool) -> Decision:
-    """The same where several characters are, of whom the scheduler has chosen who speaks."""
-    settled = _settled(incoming, room)
-    if settled is not None:
-        return settled
-    return Answer() if somebody_speaks else _unanswered(room)
-
-
-def _settled(incoming: Incoming, room: Sequence[Preset]) -> Command | Ignore | None:
-    """What is a command, or nothing at all, whoever might feel spoken to."""
+    Args:
+        incoming: the message.
+        active: the characters of its channel.
+        recent: the turns before it, oldest first; only read in groups of characters.
+        dice: draws chances; handed in, so that `/preset who` can explain without side effects.
+        now: the time that cooldowns are measured to.
+    """
     if incoming.author_is_bot or not incoming.text.strip():
         return Ignore()
-    asks_a_form = any(preset.prompter for preset in room) and is_ask_command(incoming.text)
-    if incoming.wake is None or asks_a_form:
+    command = _command(incoming, active)
+    if command is not None:
+        return command
+    candidates = select_speakers(active.presets, incoming, recent, dice=dice, now=now)
+    speakers = active.pick([one.preset for one in candidates if one.chosen])
+    if speakers:
+        return Answer(speakers, candidates)
+    if any(preset.context == "all" for preset in active.presets):
+        return Observe(candidates)
+    return Ignore(candidates)
+
+
+def _command(incoming: Incoming, active: ActiveCharacters) -> Command | None:
+    """Parse a command that is addressed to the bot; `/ask` belongs to presets with a form."""
+    has_form = any(preset.prompter for preset in active.presets)
+    if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
     return parse(incoming.text)
-
-
-def _unanswered(room: Sequence[Preset]) -> Observe | Ignore:
-    return Observe() if any(preset.context == "all" for preset in room) else Ignore()
-
-
-def wakes(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> bool:
-    """Whether a character that is alone here answers."""
-    return called_by_platform(incoming, preset) or wishes(incoming, preset, dice)
-
-
-def called_by_platform(incoming: Incoming, preset: Preset) -> bool:
-    """Whether it was said to the bot, in a way that the preset listens to."""
-    match incoming.wake:
-        case WakeReason.DM | WakeReason.COMMAND:
-            return True
-        case WakeReason.MENTION:
-            return preset.wake.mention
-        case WakeReason.REPLY:
-            return preset.wake.reply
-        case None:
-            return False
-
-
-def wishes(incoming: Incoming, preset: Preset, dice: Callable[[], float]) -> bool:
-    """Whether the preset's own rules make it speak, whoever was spoken to."""
-    said = incoming.text.casefold()
-    return (
-        preset.wake.always
-        or any(word.casefold() in said for word in preset.wake.words)
-        or dice() < preset.wake.chance
-    )

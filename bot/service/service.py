@@ -11,6 +11,7 @@ import structlog
 
 from bot.backends.exact_prompt import ExactPrompts
 from bot.chat.incoming import Incoming
+from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
@@ -25,8 +26,8 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
 from bot.prompting.presets.files import edition
 from bot.replying.live_replies import LiveReplies
-from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS
+from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.tasks import cancel_and_wait
@@ -55,7 +56,8 @@ from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
 from bot.templates.renderer import Renderer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.worker import ConversationWorker
+from bot.turn.prompt_sources import PromptSources
+from bot.turn.worker import ConversationWorker, TurnStages
 
 _log = structlog.get_logger(__name__)
 _DRAIN_SECONDS = 10.0
@@ -119,7 +121,7 @@ class App:
             "lanes", self.outbox.due_lanes, self.sender.work, _MOST_LANES
         )
         self.summarizer = Summarizer(SqlSummaries(self.database), self.backends)
-        showing = LiveReplies(
+        replies = LiveReplies(
             self.conversations,
             {
                 name: RateLimitedSurface(one, limiter, self.clock, best_effort=True)
@@ -130,27 +132,11 @@ class App:
             self.clock,
         )
         self.worker = ConversationWorker(
-            conversations=self.conversations,
-            resolver=self.resolver,
-            commands=CommandHandlers(
-                self.resolver,
-                self._may_change,
-                COMMANDS,
-                ContextView(
-                    SqlReceipts(self.database),
-                    self._exact_prompts.write_out,
-                    self._exact_prompts.mask,
-                ),
-                self.personas,
-            ),
-            pipeline=self._pipeline(showing),
-            limits=showing.limits,
-            wake_lanes=self.due_lanes.wake,
-            owner=self.owner,
-            clock=self.clock,
-            memories=[
-                each for each in self.backends.values() if isinstance(each, ConversationMemory)
-            ],
+            self.conversations,
+            [each for each in self.backends.values() if isinstance(each, ConversationMemory)],
+            TurnStages(self.resolver, self._command_handlers(), self._pipeline(replies), replies),
+            self.owner,
+            self.clock,
         )
         self.conversation_workers = self._worker_pool(
             "walks", self._waiting, self.worker.work, _MOST_WALKS
@@ -160,17 +146,25 @@ class App:
             self.platforms.values(), intake, self.clock, self._announce
         )
 
-    def _pipeline(self, showing: LiveReplies) -> AnswerPipeline:
-        return AnswerPipeline(
-            conversations=self.conversations,
-            resolver=self.resolver,
-            personas=self.personas,
-            retrieve_stories=self._retrieve_stories,
-            summarizer=self.summarizer,
-            backends=self.backends,
-            showing=showing,
-            clock=self.clock,
+    def _command_handlers(self) -> CommandHandlers:
+        return CommandHandlers(
+            self.resolver,
+            AdminCheck(self.settings.admins, self._is_platform_admin),
+            ContextView(
+                SqlReceipts(self.database), self._exact_prompts.write_out, self._exact_prompts.mask
+            ),
+            self.personas,
         )
+
+    def _pipeline(self, replies: LiveReplies) -> AnswerPipeline:
+        sources = PromptSources(
+            self.conversations,
+            self.resolver,
+            self.personas,
+            self._retrieve_stories,
+            self.summarizer,
+        )
+        return AnswerPipeline(sources, self.backends, replies, self.clock)
 
     def _worker_pool(
         self,
@@ -277,9 +271,7 @@ class App:
         """Conversations to walk, of those platforms only that an answer can be sent to."""
         return await self.inbox.pending_conversations(limit, list(self.platforms))
 
-    async def _may_change(self, incoming: Incoming) -> bool:
-        if incoming.author.id in self.settings.admins:
-            return True
+    async def _is_platform_admin(self, incoming: Incoming) -> bool:
         return await self.platforms[incoming.address.platform].is_admin(incoming)
 
     def _probes(self) -> dict[str, Callable[[], Awaitable[str | None]]]:

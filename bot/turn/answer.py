@@ -1,226 +1,173 @@
-"""Answer one message: recall what was said, then for each speaker compose, generate and write."""
+"""Answer one message: load what was said, then compose, generate and stream for each speaker."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
 
-from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn
-from bot.commands.personas import UserPersonas
+from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.errors import BackendError, UserError
-from bot.ports import Backend, Clock, Conversations
-from bot.prompting.compose.compose import compose
+from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, generate_answer, receipt_of
 from bot.replying.live_replies import LiveReplies
 from bot.replying.stream import LiveReply, final
-from bot.routing.active_presets import ActivePreset, PresetResolver
-from bot.routing.scheduling import LONGEST_CHAIN
-from bot.routing.speakers import ActiveCharacters
-from bot.stories.retrieve import RetrieveStories
-from bot.summaries.summarizer import Summarizer
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
+from bot.routing.wake_rules import Dice
+from bot.turn.prompt_sources import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
-_MOST_TURNS = 400  # read for one prompt
-_LEAST_TOKENS_A_TURN = 10  # with its frame, on average: what cannot fit is not read
-_ONLY_THOUGHT = "The model thought about it, but gave no answer. Please try again or ask for less."
-_NOTHING_SAID = "The model gave an empty answer. Please try again or say it differently."
-
-
-@dataclass(slots=True)
-class AnswerSet:
-    """What was said to one message; its readers see `parts`."""
-
-    turns: list[Turn] = field(default_factory=list)
-    parts: list[OutgoingPart] = field(default_factory=list)
-    receipts: list[Receipt] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Talk:
-    """What every speaker has to know, and what has been said so far."""
-
-    claim: Claim
-    message: InboxMessage
-    active: ActiveCharacters
-    session: Session
-    company: Mapping[str, str]  # what characters are called, by preset
-    personas: Mapping[str, str]  # who people say they are, by id
-    said: AnswerSet = field(default_factory=AnswerSet)
+_ONLY_REASONING = (
+    "The model used up its answer for thinking and wrote nothing. Please try again or ask for less."
+)
+_EMPTY = "The model gave an empty answer. Please try again or rephrase your message."
 
 
 class AnswerPipeline:
-    """Lets characters answer, one after the other, each hearing those before."""
+    """Lets characters answer one after the other; each reads the answers before its own."""
 
     def __init__(
         self,
-        *,
-        conversations: Conversations,
-        resolver: PresetResolver,
-        personas: UserPersonas,
-        retrieve_stories: RetrieveStories,
-        summarizer: Summarizer,
+        sources: PromptSources,
         backends: Mapping[str, Backend],
-        showing: LiveReplies,
+        replies: LiveReplies,
         clock: Clock,
-        dice: Callable[[], float] = random.random,
+        dice: Dice = random.random,
     ) -> None:
-        self._conversations = conversations
-        self._resolver = resolver
-        self._personas = personas
-        self._retrieve_stories = retrieve_stories
-        self._summarizer = summarizer
+        self._sources = sources
         self._backends = backends
-        self._showing = showing
+        self._replies = replies
         self._clock = clock
         self._dice = dice
 
-    async def answers(
+    async def answer(
         self,
         claim: Claim,
         message: InboxMessage,
         active: ActiveCharacters,
-        chosen: Sequence[ActivePreset],
-    ) -> AnswerSet:
-        """Let the chosen speak, and then whoever has something to say to that.
+        speakers: Sequence[ActivePreset],
+    ) -> TurnResult:
+        """Let the speakers answer, then whoever reacts to that.
+
+        A speaker that fails is skipped if another one answers.
+
+        Returns:
+            The turns of the speakers, without that of the message.
 
         Raises:
-            BackendError: nobody had an answer; this is what the first of them failed with.
-            UserError: the same, and it is for the author to mend.
+            BackendError: nobody answered; what the first speaker failed with.
+            UserError: the same, and the author can mend it.
         """
-        talk = await self._recall(claim, message, active, chosen)
+        context = await self._sources.load(claim, message, active, speakers)
         failures: list[Exception] = []
-        queue = list(chosen)
-        while queue and len(talk.said.turns) < LONGEST_CHAIN:
-            cast = queue.pop(0)
+        queue = list(speakers)
+        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW:
+            speaker = queue.pop(0)
             try:
-                await self._speak(cast, talk)
-            except (BackendError, UserError) as error:  # others may have more room, or a model
-                _log.warning("fell_silent", preset=cast.preset.name, reason=str(error))
+                await self._speak(speaker, context)
+            except (BackendError, UserError) as error:  # others have another model or budget
+                _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             else:
-                queue += () if queue else self._reaction(talk)
-        if not talk.said.turns:
+                queue += () if queue else self._reaction(context)
+        if not context.turns:
             raise failures[0]
-        return talk.said
+        return TurnResult(context.turns, context.parts, context.receipts)
 
-    async def _recall(
-        self,
-        claim: Claim,
-        message: InboxMessage,
-        active: ActiveCharacters,
-        chosen: Sequence[ActivePreset],
-    ) -> _Talk:
-        session = await self._conversations.load_session(
-            claim.conversation, _turns_worth_reading(chosen)
+    async def _speak(self, speaker: ActivePreset, context: TurnContext) -> None:
+        """Let one character answer, live, and append its answer to the context."""
+        preset, address = speaker.preset, context.message.incoming.address
+        async with self._replies.live(
+            context.claim, context.message, len(context.parts)
+        ) as live_reply:
+            receipt = await self._generate_with_fallbacks(speaker, context, live_reply)
+        text = self._speaker_line(speaker, context) + receipt.answer
+        context.parts.extend(final(text, self._replies.limits(address), len(context.parts)))
+        context.turns.append(
+            Turn("assistant", receipt.answer, None, self._now(), preset.name, speaker.version)
         )
-        spoke = {turn.preset for turn in session.turns if turn.preset}
-        company = self._resolver.character_names(active.presets | spoke)
-        personas = await self._personas.of_speakers(session, message.incoming)
-        return _Talk(claim, message, active, session, company, personas)
+        context.receipts.append(receipt)
 
-    async def _speak(self, cast: ActivePreset, talk: _Talk) -> None:
-        """One character's answer, shown while it grows."""
-        said, address = talk.said, talk.message.incoming.address
-        async with self._showing.live(talk.claim, talk.message, len(said.parts)) as live:
-            receipt = await self._first_answer(cast, talk, live)
-        text = self._line(cast, talk) + receipt.answer
-        said.parts += final(text, self._showing.limits(address), len(said.parts))
-        said.turns.append(
-            Turn("assistant", receipt.answer, None, self._now(), cast.preset.name, cast.version)
-        )
-        said.receipts.append(receipt)
-
-    async def _first_answer(self, cast: ActivePreset, talk: _Talk, live: LiveReply) -> Receipt:
-        """Ask the preset's model, and as long as there is no word, each of its fallbacks."""
-        *others, last = (replace(cast, preset=one) for one in cast.preset.alternatives)
+    async def _generate_with_fallbacks(
+        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply
+    ) -> Receipt:
+        """Ask the preset's model; each fallback is tried when the one before gave no answer."""
+        *others, last = (replace(speaker, preset=one) for one in speaker.preset.alternatives)
         for one in others:
             try:
-                return await self._ask(one, talk, live)
+                return await self._generate(one, context, live_reply)
             except BackendError as error:
                 provider, reason = one.preset.provider, str(error)
                 _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
-        return await self._ask(last, talk, live)
+        return await self._generate(last, context, live_reply)
 
-    async def _ask(self, cast: ActivePreset, talk: _Talk, live: LiveReply) -> Receipt:
-        preset, backend = cast.preset, self._backends[cast.preset.provider]
-        fitted = await self._fitted(preset, talk)
+    async def _generate(
+        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply
+    ) -> Receipt:
+        preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+        draft = await self._sources.compose(preset, context)
+        fitted = await fit_for_backend(preset, draft, backend)
         show = prefix_speaker_line(
-            self._line(cast, talk), live.feed if preset.stream else _show_nothing
+            self._speaker_line(speaker, context), live_reply.feed if preset.stream else _discard
         )
-        queued_seconds = max(0.0, self._clock.now() - talk.message.incoming.at.timestamp())
-        written = await generate_answer(backend, fitted.prompt, show, live.announce, self._clock)
-        _check(written, preset)
-        self._sum_up(preset, talk, fitted)
-        return receipt_of(written, fitted, preset, cast.version, queued_seconds)
-
-    def _line(self, cast: ActivePreset, talk: _Talk) -> str:
-        """What tells readers who speaks."""
-        form = self._showing.limits(talk.message.incoming.address).speaker_line
-        return talk.active.line(cast, talk.company, form)
-
-    async def _fitted(self, preset: Preset, talk: _Talk) -> FittedPrompt:
-        """Compose what this speaker reads, and take as much of it as its budget allows."""
-        incoming = talk.message.incoming
-        draft = compose(
-            preset,
-            talk.session,
-            incoming,
-            company=talk.company,
-            answers=tuple(talk.said.turns),
-            personas=talk.personas,
-            stories=await self._retrieve_stories(preset, incoming.text),
-            summary=await self._summarizer.part(preset, talk.claim.conversation),
+        waited = self._clock.now() - context.message.incoming.at.timestamp()
+        answer = await generate_answer(
+            backend, fitted.prompt, show, live_reply.announce, self._clock
         )
-        return await fit_for_backend(preset, draft, self._backends[preset.provider])
+        _check(answer, preset)
+        self._request_summary(preset, context, fitted)
+        return receipt_of(answer, fitted, preset, speaker.version, max(0.0, waited))
 
-    def _sum_up(self, preset: Preset, talk: _Talk, fitted: FittedPrompt) -> None:
-        """What no longer fits into the history is for the summary."""
+    def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
+        form = self._replies.limits(context.message.incoming.address).speaker_line
+        return context.active.speaker_line(speaker, context.character_names, form)
+
+    def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
+        """Have the turns summarized that no longer fit into the history."""
         if any(one.section == "history" for one in fitted.dropped):
             kept = sum(len(unit.messages) for unit in fitted.draft.history)
-            self._summarizer.want(preset, talk.claim.conversation, kept)
+            self._sources.summarizer.want(preset, context.claim.conversation, kept)
 
-    def _reaction(self, talk: _Talk) -> tuple[ActivePreset, ...]:
-        return talk.active.reaction(
-            talk.said.turns, talk.session.turns, dice=self._dice, now=self._now()
+    def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
+        candidates = select_reaction(
+            context.active.presets,
+            context.turns,
+            [*context.session.turns, *context.turns],
+            dice=self._dice,
+            now=self._now(),
         )
+        return context.active.pick([one.preset for one in candidates if one.chosen])
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
 
 
 def prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
-    """Show a line once, just before the first words."""
-    waiting = [line]
+    """Return a `show` that puts the line in front of the first text."""
+    pending = [line]
 
     def show_with_line(text: str) -> None:
-        show("".join([*waiting, text]) if text else "")
+        show("".join([*pending, text]) if text else "")
         if text:
-            waiting.clear()
+            pending.clear()
 
     return show_with_line if line else show
 
 
-def _check(written: GeneratedAnswer, preset: Preset) -> None:
-    if not written.text:
-        notice = _ONLY_THOUGHT if written.thoughts else _NOTHING_SAID
+def _check(answer: GeneratedAnswer, preset: Preset) -> None:
+    if not answer.text:
+        notice = _ONLY_REASONING if answer.thoughts else _EMPTY
         raise BackendError("an empty answer", notice=notice)
-    if written.reason is FinishReason.LENGTH:
+    if answer.reason is FinishReason.LENGTH:
         _log.info("answer_cut_at_length", preset=preset.name)
 
 
-def _turns_worth_reading(speakers: Sequence[ActivePreset]) -> int:
-    budgets = [cast.preset.max_input_tokens for cast in speakers]
-    tokens = [_MOST_TURNS if one is None else one // _LEAST_TOKENS_A_TURN for one in budgets]
-    return min(_MOST_TURNS, max(tokens))
-
-
-def _show_nothing(_text: str) -> None:
-    """Some presets show their answers only when they are whole."""
+def _discard(_text: str) -> None:
+    """Show nothing: the preset's answers are sent whole."""

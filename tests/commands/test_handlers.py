@@ -1,20 +1,23 @@
-"""What people command is carried out for those who may, and said in words."""
+"""Test the command handlers: who may run them, what they change and what they reply."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, Person
+from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
-from bot.commands.handlers import CommandHandlers, CommandResult
+from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
+from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import PresetResolver
 from bot.routing.command_specs import COMMANDS, parse
+from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -39,31 +42,36 @@ HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:
 
 
 class Setup:
+    """The handlers of a channel, and whether the author is an admin."""
+
     def __init__(self, database: Database) -> None:
-        choices = SqlChatSettings(database, SystemClock())
-        self.resolver = PresetResolver(PRESETS, "assistant", choices, {"nova": 4})
+        chat_settings = SqlChatSettings(database, SystemClock())
+        self.resolver = PresetResolver(PRESETS, "assistant", chat_settings, {"nova": 4})
         self.handlers = CommandHandlers(
             self.resolver,
-            self.may_change,
-            COMMANDS,
+            AdminCheck({"telegram:99"}, self.is_platform_admin),
             ContextView(SqlReceipts(database), write_out, mask),
-            UserPersonas(choices),
+            UserPersonas(chat_settings),
             random.Random(1),
         )
         self.admin = True
         self.asked: list[Incoming] = []
 
-    async def may_change(self, incoming: Incoming) -> bool:
+    async def is_platform_admin(self, incoming: Incoming) -> bool:
         self.asked.append(incoming)
         return self.admin
+
+    async def use(self, scope: str, name: str) -> None:
+        await self.resolver.set_active(scope, [PRESETS[name]], "telegram:1")
 
     async def run_command(self, line: str) -> CommandResult:
         command = parse(line)
         assert isinstance(command, Command)
-        return await self.handlers.handle(command, HERE)
+        active = await self.resolver.resolve(HERE.scopes)
+        return await self.handlers.handle(CommandRequest(command, HERE, active, (), HERE.at))
 
-    async def active_preset(self) -> str:
-        return (await self.resolver.resolve_first(HERE.scopes)).preset.name
+    async def active(self, scopes: Sequence[str] = HERE.scopes) -> list[str]:
+        return [preset.name for preset in (await self.resolver.resolve(scopes)).presets]
 
 
 @pytest.fixture
@@ -71,18 +79,18 @@ def setup(database: Database) -> Setup:
     return Setup(database)
 
 
-async def test_an_admin_lets_a_preset_answer_here(setup: Setup) -> None:
+async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> None:
     reply = await setup.run_command("/preset use Nova")
     assert reply == CommandResult(
         "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here.", "nova"
     )
-    assert await setup.active_preset() == "nova"
+    assert await setup.active() == ["nova"]
 
 
-async def test_characters_join_and_leave_and_the_talk_goes_on(setup: Setup) -> None:
+async def test_preset_add_and_remove_keep_the_session(setup: Setup) -> None:
     joined = await setup.run_command("/preset add nova")
     assert joined == CommandResult(
-        "nova joins. Here are now: assistant, nova.\n\nHi, Nova here.",
+        "nova joins. Active here: assistant, nova.\n\nHi, Nova here.",
         greeting="Hi, Nova here.",
         greeter="nova",
     )
@@ -90,41 +98,41 @@ async def test_characters_join_and_leave_and_the_talk_goes_on(setup: Setup) -> N
 → assistant: A helper.
 → nova
 used here: chosen here
-/preset show NAME tells more.\
+Details: /preset show NAME\
 """)
     assert (await setup.run_command("/preset list")).text.count("→") == 2
 
     left = await setup.run_command("/preset remove assistant")
-    assert left == CommandResult("assistant leaves. Here are now: nova.")
-    assert await setup.active_preset() == "nova"
+    assert left == CommandResult("assistant leaves. Active here: nova.")
+    assert await setup.active() == ["nova"]
 
 
-async def test_who_joins_in_a_thread_joins_those_of_the_channel(setup: Setup) -> None:
-    await setup.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
+async def test_preset_add_in_a_thread_keeps_the_presets_of_the_channel(setup: Setup) -> None:
+    await setup.use("telegram:5", "nova")
     await setup.run_command("/preset add assistant")
-    here = await setup.resolver.resolve(HERE.scopes)
-    above = await setup.resolver.resolve(HERE.scopes[1:])
-    assert [cast.preset.name for cast in here] == ["nova", "assistant"]
-    assert [cast.preset.name for cast in above] == ["nova"]
+    assert await setup.active() == ["nova", "assistant"]
+    assert await setup.active(HERE.scopes[1:]) == ["nova"]
 
 
-async def test_use_makes_one_the_only_one(setup: Setup) -> None:
+async def test_preset_use_replaces_all_active_presets(setup: Setup) -> None:
     await setup.run_command("/preset add nova")
     await setup.run_command("/preset use nova")
-    assert len(await setup.resolver.resolve(HERE.scopes)) == 1
+    assert await setup.active() == ["nova"]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("/preset add", "Which preset?"),
-        ("/preset add assistant", "assistant is here already."),
-        ("/preset remove nova", "nova is not here"),
-        ("/preset remove assistant", "assistant is the only one here"),
+        ("/preset add assistant", "assistant is already active here."),
+        ("/preset remove nova", "nova is not active here"),
+        ("/preset remove assistant", "assistant is the only character here"),
         ("/preset remove", "Which preset?"),
     ],
 )
-async def test_nobody_joins_twice_and_somebody_stays(setup: Setup, line: str, words: str) -> None:
+async def test_preset_add_and_remove_refuse_what_is_not_possible(
+    setup: Setup, line: str, words: str
+) -> None:
     with pytest.raises(UserError, match=words.replace("?", r"\?")):
         await setup.run_command(line)
 
@@ -140,27 +148,27 @@ async def test_nobody_joins_twice_and_somebody_stays(setup: Setup, line: str, wo
         "/context prompt",
     ],
 )
-async def test_nobody_else_changes_what_others_see(setup: Setup, line: str) -> None:
+async def test_commands_that_change_the_channel_need_an_admin(setup: Setup, line: str) -> None:
     setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
         await setup.run_command(line)
-    assert await setup.active_preset() == "assistant"
+    assert await setup.active() == ["assistant"]
 
 
-async def test_who_may_is_asked_each_time(setup: Setup) -> None:
+async def test_admin_rights_are_checked_for_each_command(setup: Setup) -> None:
     await setup.run_command("/preset use nova")
     setup.admin = False
     with pytest.raises(UserError):
         await setup.run_command("/preset reset")
     assert setup.asked == [HERE, HERE]
-    assert await setup.active_preset() == "nova"
+    assert await setup.active() == ["nova"]
 
 
-async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
+async def test_preset_reset_names_the_inherited_preset_and_its_scope(
     setup: Setup,
 ) -> None:
-    await setup.resolver.use("telegram:5", PRESETS["nova"], "telegram:1")
-    await setup.resolver.use("telegram:5:7", PRESETS["assistant"], "telegram:1")
+    await setup.use("telegram:5", "nova")
+    await setup.use("telegram:5:7", "assistant")
     reply = await setup.run_command("/preset reset")
     assert reply.text.splitlines()[0] == "Back to nova (inherited from the channel)."
     assert reply.new_session
@@ -175,16 +183,16 @@ async def test_resetting_goes_back_to_what_is_inherited_and_says_from_where(
         ("discord:guild:1", "inherited from the server"),
     ],
 )
-async def test_a_view_says_where_the_preset_comes_from(
+async def test_preset_list_and_show_name_the_scope_of_the_choice(
     setup: Setup, scope: str | None, origin: str
 ) -> None:
     if scope:
-        await setup.resolver.use(scope, PRESETS["nova"], "telegram:1")
+        await setup.use(scope, "nova")
     assert (await setup.run_command("/preset list")).text.endswith(f"({origin})")
     assert f"used here: {origin}" in (await setup.run_command("/preset show")).text
 
 
-async def test_the_list_marks_who_answers(setup: Setup) -> None:
+async def test_preset_list_marks_active_presets(setup: Setup) -> None:
     assert (await setup.run_command("/preset")).text == snapshot(
         """\
 → assistant: A helper.
@@ -196,7 +204,7 @@ async def test_the_list_marks_who_answers(setup: Setup) -> None:
     )
 
 
-async def test_instructions_are_shown_to_admins_only(setup: Setup) -> None:
+async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> None:
     assert "You are Nova." in (await setup.run_command("/preset show nova")).text
     setup.admin = False
     assert (await setup.run_command("/preset show nova")).text == snapshot(
@@ -211,14 +219,14 @@ async def test_instructions_are_shown_to_admins_only(setup: Setup) -> None:
         ("/preset use novva", "did you mean 'nova'"),
         (
             "/preset delete nova",
-            "There is no /preset delete; try use, add, remove, list, show, who or reset.",
+            "There is no /preset delete; use add, list, remove, reset, show, use or who.",
         ),
-        ("/ask hi", "There is nothing to fill in here; just write your message."),
-        ("/context promt", "Say /context, or /context prompt for the exact prompt (admins)."),
-        ("/fly", "I do not know /fly. /help says what I can do."),
+        ("/ask hi", "No form is active here; just write your message."),
+        ("/context promt", "Use /context, or /context prompt for the exact prompt (admins)."),
+        ("/fly", "There is no command /fly; /help lists them all."),
     ],
 )
-async def test_what_cannot_be_done_is_said_with_the_remedy(
+async def test_wrong_commands_are_refused_with_the_remedy(
     setup: Setup, line: str, words: str
 ) -> None:
     with pytest.raises(UserError) as told:
@@ -226,7 +234,7 @@ async def test_what_cannot_be_done_is_said_with_the_remedy(
     assert words in str(told.value)
 
 
-async def test_a_new_conversation_begins_with_the_greeting_of_who_answers(setup: Setup) -> None:
+async def test_new_begins_with_the_greeting_of_the_active_preset(setup: Setup) -> None:
     assert await setup.run_command("/new") == CommandResult(
         "A new conversation begins.", True, None
     )
@@ -235,21 +243,21 @@ async def test_a_new_conversation_begins_with_the_greeting_of_who_answers(setup:
 
 
 @pytest.mark.parametrize("line", ["/help", "/start"])
-async def test_help_names_every_command(setup: Setup, line: str) -> None:
+async def test_help_lists_every_command(setup: Setup, line: str) -> None:
     reply = await setup.run_command(line)
     assert not reply.new_session
     assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
 
 
-async def test_help_shows_what_to_fill_in(setup: Setup) -> None:
-    await setup.resolver.use(HERE.scopes[0], PRESETS["translator"], "telegram:1")
+async def test_help_shows_the_fields_of_a_form(setup: Setup) -> None:
+    await setup.use(HERE.scopes[0], "translator")
 
     reply = await setup.run_command("/help")
 
-    assert reply.text.endswith("Here I answer what is filled in:\n/ask from: …\nto: …")
+    assert reply.text.endswith("Here I answer a form; fill it in like this:\n/ask from: …\nto: …")
 
 
-async def test_new_begins_with_the_greeting_that_was_asked_for(setup: Setup) -> None:
+async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
     await setup.run_command("/preset use fox")
 
     assert (await setup.run_command("/new 2")).greeting == "Ho, Alice."
@@ -258,14 +266,32 @@ async def test_new_begins_with_the_greeting_that_was_asked_for(setup: Setup) -> 
         await setup.run_command("/new two")
 
 
-async def test_me_is_carried_out_without_being_an_admin(setup: Setup) -> None:
+async def test_me_needs_no_admin(setup: Setup) -> None:
     setup.admin = False
 
-    assert (await setup.run_command("/me a knight")).text == "You are, here: a knight"
-    assert (await setup.run_command("/me")).text == "You are: a knight"
-
-
-async def test_forgetting_begins_anew(setup: Setup) -> None:
-    assert await setup.run_command("/forget") == CommandResult(
-        "A new conversation begins.", new_session=True, forgets=True
+    assert (await setup.run_command("/me a knight")).text == (
+        "Your description was saved, and holds in this channel: a knight"
     )
+    assert (await setup.run_command("/me")).text == "Your description here: a knight"
+
+
+async def test_forget_deletes_the_history_and_begins_a_session(setup: Setup) -> None:
+    assert await setup.run_command("/forget") == CommandResult(
+        "A new conversation begins.", new_session=True, deletes_history=True
+    )
+
+
+async def test_admins_of_the_service_are_admins_everywhere(setup: Setup) -> None:
+    setup.admin = False
+    message = replace(HERE, author=Person("telegram:99", "Root"))
+    active = await setup.resolver.resolve(HERE.scopes)
+    request = CommandRequest(Command("preset", "use", "nova"), message, active, (), HERE.at)
+    await setup.handlers.handle(request)
+    assert await setup.active() == ["nova"]
+
+
+async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup) -> None:
+    told = await setup.run_command("/preset who /help")
+    assert told.text == "That is a command: no character answers it."
+    told = await setup.run_command("/preset who good morning")
+    assert told.text == "→ assistant (0.0): is the only character here, was addressed"

@@ -1,4 +1,4 @@
-"""People say who they are, and it is theirs alone."""
+"""Test /me: where a person's description holds, and whose it is."""
 
 from dataclasses import replace
 
@@ -20,44 +20,46 @@ def personas(database: Database) -> UserPersonas:
     return UserPersonas(SqlChatSettings(database, SystemClock()))
 
 
-async def known(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:
+async def resolved(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:
     return await personas.resolve([ALICE.id, BOB.id, ALICE.id], scopes)
 
 
-async def test_a_persona_holds_where_it_was_said(personas: UserPersonas) -> None:
-    assert (
-        await personas.handle_me("I am a tall knight", HERE) == "You are, here: I am a tall knight"
+async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None:
+    assert await personas.handle_me("I am a tall knight", HERE) == (
+        "Your description was saved, and holds in this channel: I am a tall knight"
     )
 
-    assert await known(personas) == {ALICE.id: "I am a tall knight"}
-    assert await known(personas, ELSEWHERE.scopes) == {}
-    assert await personas.handle_me("", HERE) == "You are: I am a tall knight"
-    with pytest.raises(UserError, match="I do not know who you are"):
+    assert await resolved(personas) == {ALICE.id: "I am a tall knight"}
+    assert await resolved(personas, ELSEWHERE.scopes) == {}
+    assert await personas.handle_me("", HERE) == "Your description here: I am a tall knight"
+    with pytest.raises(UserError, match="You have not described yourself"):
         await personas.handle_me("", ELSEWHERE)
 
 
-async def test_what_holds_everywhere_gives_way_to_what_was_said_here(
+async def test_persona_of_the_channel_overrides_that_for_everywhere(
     personas: UserPersonas,
 ) -> None:
     await personas.handle_me("Everywhere I am a cook", ELSEWHERE)
     await personas.handle_me("a knight", HERE)
     await personas.handle_me("a smith", replace(HERE, author=BOB))
 
-    assert await known(personas) == {ALICE.id: "a knight", BOB.id: "a smith"}
-    assert await known(personas, ("telegram:9",)) == {ALICE.id: "I am a cook"}
+    assert await resolved(personas) == {ALICE.id: "a knight", BOB.id: "a smith"}
+    assert await resolved(personas, ("telegram:9",)) == {ALICE.id: "I am a cook"}
 
 
-async def test_what_the_channel_knows_its_threads_know(personas: UserPersonas) -> None:
+async def test_threads_inherit_the_persona_of_the_channel(personas: UserPersonas) -> None:
     await personas.handle_me("a knight", replace(HERE, scopes=("telegram:5",)))
 
-    assert await known(personas) == {ALICE.id: "a knight"}
+    assert await resolved(personas) == {ALICE.id: "a knight"}
 
 
-async def test_clear_forgets(personas: UserPersonas) -> None:
+async def test_me_clear_deletes_the_persona(personas: UserPersonas) -> None:
     await personas.handle_me("everywhere a cook", HERE)
     await personas.handle_me("a knight", HERE)
 
-    assert await personas.handle_me("clear", HERE) == "I no longer know who you are here."
-    assert await known(personas) == {ALICE.id: "a cook"}
+    assert (
+        await personas.handle_me("clear", HERE) == "Your description was deleted in this channel."
+    )
+    assert await resolved(personas) == {ALICE.id: "a cook"}
     assert await personas.handle_me("everywhere clear", HERE)
-    assert await known(personas) == {}
+    assert await resolved(personas) == {}

@@ -160,7 +160,7 @@ async def private_chat_rules_itself_only(hall: Hall) -> None:
     public, private = hall.world.channel(), hall.world.discord_private()
     await hall.caught_up(public)
     private.say("/admin reset", 0)
-    await hall.until_said(private, "⚠ I do not know /admin")
+    await hall.until_said(private, "⚠ There is no command /admin")
     before = hall.state()[0]
     private.say("/preset use nova", 0)
     await hall.until_said(private, "nova answers here")
@@ -187,7 +187,7 @@ async def private_chat_claims_admin(hall: Hall) -> None:
     place = hall.world.telegram_private()
     before = hall.state()[0]
     place.say("/set_model x", 0)
-    await hall.until_said(place, "⚠ I do not know /set_model")
+    await hall.until_said(place, "⚠ There is no command /set_model")
     assert hall.state()[0] == before
     await hall.caught_up(place)
 

@@ -56,7 +56,7 @@ class Siege:
 
     def verdict(self, *places: Place) -> Verdict:
         names = {place.name for place in places}
-        notices = ("⚠", "Forgotten for good", "→ tester")
+        notices = ("⚠", "Deleted for good", "→ tester")
         return judge(
             post
             for post in self.world.posts()

@@ -14,7 +14,7 @@ import pytest
 from bot.chat.incoming import Person
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.prompting.speakers.labels import label_speakers
-from bot.routing.scheduling import LONGEST_CHAIN
+from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 
@@ -119,7 +119,7 @@ async def test_a_group_of_six_and_two_characters_talks_for_200_turns(tmp_path: P
         for spoke, run in itertools.groupby(said, lambda each: each.preset is not None)
         if spoke
     ]
-    assert 0 < max(chains) <= LONGEST_CHAIN
+    assert 0 < max(chains) <= MAX_ANSWERS_IN_A_ROW
     _no_tag_is_shown(said, screen)
 
 

@@ -10,6 +10,7 @@ from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
 from bot.prompting.personas.haruhi_rows import Row, read_rows
 from bot.prompting.presets.preset import Preset
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, decide
 from bot.settings import read_settings, secrets_of
 from tests.attacks import attacks, expanded
@@ -60,10 +61,12 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:" + CANARY)
     preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 
-    decision = decide(incoming(attack_text(attack)), preset, lambda: 0.5)
+    active = ActiveCharacters((ActivePreset(preset, None, None),))
+    message = incoming(attack_text(attack))
+    decision = decide(message, active, (), dice=lambda: 0.5, now=message.at)
     prompt = prompt_with(attack)
 
-    assert decision == Answer()
+    assert isinstance(decision, Answer)
     everything = "\n".join(message.content for message in prompt.messages)
     secrets = secrets_of(read_settings())
     assert secrets

@@ -41,7 +41,7 @@ async def forgets_all_that_was_said(stage: Stage, folder: Path) -> None:
 
     assert traces(folder) == []
     await stage.talk("/me")
-    assert stage.texts[-1].startswith("⚠ I do not know who you are")
+    assert stage.texts[-1].startswith("⚠ You have not described yourself")
 
 
 async def forgets_an_answer_under_way(stage: Stage, folder: Path) -> None:
@@ -54,7 +54,7 @@ async def forgets_an_answer_under_way(stage: Stage, folder: Path) -> None:
         await stage.hear("/forget")
         goes_on.set()
         await worker
-    assert stage.texts[-1].startswith("Forgotten for good: 2 messages")
+    assert stage.texts[-1].startswith("Deleted for good: 2 messages")
     assert traces(folder) == []
 
 
@@ -89,7 +89,7 @@ async def forgets_no_other_place(stage: Stage, folder: Path) -> None:
     await _says_elsewhere(stage, incoming("/me I am Robin", chat="55", key="55:1"))
     await stage.talk("/forget")
     await _says_elsewhere(stage, incoming("/me", chat="55", key="55:2"))
-    assert stage.texts[-1] == "You are: I am Robin"
+    assert stage.texts[-1] == "Your description here: I am Robin"
 
 
 async def _says_elsewhere(stage: Stage, said: Incoming) -> None:

@@ -14,6 +14,7 @@ from bot.chat.outgoing import Attachment, Limits
 from bot.chat.prompt import QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
+from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
@@ -22,8 +23,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
-from bot.routing.active_presets import PresetResolver
-from bot.routing.command_specs import COMMANDS
+from bot.routing.preset_resolver import PresetResolver
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -35,7 +35,8 @@ from bot.storage.sql.tables import conversation, inbox, turn
 from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.worker import ConversationWorker
+from bot.turn.prompt_sources import PromptSources
+from bot.turn.worker import ConversationWorker, TurnStages
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
 from tests.samples import BOB, incoming, mask, write_out
 from tests.waiting import passes, until
@@ -98,46 +99,34 @@ class Stage:
         self.conversations = Histories(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
-        choices = SqlChatSettings(database, self.clock)
+        chat_settings = SqlChatSettings(database, self.clock)
+        personas = UserPersonas(chat_settings)
         presets = {each.name: each for each in (one, *more)}
-        resolver = PresetResolver(presets, one.name, choices, {one.name: 3})
+        resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = Memory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
-        showing = LiveReplies(
+        replies = LiveReplies(
             self.conversations,
             {"telegram": self.surface},
             self.sender.wait_until_sent,
             self.deliver,
             self.clock,
         )
+        commands = CommandHandlers(
+            resolver,
+            AdminCheck((), self._is_platform_admin),
+            ContextView(SqlReceipts(database), write_out, mask),
+            personas,
+        )
+        sources = PromptSources(
+            self.conversations, resolver, personas, retrieve_stories, self.summarizer
+        )
+        backends = {"p": backend, "q": fallback or backend}
+        pipeline = AnswerPipeline(sources, backends, replies, self.clock, dice)
+        stages = TurnStages(resolver, commands, pipeline, replies, dice)
         self.worker = ConversationWorker(
-            conversations=self.conversations,
-            resolver=resolver,
-            commands=CommandHandlers(
-                resolver,
-                self._may_change,
-                COMMANDS,
-                ContextView(SqlReceipts(database), write_out, mask),
-                UserPersonas(choices),
-            ),
-            pipeline=AnswerPipeline(
-                conversations=self.conversations,
-                resolver=resolver,
-                personas=UserPersonas(choices),
-                retrieve_stories=retrieve_stories,
-                summarizer=self.summarizer,
-                backends={"p": backend, "q": fallback or backend},
-                showing=showing,
-                clock=self.clock,
-                dice=dice,
-            ),
-            limits=showing.limits,
-            wake_lanes=self.deliver,
-            owner=owner,
-            clock=self.clock,
-            memories=[self.memory],
-            dice=dice,
+            self.conversations, [self.memory], stages, owner, self.clock
         )
 
     @property
@@ -145,7 +134,7 @@ class Stage:
         """What can be read in the chat."""
         return list(self.surface.messages.values())
 
-    async def _may_change(self, said: Incoming) -> bool:
+    async def _is_platform_admin(self, said: Incoming) -> bool:
         return said.author != BOB
 
     async def deliver(self, lanes: Sequence[str] = (CHAT,)) -> None:
@@ -319,7 +308,7 @@ async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["  \n "]))
     await stage.talk("hello")
     assert stage.texts == [
-        "⚠ The model gave an empty answer. Please try again or say it differently."
+        "⚠ The model gave an empty answer. Please try again or rephrase your message."
     ]
     assert await stage.history() == []
 
@@ -338,7 +327,8 @@ async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Data
     stage = Stage(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
     await stage.talk("hello")
     assert stage.texts == [
-        "⚠ The model thought about it, but gave no answer. Please try again or ask for less."
+        "⚠ The model used up its answer for thinking and wrote nothing. Please try again or ask "
+        "for less."
     ]
     assert await stage.history() == []
 
@@ -416,7 +406,7 @@ async def test_others_are_told_that_the_exact_prompt_is_for_admins(database: Dat
     stage = Stage(database, backend=FakeBackend(["Hi."]))
     await stage.talk("hello", incoming("/context prompt", key="5:2", author=BOB))
     assert stage.texts[-1] == (
-        "⚠ Only an admin can see the exact prompt, which holds my instructions."
+        "⚠ Only an admin can see the exact prompt, which contains my instructions."
     )
     assert not stage.surface.files
 
@@ -479,7 +469,8 @@ async def test_forget_deletes_every_session_and_says_so(database: Database) -> N
     await stage.talk("/forget")
 
     assert stage.texts[-1] == (
-        "Forgotten for good: 4 messages and all that was kept of them. A new conversation begins."
+        "Deleted for good: 4 messages and everything that was kept of them. "
+        "A new conversation begins."
     )
     assert stage.memory.calls == [f"forget {CHAT}", f"leave {CHAT}"]
     rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
@@ -489,7 +480,7 @@ async def test_forget_deletes_every_session_and_says_so(database: Database) -> N
 async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
     await stage.talk(incoming("/abracadabra", wake=WakeReason.COMMAND))
-    assert stage.texts == ["⚠ I do not know /abracadabra. /help says what I can do."]
+    assert stage.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
 
 
 # --- how an answer is shown --------------------------------------------------------------------
@@ -592,7 +583,7 @@ async def test_a_message_that_killed_the_process_too_often_is_set_aside(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
     await stage.worker.work(CHAT)
-    assert [text[:20] for text in stage.texts] == ["⚠ Something in this ", "Hi."]
+    assert [text[:25] for text in stage.texts] == ["⚠ Processing this message", "Hi."]
     assert len(stage.backend.prompts) == 1
 
 

@@ -136,7 +136,7 @@ async def test_a_rehearsal_tells_who_would_answer_and_why(database: Database) ->
         [
             """\
 → nils (100.0): was called by name
-· nora (0.0): another was called\
+· nora (0.0): another character was called\
 """
         ]
     )
@@ -146,7 +146,7 @@ async def test_a_rehearsal_tells_who_would_answer_and_why(database: Database) ->
 async def test_a_rehearsal_of_one_is_short(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
     await stage.talk("/preset who hello", "/preset who")
-    assert stage.texts[0] == "nora is alone here and answers all that is said to me."
+    assert stage.texts[0] == "→ nora (0.0): is the only character here, was addressed"
     assert "/preset who good morning" in stage.texts[1]
 
 

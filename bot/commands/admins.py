@@ -1,0 +1,44 @@
+"""Check that a command that changes what others see comes from an admin."""
+
+from collections.abc import Awaitable, Callable, Collection
+
+import structlog
+
+from bot.chat.incoming import Incoming
+from bot.errors import UserError
+
+_log = structlog.get_logger(__name__)
+
+
+class AdminCheck:
+    """Asks when the command runs: whoever was an admin a minute ago may not be one now."""
+
+    def __init__(
+        self,
+        admin_ids: Collection[str],
+        is_platform_admin: Callable[[Incoming], Awaitable[bool]],
+    ) -> None:
+        """Take the admins of the whole service, and who asks the platform about all others."""
+        self._admin_ids = admin_ids
+        self._is_platform_admin = is_platform_admin
+
+    async def is_admin(self, incoming: Incoming) -> bool:
+        """Return whether the author may change what others see in the channel."""
+        return incoming.author.id in self._admin_ids or await self._is_platform_admin(incoming)
+
+    async def require(self, incoming: Incoming, action: str) -> None:
+        """Log the request for the audit and refuse it unless the author is an admin.
+
+        Raises:
+            UserError: the author is none; the text names the action.
+        """
+        allowed = await self.is_admin(incoming)
+        _log.info(
+            "admin_asked_for",
+            what=action,
+            by=incoming.author.id,
+            in_=incoming.address.conversation,
+            allowed=allowed,
+        )
+        if not allowed:
+            raise UserError(f"Only an admin can {action}.")

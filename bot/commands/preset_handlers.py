@@ -1,0 +1,163 @@
+"""Handle /preset: use, add, remove, list, show, who and reset."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bot.chat.command import Command
+from bot.chat.incoming import Incoming, WakeReason
+from bot.commands.admins import AdminCheck
+from bot.commands.request import CommandRequest, CommandResult
+from bot.errors import UserError
+from bot.prompting.compose.scene import greet
+from bot.prompting.presets.preset import Preset
+from bot.routing.active_presets import ActivePreset
+from bot.routing.decide import decide
+from bot.routing.preset_resolver import PresetResolver
+from bot.routing.speaker_selection import SpeakerCandidate
+
+_MAX_LISTED_CHARS = 100
+_CHANGE = "change who answers here"
+
+
+class PresetHandlers:
+    """The handlers of the actions of /preset."""
+
+    def __init__(self, resolver: PresetResolver, admins: AdminCheck, dice: random.Random) -> None:
+        self._resolver = resolver
+        self._admins = admins
+        self._dice = dice
+
+    async def handle(self, request: CommandRequest) -> CommandResult:
+        """Run one action.
+
+        Raises:
+            UserError: it cannot be done; the text is for the author.
+        """
+        match request.command.action:
+            case "use":
+                return await self._use(request)
+            case "add":
+                return await self._add(request)
+            case "remove":
+                return await self._remove(request)
+            case "reset":
+                return await self._reset(request)
+            case "show":
+                return await self._show(request)
+            case "who":
+                return self._who(request)
+            case "list" | None:
+                return self._list(request)
+            case action:
+                raise UserError(
+                    f"There is no /preset {action}; use add, list, remove, reset, show, use or who."
+                )
+
+    async def _use(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset use assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        await self._resolver.set_active(request.scope, [preset], request.incoming.author.id)
+        return self._begin(f"{preset.name} answers here from now on.", preset, request)
+
+    async def _add(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset add assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        presets = request.active.with_added(preset)
+        await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
+        text = f"{preset.name} joins. Active here: {_names(presets)}."
+        greeting = greet(preset, request.incoming, dice=self._dice, number=None)
+        return with_greeting(CommandResult(text), preset, greeting)
+
+    async def _remove(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset remove assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        presets = request.active.with_removed(preset)
+        await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
+        return CommandResult(f"{preset.name} leaves. Active here: {_names(presets)}.")
+
+    async def _reset(self, request: CommandRequest) -> CommandResult:
+        await self._admins.require(request.incoming, _CHANGE)
+        await self._resolver.reset(request.scope, request.incoming.author.id)
+        active = (await self._resolver.resolve(request.incoming.scopes)).first
+        text = f"Back to {active.preset.name} ({_origin(active, request.incoming)})."
+        return self._begin(text, active.preset, request)
+
+    async def _show(self, request: CommandRequest) -> CommandResult:
+        first = request.active.first
+        origin = None if request.argument else _origin(first, request.incoming)
+        preset = self._resolver.find(request.argument) if request.argument else first.preset
+        if origin and request.active.is_group:
+            lines = [_listed("→", one) for one in request.active.presets]
+            more = "Details: /preset show NAME"
+            return CommandResult("\n".join([*lines, f"used here: {origin}", more]))
+        lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
+        if version := self._resolver.versions.get(preset.name):
+            lines.append(f"version: {version}")
+        if origin:
+            lines.append(f"used here: {origin}")
+        if preset.system and await self._admins.is_admin(request.incoming):
+            lines.append(f"instructions: {preset.system}")
+        return CommandResult("\n".join(line for line in lines if line))
+
+    def _who(self, request: CommandRequest) -> CommandResult:
+        """Explain who would answer this text if its author addressed it to the bot."""
+        if not request.argument:
+            raise UserError("Who would answer what? For example: /preset who good morning")
+        message = replace(
+            request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
+        )
+        decision = decide(
+            message, request.active, request.recent, dice=self._dice.random, now=request.now
+        )
+        if isinstance(decision, Command):
+            return CommandResult("That is a command: no character answers it.")
+        return CommandResult("\n".join(_explained(one) for one in decision.candidates))
+
+    def _list(self, request: CommandRequest) -> CommandResult:
+        active = request.active
+        lines = [
+            _listed("→" if preset.name in active.names else "·", preset)
+            for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
+        ]
+        return CommandResult("\n".join([*lines, f"({_origin(active.first, request.incoming)})"]))
+
+    def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
+        if not request.argument:
+            raise UserError(f"Which preset? For example: {example}")
+        return self._resolver.find(request.argument)
+
+    def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
+        greeting = greet(preset, request.incoming, dice=self._dice, number=None)
+        return with_greeting(CommandResult(text, new_session=True), preset, greeting)
+
+
+def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
+    """Put a preset's greeting, if it has one, behind the text and into the history."""
+    if not greeting:
+        return result
+    text = f"{result.text}\n\n{greeting}"
+    return replace(result, text=text, greeting=greeting, greeter=preset.name)
+
+
+def _explained(one: SpeakerCandidate) -> str:
+    return f"{'→' if one.chosen else '·'} {one.preset} ({one.score:.1f}): {', '.join(one.reasons)}"
+
+
+def _listed(mark: str, preset: Preset) -> str:
+    about = f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else ""
+    return f"{mark} {preset.name}{about}"
+
+
+def _names(presets: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in presets)
+
+
+def _origin(active: ActivePreset, incoming: Incoming) -> str:
+    if active.scope is None:
+        return "the default"
+    if active.scope == incoming.scopes[0]:
+        return "chosen here"
+    return (
+        "inherited from the server" if ":guild:" in active.scope else "inherited from the channel"
+    )

@@ -1,0 +1,88 @@
+"""Look up which presets answer in a channel, and change it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from bot.errors import PresetError, SettingsError, UserError
+from bot.ports import ChatSettings
+from bot.prompting.presets.files import find_preset
+from bot.prompting.presets.preset import Preset
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+
+_log = structlog.get_logger(__name__)
+_KEY = "preset"
+
+
+class PresetResolver:
+    """Resolve presets from the narrowest scope out: thread or topic > channel > guild > default."""
+
+    def __init__(
+        self,
+        presets: Mapping[str, Preset],
+        default: str,
+        chat_settings: ChatSettings,
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
+        """Check that there is a preset with the default's name.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        self.presets = presets
+        self.versions = versions or {}
+        self._chat_settings = chat_settings
+        try:
+            self.default = find_preset(presets, default)
+        except PresetError as error:
+            raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
+
+    async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
+        """Return the presets that answer in a channel with these scopes, narrowest first."""
+        setting = await self._chat_settings.resolve(scopes, _KEY)
+        if setting is None:
+            return ActiveCharacters((self._activate(self.default, None),))
+        members = []
+        for name in setting.value.splitlines():  # a preset's name has no line break
+            preset = self.presets.get(name)
+            if preset is None:  # its file was removed since it was chosen
+                _log.warning("preset_missing", preset=name, scope=setting.scope)
+            else:
+                members.append(self._activate(preset, setting.scope))
+        return ActiveCharacters(tuple(members) or (self._activate(self.default, None),))
+
+    async def set_active(self, scope: str, presets: Sequence[Preset], by: str) -> None:
+        """Make these presets, and no others, answer in a scope; `by` is the admin's id."""
+        value = "\n".join(preset.name for preset in presets)
+        await self._chat_settings.set(scope, _KEY, value, by)
+
+    async def reset(self, scope: str, by: str) -> None:
+        """Remove the choice that was made in this very scope."""
+        await self._chat_settings.set(scope, _KEY, None, by)
+
+    def find(self, name: str) -> Preset:
+        """Find a preset by its name in any case.
+
+        Raises:
+            UserError: there is none; the text suggests the nearest name.
+        """
+        try:
+            return find_preset(self.presets, name)
+        except PresetError as error:
+            raise UserError(str(error)) from None
+
+    def character_names(self, presets: Iterable[str]) -> dict[str, str]:
+        """Return the name of each preset's character; the preset's own if its file is gone."""
+        return {
+            name: self.presets[name].plays_as if name in self.presets else name
+            for name in sorted(presets)
+        }
+
+    def complete(self, partial: str) -> Sequence[str]:
+        """Suggest preset names for a partial input: first those that start with it."""
+        typed = partial.strip().casefold()
+        matching = [name for name in sorted(self.presets) if typed in name.casefold()]
+        return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
+
+    def _activate(self, preset: Preset, scope: str | None) -> ActivePreset:
+        return ActivePreset(preset, scope, self.versions.get(preset.name))

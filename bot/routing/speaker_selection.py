@@ -1,0 +1,208 @@
+"""Select the characters that answer a message, in which order, and why; pure.
+
+In groups the rules are SillyTavern's (docs/sources.md#sillytavern): a character that is called by
+name or replied to answers; otherwise chance decides for each by its `talkativeness`; a message that
+is addressed to the bot is always answered by somebody. A channel with one character knows only
+that character's wake rules.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from bot.chat.incoming import Incoming
+from bot.chat.session import Turn
+from bot.prompting.presets.preset import Preset
+from bot.routing.wake_rules import (
+    Dice,
+    is_addressed,
+    name_position,
+    quoted_preset,
+    wakes_by_own_rules,
+)
+
+MAX_ANSWERS_IN_A_ROW = 3
+"""Characters stop answering each other after this many answers, until a human writes again."""
+
+_SCORE_REPLIED_TO = 200.0
+_SCORE_CALLED = 100.0  # minus up to 1: the earlier the name stands in the text, the sooner
+_SCORE_SPOKE_LAST = 10.0
+_SCORE_DECAY = 0.5  # for each other character that has spoken since
+_REACTION_SHARE = 0.5  # another character's answer triggers a reaction less often than a person
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerCandidate:
+    """An active character and whether it answers."""
+
+    preset: str
+    score: float
+    reasons: tuple[str, ...]
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Chance:
+    """What the chance of a character to answer depends on, besides its talkativeness."""
+
+    recent: Sequence[Turn]
+    now: datetime
+    dice: Dice
+    share: float
+    """What its talkativeness is multiplied by; 0 if the message is not addressed to the bot."""
+
+
+def select_speakers(
+    presets: Sequence[Preset],
+    incoming: Incoming,
+    recent: Sequence[Turn],
+    *,
+    dice: Dice,
+    now: datetime,
+) -> tuple[SpeakerCandidate, ...]:
+    """Rank the characters for a person's message: the chosen in speaking order, then the others.
+
+    Args:
+        presets: the active ones, at least one.
+        incoming: the message.
+        recent: the turns before it, oldest first.
+        dice: draws the chances.
+        now: the time that cooldowns are measured to.
+    """
+    if len(presets) == 1:
+        return (_only_candidate(presets[0], incoming, dice),)
+    quoted = quoted_preset(incoming.quote, recent, presets)
+    candidates = [
+        _chosen(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
+        for one in _called_by_name(presets, incoming.text, recent)
+    ]
+    if any(one.chosen for one in candidates):
+        return _ranked(
+            one if one.chosen else _explained(one, "another character was called")
+            for one in candidates
+        )
+    addressed = any(is_addressed(incoming, preset) for preset in presets)
+    chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
+    drawn = [
+        _chosen(one, preset.talkativeness, "its wake rules match")
+        if wakes_by_own_rules(incoming, preset, dice)
+        else _drawn(one, preset, chance)
+        for one, preset in zip(candidates, presets, strict=True)
+    ]
+    if addressed and not any(one.chosen for one in drawn):
+        best = max(drawn, key=lambda one: one.score)
+        drawn[drawn.index(best)] = _chosen(best, 0, "somebody has to answer")
+    return _ranked(drawn)
+
+
+def select_reaction(
+    presets: Sequence[Preset],
+    answers: Sequence[Turn],
+    recent: Sequence[Turn],
+    *,
+    dice: Dice,
+    now: datetime,
+) -> tuple[SpeakerCandidate, ...]:
+    """Rank the characters for a reaction to the newest answer; at most one is chosen.
+
+    Args:
+        presets: the active ones.
+        answers: all answers since a person wrote, oldest first; who gave one must be called by
+            name to speak again.
+        recent: the turns before and including them, oldest first.
+        dice: draws the chances.
+        now: the time that cooldowns are measured to.
+    """
+    if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
+        return ()
+    newest = answers[-1]
+    answered = {turn.preset for turn in answers}
+    chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
+    others = [preset for preset in presets if preset.name != newest.preset]
+    ranked = _ranked(
+        _explained(one, "has answered already")
+        if one.preset in answered and not one.chosen
+        else _drawn(one, preset, chance)
+        for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
+    )
+    return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
+
+
+def _only_candidate(preset: Preset, incoming: Incoming, dice: Dice) -> SpeakerCandidate:
+    candidate = SpeakerCandidate(preset.name, 0.0, ("is the only character here",))
+    if is_addressed(incoming, preset):
+        return _chosen(candidate, 0.0, "was addressed")
+    if wakes_by_own_rules(incoming, preset, dice):
+        return _chosen(candidate, 0.0, "its wake rules match")
+    return _explained(candidate, "was not addressed")
+
+
+def _called_by_name(
+    presets: Sequence[Preset], text: str, recent: Sequence[Turn]
+) -> list[SpeakerCandidate]:
+    """Make every character a candidate; those whose name stands in the text are chosen."""
+    candidates = []
+    for preset in presets:
+        position = name_position(preset, text)
+        if position is None:
+            candidates.append(_scored_by_recency(preset, recent))
+        else:  # recency does not count: whoever is named first speaks first
+            score = _SCORE_CALLED - position / len(text)
+            candidates.append(
+                SpeakerCandidate(preset.name, score, ("was called by name",), chosen=True)
+            )
+    return candidates
+
+
+def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidate:
+    speakers = [turn.preset for turn in reversed(recent) if turn.preset]
+    if preset.name not in speakers:
+        return SpeakerCandidate(preset.name, 0.0, ())
+    turns_ago = speakers.index(preset.name)
+    score = _SCORE_SPOKE_LAST * _SCORE_DECAY**turns_ago
+    reason = "spoke last" if turns_ago == 0 else "spoke recently"
+    return SpeakerCandidate(preset.name, score, (reason,))
+
+
+def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
+    """Let cooldown and chance decide, unless the character was called."""
+    if one.chosen:
+        return one
+    seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
+    if seconds_left > 0:
+        return _explained(one, f"rests for {seconds_left:.0f} s more (cooldown)")
+    threshold = preset.talkativeness * chance.share
+    if threshold <= 0:
+        return _explained(one, "was not addressed")
+    drawn = chance.dice()
+    if drawn < threshold:
+        return _chosen(one, threshold, f"chance: drew {drawn:.2f}, below {threshold:.2f}")
+    lost = _explained(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
+    return replace(lost, score=one.score + threshold)
+
+
+def _seconds_silent(preset: Preset, chance: _Chance) -> float:
+    last = next((turn.at for turn in reversed(chance.recent) if turn.preset == preset.name), None)
+    return math.inf if last is None else (chance.now - last).total_seconds()
+
+
+def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
+    """Sort by score, the chosen first, and choose no more than may answer in a row."""
+    ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
+    return tuple(
+        one
+        if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
+        else replace(
+            _explained(one, f"at most {MAX_ANSWERS_IN_A_ROW} answer in a row"), chosen=False
+        )
+        for rank, one in enumerate(ranked)
+    )
+
+
+def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+    return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
+
+
+def _explained(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
+    return replace(one, reasons=(*one.reasons, reason))

@@ -1,0 +1,89 @@
+"""Load what goes into the prompts of a turn, and compose the draft for each speaker."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.commands.personas import UserPersonas
+from bot.ports import Conversations
+from bot.prompting.compose.compose import compose
+from bot.prompting.draft.draft import Draft
+from bot.prompting.presets.preset import Preset
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.preset_resolver import PresetResolver
+from bot.stories.retrieve import RetrieveStories
+from bot.summaries.summarizer import Summarizer
+
+_MAX_TURNS = 400
+_MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What all speakers of a turn share, and what they have answered so far."""
+
+    claim: Claim
+    message: InboxMessage
+    active: ActiveCharacters
+    session: Session
+    character_names: Mapping[str, str]
+    """By preset: of all active characters, and of those in the history."""
+    personas: Mapping[str, str]
+    """How people describe themselves, by user id."""
+    turns: list[Turn] = field(default_factory=list)
+    parts: list[OutgoingPart] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSources:
+    """Everything that prompts are made of: history, names, personas, stories, summaries."""
+
+    conversations: Conversations
+    resolver: PresetResolver
+    personas: UserPersonas
+    retrieve_stories: RetrieveStories
+    summarizer: Summarizer
+
+    async def load(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        active: ActiveCharacters,
+        speakers: Sequence[ActivePreset],
+    ) -> TurnContext:
+        """Load what does not depend on the speaker."""
+        session = await self.conversations.load_session(
+            claim.conversation, _turns_to_load(speakers)
+        )
+        in_history = {turn.preset for turn in session.turns if turn.preset}
+        return TurnContext(
+            claim,
+            message,
+            active,
+            session,
+            self.resolver.character_names(active.names | in_history),
+            await self.personas.of_speakers(session, message.incoming),
+        )
+
+    async def compose(self, preset: Preset, context: TurnContext) -> Draft:
+        """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
+        incoming = context.message.incoming
+        return compose(
+            preset,
+            context.session,
+            incoming,
+            company=context.character_names,
+            answers=tuple(context.turns),
+            personas=context.personas,
+            stories=await self.retrieve_stories(preset, incoming.text),
+            summary=await self.summarizer.part(preset, context.claim.conversation),
+        )
+
+
+def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:
+    budgets = [speaker.preset.max_input_tokens for speaker in speakers]
+    turns = [_MAX_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN for tokens in budgets]
+    return min(_MAX_TURNS, max(turns))

@@ -1,0 +1,116 @@
+"""Test which presets answer in a channel, and from which scope."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bot.errors import SettingsError, UserError
+from bot.prompting.presets.preset import Preset
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.database import Database
+
+
+def preset(name: str) -> Preset:
+    return Preset.model_validate({"name": name, "provider": "p", "model": "m"})
+
+
+PRESETS = {name: preset(name) for name in ("Assistant", "nova", "nora", "renova")}
+THREAD = ("discord:7", "discord:6", "discord:guild:5")
+
+
+def resolver(database: Database, default: str = "assistant") -> PresetResolver:
+    return PresetResolver(PRESETS, default, SqlChatSettings(database, SystemClock()))
+
+
+async def active(one: PresetResolver, scopes: Sequence[str] = THREAD) -> list[ActivePreset]:
+    return list((await one.resolve(scopes)).members)
+
+
+async def first(one: PresetResolver, scopes: Sequence[str] = THREAD) -> tuple[str, str | None]:
+    found = (await one.resolve(scopes)).first
+    return found.preset.name, found.scope
+
+
+async def test_default_answers_without_a_choice(database: Database) -> None:
+    assert await first(resolver(database)) == ("Assistant", None)
+
+
+async def test_narrowest_choice_wins_and_its_reset_uncovers_the_next(database: Database) -> None:
+    one = resolver(database)
+    await one.set_active("discord:guild:5", [PRESETS["nova"]], "discord:1")
+    assert await first(one) == ("nova", "discord:guild:5")
+    await one.set_active("discord:7", [PRESETS["nora"]], "discord:1")
+    assert await first(one) == ("nora", "discord:7")
+    assert await first(one, THREAD[1:]) == ("nova", "discord:guild:5")
+    await one.reset("discord:7", "discord:1")
+    assert await first(one) == ("nova", "discord:guild:5")
+
+
+async def test_preset_without_a_file_is_replaced_by_the_default(database: Database) -> None:
+    one = resolver(database)
+    await one.set_active("discord:7", [preset("gone")], "discord:1")
+    assert await first(one) == ("Assistant", None)
+
+
+async def test_presets_without_a_file_are_left_out_of_several(database: Database) -> None:
+    one = resolver(database)
+    await one.set_active("discord:7", [preset("gone"), PRESETS["nova"]], "discord:1")
+    assert await active(one) == [ActivePreset(PRESETS["nova"], "discord:7", None)]
+
+
+async def test_presets_keep_the_order_in_which_they_were_added(database: Database) -> None:
+    one = resolver(database)
+    for name in ("nora", "nova"):
+        presets = (await one.resolve(THREAD)).with_added(PRESETS[name])
+        await one.set_active("discord:7", presets, "discord:1")
+    found = await active(one)
+    assert [each.preset.name for each in found] == ["Assistant", "nora", "nova"]
+    assert {each.scope for each in found} == {"discord:7"}
+
+
+def test_channel_takes_at_most_eight_characters() -> None:
+    full = ActiveCharacters(
+        tuple(ActivePreset(preset(f"x{number}"), None, None) for number in range(8))
+    )
+    with pytest.raises(UserError, match="8 characters are active here"):
+        full.with_added(PRESETS["nova"])
+
+
+def test_character_names_are_those_of_the_roles(database: Database) -> None:
+    named = Preset.model_validate(
+        {"name": "lan", "role_name": "兰亭", "provider": "p", "model": "m"}
+    )
+    one = PresetResolver({"lan": named}, "lan", SqlChatSettings(database, SystemClock()))
+    assert one.character_names(["lan", "gone"]) == {"lan": "兰亭", "gone": "gone"}
+
+
+def test_find_ignores_case_and_spaces(database: Database) -> None:
+    assert resolver(database).find(" NOVA ").name == "nova"
+
+
+def test_find_suggests_the_nearest_name(database: Database) -> None:
+    with pytest.raises(UserError, match="did you mean 'nova'"):
+        resolver(database).find("novva")
+
+
+def test_unknown_default_is_an_error_that_names_the_setting(database: Database) -> None:
+    with pytest.raises(SettingsError, match=r"TROUPE_DEFAULT_PRESET: no preset 'nowa'; did you"):
+        resolver(database, "nowa")
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("no", ["nora", "nova", "renova"]),
+        ("NOVA", ["nova", "renova"]),
+        ("x", []),
+        (" ", sorted(PRESETS)),
+    ],
+)
+def test_complete_suggests_names_that_start_with_the_input_first(
+    database: Database, typed: str, names: list[str]
+) -> None:
+    assert list(resolver(database).complete(typed)) == names
