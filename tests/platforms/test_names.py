@@ -14,7 +14,7 @@ from bot.platforms.discord.incoming import to_incoming as from_discord
 from bot.platforms.telegram.incoming import to_incoming as from_telegram
 from bot.prompting.compose.compose import compose
 from bot.prompting.presets.preset import Preset
-from tests.platforms.discord.test_incoming import ALICE, PEOPLE, Place, said
+from tests.platforms.discord.test_incoming import ALICE, PEOPLE, CachedGuild, message_data
 from tests.platforms.telegram.messages import BOT, message
 
 NORA = Preset.model_validate(
@@ -38,11 +38,11 @@ NAMES = {
 
 
 def on_discord(name: str) -> Incoming | None:
-    place = Place()
-    data: Any = {**said("hello", ALICE), "author": {**PEOPLE[ALICE], "global_name": name}}
-    channel: Any = place.direct
-    said_there = discord.Message(state=place.state, channel=channel, data=data)
-    return from_discord(said_there, place.bot)
+    cache = CachedGuild()
+    data: Any = {**message_data("hello", ALICE), "author": {**PEOPLE[ALICE], "global_name": name}}
+    channel: Any = cache.direct
+    said_there = discord.Message(state=cache.state, channel=channel, data=data)
+    return from_discord(said_there, cache.bot)
 
 
 def on_telegram(name: str) -> Incoming | None:

@@ -1,4 +1,4 @@
-"""What the Discord tests share: an intake in memory, and how to run against a loopback Discord."""
+"""Fixtures of the Discord tests: an intake in memory and a Discord server on loopback."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,19 +40,19 @@ def complete(partial: str) -> Sequence[str]:
 
 @dataclass
 class FakeIntake(Intake):
-    """Keeps what it hears, each message once, and the cursors; is away for `away` calls."""
+    """Keeps each message once, and the cursors; the next `failures` calls fail."""
 
-    heard: list[Incoming] = field(default_factory=list)
+    received: list[Incoming] = field(default_factory=list)
     stored: dict[str, str] = field(default_factory=dict)
-    away: int = 0
+    failures: int = 0
 
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        if self.away:
-            self.away -= 1
-            raise StoreError("the database is away")
-        known = {incoming.external_key for incoming in self.heard}
-        self.heard += [incoming for incoming in heard if incoming.external_key not in known]
+    async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("the database is down")
+        known = {incoming.external_key for incoming in self.received}
+        self.received += [incoming for incoming in incomings if incoming.external_key not in known]
         self.stored.update(cursors)
 
     @override
@@ -61,11 +61,11 @@ class FakeIntake(Intake):
 
     @property
     def texts(self) -> list[str]:
-        return [incoming.text for incoming in self.heard]
+        return [incoming.text for incoming in self.received]
 
 
-class ImpatientClock(Clock):
-    """Waits a moment, however long it should."""
+class ShortSleepClock(Clock):
+    """Sleeps at most 0.05 s."""
 
     @override
     def now(self) -> float:
@@ -80,10 +80,10 @@ class ImpatientClock(Clock):
         await asyncio.sleep(min(seconds, 0.05))
 
 
-async def until(what: Callable[[], Any], seconds: float = 15) -> Any:
-    """Wait until `what()` is true, and give it."""
+async def wait_until(condition: Callable[[], Any], seconds: float = 15) -> Any:
+    """Wait until `condition()` is true, and return its value."""
     async with asyncio.timeout(seconds):
-        while not (found := what()):  # noqa: ASYNC110  # nothing would set an event
+        while not (found := condition()):  # noqa: ASYNC110  # nothing would set an event
             await asyncio.sleep(0.01)
     return found
 
@@ -94,7 +94,7 @@ def platform_for(wire: SimWire, *, token: str | None = None) -> DiscordPlatform:
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
-    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ImpatientClock())
+    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ShortSleepClock())
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[No
     """Run the platform until the block ends; it must not have ended before."""
     task = asyncio.create_task(platform.run(intake))
     try:
-        await until(lambda: platform.connection_error is None or task.done())
+        await wait_until(lambda: platform.connection_error is None or task.done())
         yield
         assert not task.done()
     finally:

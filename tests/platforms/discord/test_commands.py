@@ -49,7 +49,7 @@ def test_plain_command_has_no_options() -> None:
     )
 
 
-def test_values_to_choose_from_are_offered() -> None:
+def test_option_choices_are_listed() -> None:
     spec = CommandSpec(
         "context", "c", (CommandOption("show", "s", required=False, choices=("prompt",)),)
     )
@@ -77,17 +77,17 @@ def registered() -> list[dict[str, Any]]:
     return theirs
 
 
-def test_what_discord_adds_or_leaves_out_is_no_difference() -> None:
+def test_commands_differ_ignores_fields_added_or_omitted_by_discord() -> None:
     assert not commands_differ([to_payload(spec) for spec in COMMANDS], registered())
 
 
-def test_changed_summary_is_a_difference() -> None:
+def test_commands_differ_on_changed_summary() -> None:
     theirs = registered()
     theirs[0]["options"][0]["options"][0]["description"] = "another"
     assert commands_differ([to_payload(spec) for spec in COMMANDS], theirs)
 
 
-def test_command_too_many_or_too_few_is_a_difference() -> None:
+def test_commands_differ_on_added_or_removed_command() -> None:
     ours = [to_payload(spec) for spec in COMMANDS]
     assert commands_differ(ours, registered()[:1])
     assert commands_differ(ours[:1], registered())

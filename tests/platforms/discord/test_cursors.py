@@ -1,4 +1,4 @@
-"""How far each channel was heard."""
+"""Cursors of the channels."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,30 +6,30 @@ from hypothesis import strategies as st
 from bot.platforms.discord.cursors import ChannelCursors, to_stored_names
 
 
-def test_cursor_moves_with_the_newest_message_of_a_channel() -> None:
+def test_cursor_is_the_newest_message_of_a_channel() -> None:
     cursors = ChannelCursors()
     assert cursors.due([(1, 10), (1, 12), (2, 11)], kept={1, 2}) == {1: 12, 2: 11}
 
 
-def test_channel_that_nothing_was_kept_of_has_no_cursor() -> None:
+def test_channel_without_stored_messages_has_no_cursor() -> None:
     cursors = ChannelCursors()
     assert cursors.due([(1, 10), (2, 11)], kept={1}) == {1: 10}
 
 
-def test_passed_messages_are_stored_with_the_next_kept_ones() -> None:
+def test_postponed_cursors_are_stored_with_the_next_batch() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10"})
     cursors.postpone(cursors.due([(1, 15)], kept=set()))
     assert cursors.due([(2, 20)], kept={2}) == {1: 15, 2: 20}
 
 
-def test_cursor_never_goes_back() -> None:
+def test_cursor_never_moves_back() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10", "discord:connected": "9"})
     assert cursors.due([(1, 8)], kept={1}) == {}
 
 
-def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
+def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10"})
     cursors.freeze([1])
@@ -38,29 +38,29 @@ def test_held_channel_stays_where_it_is_until_the_next_look() -> None:
     assert cursors.due([(1, 20)], kept={1}) == {1: 20}
 
 
-def test_cursors_are_stored_by_name() -> None:
+def test_to_stored_names_prefixes_channels() -> None:
     assert to_stored_names({1: 10}) == {"discord:1": "10"}
 
 
-heard = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends
+messages = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends
 
 
-@given(st.lists(heard, max_size=40), st.integers(0, 40))
-def test_whoever_starts_from_the_stored_cursors_misses_nothing(
-    said: list[tuple[int, bool, bool]], crash: int
+@given(st.lists(messages, max_size=40), st.integers(0, 40))
+def test_restart_from_stored_cursors_misses_nothing(
+    sent: list[tuple[int, bool, bool]], crash: int
 ) -> None:
-    """Whatever the batches and wherever the process dies: all kept messages are stored or ahead."""
+    """At any crash, every message to keep is stored or newer than its channel's stored cursor."""
     cursors, on_disk, safe = ChannelCursors(), dict[int, int](), set[tuple[int, int]]()
     batch: list[tuple[int, int]] = []
     keep: set[tuple[int, int]] = set()
-    for number, (channel, kept, ends) in enumerate(said[:crash], start=1):
+    for number, (channel, kept, ends) in enumerate(sent[:crash], start=1):
         batch.append((channel, number))
         if kept:
             keep.add((channel, number))
         if not ends:
             continue
         fresh = keep & set(batch)
-        due = cursors.due(batch, kept={place for place, _ in fresh})
+        due = cursors.due(batch, kept={channel for channel, _ in fresh})
         if fresh:
             safe |= fresh
             on_disk.update(due)

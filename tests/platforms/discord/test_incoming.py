@@ -1,4 +1,4 @@
-"""What Discord says, as `Incoming`."""
+"""Conversion of Discord's messages and commands to `Incoming`."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def user(number: int, name: str, **more: Any) -> Any:
 PEOPLE = {BOT: user(BOT, "Nova", bot=True), ALICE: user(ALICE, "Alice"), BOB: user(BOB, "鲍勃")}
 
 
-class Place:
-    """A guild with a channel and a thread, and a direct channel, as discord.py keeps them."""
+class CachedGuild:
+    """A guild with a channel and a thread, and a direct channel, in discord.py's cache."""
 
     def __init__(self) -> None:
         client = discord.Client(intents=discord.Intents.default())
@@ -72,7 +72,7 @@ class Place:
         direct: Any = {"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]}
         self.direct = discord.DMChannel(me=self.bot, state=self.state, data=direct)
 
-    def hear(
+    def receive(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
     ) -> Incoming | None:
         return to_incoming(self.message(content, where=where, author=author, **more), self.bot)
@@ -81,11 +81,11 @@ class Place:
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
     ) -> discord.Message:
         channel: Any = self.guild.get_channel_or_thread(where) if where else self.direct
-        data = said(content, author, **more)
+        data = message_data(content, author, **more)
         return discord.Message(state=self.state, channel=channel, data=data)
 
     def command(self, *, permissions: str | None = None, **more: Any) -> Any:
-        """`/new` from Alice as discord.py gives it; with `permissions` as a member of the guild."""
+        """Return `/new` from Alice; with `permissions` she is a member of the guild."""
         member = {"user": PEOPLE[ALICE], "roles": [], "joined_at": None, "deaf": False}
         whose = {"user": PEOPLE[ALICE]}
         if permissions is not None:
@@ -106,7 +106,7 @@ class Place:
         return discord.Interaction(data=data, state=self.state)
 
 
-def said(content: str, author: int, *, naming: tuple[int, ...] = (), **more: Any) -> Any:
+def message_data(content: str, author: int, *, mentions: tuple[int, ...] = (), **more: Any) -> Any:
     return {
         "id": str(MESSAGE),
         "channel_id": str(CHANNEL),
@@ -118,8 +118,8 @@ def said(content: str, author: int, *, naming: tuple[int, ...] = (), **more: Any
         "tts": False,
         "pinned": False,
         "mention_everyone": False,
-        "mentions": [PEOPLE[number] for number in naming if number != ROLE],
-        "mention_roles": [str(ROLE)] if ROLE in naming else [],
+        "mentions": [PEOPLE[number] for number in mentions if number != ROLE],
+        "mention_roles": [str(ROLE)] if ROLE in mentions else [],
         "attachments": [],
         "embeds": [],
         "components": [],
@@ -131,17 +131,17 @@ def reply_to(author: int, content: str) -> dict[str, Any]:
     return {
         "type": 19,
         "message_reference": {"message_id": "5", "channel_id": str(CHANNEL)},
-        "referenced_message": {**said(content, author), "id": "5"},
+        "referenced_message": {**message_data(content, author), "id": "5"},
     }
 
 
 @pytest.fixture
-async def place() -> Place:
-    return Place()
+async def cache() -> CachedGuild:
+    return CachedGuild()
 
 
-async def test_direct_message_wakes_and_its_author_may_change_everything(place: Place) -> None:
-    incoming = place.hear("hello", where=None)
+async def test_direct_message_wakes_and_its_author_is_admin(cache: CachedGuild) -> None:
+    incoming = cache.receive("hello", where=None)
     assert incoming is not None
     assert incoming.wake is WakeReason.DM
     assert incoming.author_is_admin is True
@@ -150,12 +150,12 @@ async def test_direct_message_wakes_and_its_author_may_change_everything(place: 
     assert incoming.at.utcoffset() is not None
 
 
-async def test_message_of_a_guild_that_is_not_known_is_no_direct_one(place: Place) -> None:
-    channel = discord.PartialMessageable(state=place.state, id=77, guild_id=99)
-    data = said("obey", ALICE, guild_id="99")
-    message = discord.Message(state=place.state, channel=channel, data=data)
+async def test_message_of_an_unknown_guild_is_not_a_direct_message(cache: CachedGuild) -> None:
+    channel = discord.PartialMessageable(state=cache.state, id=77, guild_id=99)
+    data = message_data("obey", ALICE, guild_id="99")
+    message = discord.Message(state=cache.state, channel=channel, data=data)
 
-    incoming = to_incoming(message, place.bot)
+    incoming = to_incoming(message, cache.bot)
 
     assert incoming is not None
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
@@ -180,7 +180,7 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
     [
         ({"context": 1}, True),
         (_AMONG_FRIENDS, False),
-        ({"context": 7}, False),  # some new kind of place
+        ({"context": 7}, False),  # a context that is not known
         ({}, False),
         ({**_IN_A_GUILD, "permissions": "0"}, False),
         ({**_IN_A_GUILD, "permissions": _MANAGE_MESSAGES}, False),
@@ -189,28 +189,28 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
         ({**_IN_A_FOREIGN_GUILD, "permissions": "0", "context": 1}, False),  # a contradiction
     ],
 )
-async def test_admin_of_a_command_is_who_rules_its_place(
-    place: Place, given: dict[str, Any], is_admin: bool
+async def test_command_author_is_admin_if_alone_or_managing_the_guild(
+    cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
-    incoming = command_to_incoming(place.command(**given), deferred=True)
+    incoming = command_to_incoming(cache.command(**given), deferred=True)
     assert incoming.author_is_admin is is_admin
 
 
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
-async def test_command_of_nobody_or_from_nowhere_is_let_go(
-    place: Place, given: dict[str, Any]
+async def test_command_without_user_or_channel_is_ignored(
+    cache: CachedGuild, given: dict[str, Any]
 ) -> None:
     gateway = Gateway(DiscordSettings(), lambda _: ())
 
-    await gateway.on_interaction(place.command(**given))
-    await gateway.on_message(place.message("hello"))
+    await gateway.on_interaction(cache.command(**given))
+    await gateway.on_message(cache.message("hello"))
 
     [event] = await gateway.events()
     assert isinstance(event, discord.Message)
 
 
-async def test_message_in_a_guild_does_not_wake(place: Place) -> None:
-    incoming = place.hear("hello")
+async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
+    incoming = cache.receive("hello")
     assert incoming is not None
     assert incoming.wake is None
     assert incoming.author_is_admin is None
@@ -219,91 +219,91 @@ async def test_message_in_a_guild_does_not_wake(place: Place) -> None:
     assert (incoming.author.id, incoming.author.name) == ("discord:10", "Alice")
 
 
-async def test_thread_is_a_chat_of_its_own_below_its_channel(place: Place) -> None:
-    incoming = place.hear("hello", where=THREAD)
+async def test_thread_has_its_own_address_and_the_scope_of_its_channel(cache: CachedGuild) -> None:
+    incoming = cache.receive("hello", where=THREAD)
     assert incoming is not None
     assert incoming.address == Address("discord", str(THREAD))
     assert incoming.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
 @pytest.mark.parametrize("call", ["<@1> hi", "<@!1>, hi", "<@1>\n<@&2>: hi", "<@1>，hi"])
-async def test_call_at_the_beginning_is_taken_off(place: Place, call: str) -> None:
-    incoming = place.hear(call, naming=(BOT, ROLE))
+async def test_leading_mention_is_removed(cache: CachedGuild, call: str) -> None:
+    incoming = cache.receive(call, mentions=(BOT, ROLE))
     assert incoming is not None
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
 
 
-async def test_role_made_for_the_bot_calls_it(place: Place) -> None:
-    incoming = place.hear("<@&2> hi", naming=(ROLE,))
+async def test_mention_of_the_bot_role_wakes(cache: CachedGuild) -> None:
+    incoming = cache.receive("<@&2> hi", mentions=(ROLE,))
     assert incoming is not None
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
 
 
-async def test_call_within_the_text_becomes_a_name(place: Place) -> None:
-    incoming = place.hear("hi <@1>, ask <@11> in <#30>", naming=(BOT, BOB))
+async def test_mentions_within_the_text_become_names(cache: CachedGuild) -> None:
+    incoming = cache.receive("hi <@1>, ask <@11> in <#30>", mentions=(BOT, BOB))
     assert incoming is not None
     assert incoming.text == "hi @Nova, ask @鲍勃 in #general"
 
 
-async def test_mere_call_keeps_its_text(place: Place) -> None:
-    incoming = place.hear("<@1>", naming=(BOT,))
+async def test_message_of_only_a_mention_keeps_it(cache: CachedGuild) -> None:
+    incoming = cache.receive("<@1>", mentions=(BOT,))
     assert incoming is not None
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@Nova")
 
 
-async def test_name_nobody_knows_stays_as_it_is(place: Place) -> None:
-    incoming = place.hear("ask <@77> in <#78> or <@&79>")
+async def test_unknown_ids_are_kept(cache: CachedGuild) -> None:
+    incoming = cache.receive("ask <@77> in <#78> or <@&79>")
     assert incoming is not None
     assert incoming.text == "ask <@77> in <#78> or <@&79>"
 
 
-async def test_call_within_a_code_block_does_not_wake(place: Place) -> None:
-    incoming = place.hear("`<@1>` is how you call it")  # Discord lists nobody
+async def test_mention_in_a_code_block_does_not_wake(cache: CachedGuild) -> None:
+    incoming = cache.receive("`<@1>` is how you call it")  # Discord lists nobody
     assert incoming is not None
     assert incoming.wake is None
 
 
-async def test_everyone_does_not_wake(place: Place) -> None:
-    incoming = place.hear("@everyone hello", mention_everyone=True)
+async def test_everyone_mention_does_not_wake(cache: CachedGuild) -> None:
+    incoming = cache.receive("@everyone hello", mention_everyone=True)
     assert incoming is not None
     assert incoming.wake is None
 
 
-async def test_message_for_somebody_else_does_not_wake(place: Place) -> None:
-    incoming = place.hear("<@11> hello", naming=(BOB,), **reply_to(BOB, "what?"))
+async def test_mention_of_another_user_does_not_wake(cache: CachedGuild) -> None:
+    incoming = cache.receive("<@11> hello", mentions=(BOB,), **reply_to(BOB, "what?"))
     assert incoming is not None
     assert incoming.wake is None
 
 
 @pytest.mark.parametrize("pinged", [(), (BOT,)])
 async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
-    place: Place, pinged: tuple[int, ...]
+    cache: CachedGuild, pinged: tuple[int, ...]
 ) -> None:
-    incoming = place.hear("really?", naming=pinged, **reply_to(BOT, "It is so."))
+    incoming = cache.receive("really?", mentions=pinged, **reply_to(BOT, "It is so."))
     assert incoming is not None
     assert (incoming.wake, incoming.quote) == (WakeReason.REPLY, "It is so.")
 
 
-async def test_reply_that_also_calls_is_a_mention_with_a_quote(place: Place) -> None:
-    incoming = place.hear("<@1> is it so?", naming=(BOT, BOB), **reply_to(BOB, "It is so."))
+async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild) -> None:
+    incoming = cache.receive("<@1> is it so?", mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming is not None
     assert (incoming.wake, incoming.quote) == (WakeReason.MENTION, "It is so.")
 
 
-async def test_reply_to_a_deleted_message_quotes_nothing(place: Place) -> None:
-    incoming = place.hear("really?", **{**reply_to(BOT, ""), "referenced_message": None})
+async def test_reply_to_a_deleted_message_quotes_nothing(cache: CachedGuild) -> None:
+    incoming = cache.receive("really?", **{**reply_to(BOT, ""), "referenced_message": None})
     assert incoming is not None
     assert (incoming.wake, incoming.quote) == (None, None)
 
 
-async def test_forward_of_a_message_of_the_bot_is_no_reply(place: Place) -> None:
-    incoming = place.hear("see", **{**reply_to(BOT, "It is so."), "type": 0})
+async def test_forwarded_message_of_the_bot_is_not_a_reply(cache: CachedGuild) -> None:
+    incoming = cache.receive("see", **{**reply_to(BOT, "It is so."), "type": 0})
     assert incoming is not None
     assert (incoming.wake, incoming.quote) == (None, None)
 
 
 @pytest.mark.parametrize(
-    "unsaid",
+    "fields",
     [
         {"content": "I am a bot", "author": BOT},
         {"content": "I am a webhook", "webhook_id": "7"},
@@ -312,5 +312,7 @@ async def test_forward_of_a_message_of_the_bot_is_no_reply(place: Place) -> None
         {"content": " \n "},
     ],
 )
-async def test_what_nobody_said_is_not_heard(place: Place, unsaid: dict[str, Any]) -> None:
-    assert place.hear(**unsaid) is None
+async def test_messages_without_author_or_text_are_dropped(
+    cache: CachedGuild, fields: dict[str, Any]
+) -> None:
+    assert cache.receive(**fields) is None

@@ -1,4 +1,4 @@
-"""Discord on loopback: what is said is stored once and in order, whatever breaks in between."""
+"""Discord on loopback: every message is stored once and in order, whatever fails."""
 
 import asyncio
 from contextlib import suppress
@@ -12,15 +12,15 @@ from bot.chat.incoming import Incoming, WakeReason
 from bot.errors import PlatformFatal, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
-from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
+from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
 
 
 @dataclass
-class Room:
-    """A guild with one channel and Alice in it."""
+class Server:
+    """A guild with one channel and one member, Alice."""
 
     wire: SimWire
 
@@ -34,14 +34,14 @@ class Room:
         return self.wire.say(self.alice, self.channel.id, text, **more)
 
     def write(self, text: str) -> Any:
-        """Say something in the bot's direct messages."""
+        """Send a direct message to the bot."""
         direct = self.wire.b.get_dm_channel(self.alice.id)
         return self.wire.b.create_message(direct.id, self.alice.id, text)
 
 
 @pytest.fixture
-def room(wire: SimWire) -> Room:
-    return Room(wire)
+def server(wire: SimWire) -> Server:
+    return Server(wire)
 
 
 @pytest.fixture
@@ -55,224 +55,228 @@ def platform(wire: SimWire) -> DiscordPlatform:
 
 
 def by_text(intake: FakeIntake) -> dict[str, Incoming]:
-    return {incoming.text: incoming for incoming in intake.heard}
+    return {incoming.text: incoming for incoming in intake.received}
 
 
-def identifies(wire: SimWire) -> int:
+def identify_count(wire: SimWire) -> int:
     return sum(name == "<op2" for _, name, _ in wire.events)
 
 
-async def test_every_way_to_speak_is_heard(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_messages_of_every_channel_type_are_received(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    thread = room.wire.b.create_thread(room.channel.id, "plans", owner_id=room.bot.id)
+    thread = server.wire.b.create_thread(server.channel.id, "plans", owner_id=server.bot.id)
     async with running(platform, intake):
-        asked = room.write("in private")
-        room.say("near the bot")
-        room.say(f"<@{room.bot.id}> to the bot")
-        answer = room.wire.b.create_message(room.channel.id, room.bot.id, "an answer")
-        reference = {"message_id": str(answer.id), "channel_id": str(room.channel.id)}
-        room.say("a reply", reference=reference)
-        room.wire.say(room.alice, thread.id, "in a thread")
-        await until(lambda: len(intake.heard) >= 5)
+        asked = server.write("in private")
+        server.say("near the bot")
+        server.say(f"<@{server.bot.id}> to the bot")
+        answer = server.wire.b.create_message(server.channel.id, server.bot.id, "an answer")
+        reference = {"message_id": str(answer.id), "channel_id": str(server.channel.id)}
+        server.say("a reply", reference=reference)
+        server.wire.say(server.alice, thread.id, "in a thread")
+        await wait_until(lambda: len(intake.received) >= 5)
 
-    heard = by_text(intake)
+    received = by_text(intake)
     assert intake.texts == ["in private", "near the bot", "to the bot", "a reply", "in a thread"]
-    assert [incoming.wake for incoming in intake.heard] == [
+    assert [incoming.wake for incoming in intake.received] == [
         WakeReason.DM,
         None,
         WakeReason.MENTION,
         WakeReason.REPLY,
         None,
     ]
-    assert heard["a reply"].quote == "an answer"
-    assert heard["in a thread"].scopes == (
+    assert received["a reply"].quote == "an answer"
+    assert received["in a thread"].scopes == (
         f"discord:{thread.id}",
-        f"discord:{room.channel.id}",
-        f"discord:guild:{room.guild.id}",
+        f"discord:{server.channel.id}",
+        f"discord:guild:{server.guild.id}",
     )
     assert intake.stored[f"discord:{asked.channel_id}"] == str(asked.id)
 
 
-async def test_other_bots_are_neither_heard_nor_kept_track_of(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    other = room.wire.member(room.guild, "other", bot=True)
-    bots = room.guild.create_text_channel("bots")
+    other = server.wire.member(server.guild, "other", bot=True)
+    bots = server.guild.create_text_channel("bots")
     async with running(platform, intake):
-        room.wire.say(other, bots.id, f"<@{room.bot.id}> hello")
-        room.say("a person")
-        await until(lambda: intake.heard)
+        server.wire.say(other, bots.id, f"<@{server.bot.id}> hello")
+        server.say("a person")
+        await wait_until(lambda: intake.received)
     assert intake.texts == ["a person"]
     assert f"discord:{bots.id}" not in intake.stored
 
 
-async def test_first_start_answers_nothing_that_was_said_before(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_first_start_ignores_older_messages(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    room.say("long ago")
+    server.say("long ago")
     async with running(platform, intake):
-        room.say("now")
-        await until(lambda: intake.heard)
+        server.say("now")
+        await wait_until(lambda: intake.received)
     assert intake.texts == ["now"]
     assert "discord:connected" in intake.stored
 
 
-async def test_what_was_missed_is_heard_before_what_is_said_now(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_missed_messages_are_received_before_live_ones(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    new = room.guild.create_text_channel("new")
+    new = server.guild.create_text_channel("new")
     async with running(platform, intake):
-        room.say("before")
-        room.write("before, in private")
-        await until(lambda: len(intake.heard) == 2)
+        server.say("before")
+        server.write("before, in private")
+        await wait_until(lambda: len(intake.received) == 2)
     missed = [f"missed {number}" for number in range(230)]
     for text in missed:
-        room.say(text)
-    room.write("missed, in private")
-    room.wire.say(room.alice, new.id, "missed, in a channel never heard before")
+        server.say(text)
+    server.write("missed, in private")
+    server.wire.say(server.alice, new.id, "missed, in a new channel")
 
-    async with running(platform_for(room.wire), intake):
-        room.say("after")
-        await until(lambda: "after" in intake.texts)
+    async with running(platform_for(server.wire), intake):
+        server.say("after")
+        await wait_until(lambda: "after" in intake.texts)
 
-    here = f"discord:{room.channel.id}"
-    assert [one.text for one in intake.heard if one.scopes[0] == here] == [
+    here = f"discord:{server.channel.id}"
+    assert [one.text for one in intake.received if one.scopes[0] == here] == [
         "before",
         *missed,
         "after",
     ]
-    assert {"missed, in private", "missed, in a channel never heard before"} <= set(intake.texts)
-    assert len(intake.heard) == 2 + 230 + 2 + 1
+    assert {"missed, in private", "missed, in a new channel"} <= set(intake.texts)
+    assert len(intake.received) == 2 + 230 + 2 + 1
 
 
-async def test_known_channel_without_news_is_not_asked(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_channel_without_new_messages_is_not_read(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-    room.wire.log.clear()
-    async with running(platform_for(room.wire), intake):
-        room.say("after")
-        await until(lambda: len(intake.heard) == 2)
-    assert not [entry for entry in room.wire.log if "/messages" in entry["path"]]
+        server.say("before")
+        await wait_until(lambda: intake.received)
+    server.wire.log.clear()
+    async with running(platform_for(server.wire), intake):
+        server.say("after")
+        await wait_until(lambda: len(intake.received) == 2)
+    assert not [entry for entry in server.wire.log if "/messages" in entry["path"]]
 
 
-async def test_channel_that_is_closed_to_us_does_not_hinder_the_others(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_unreadable_channel_does_not_block_the_others(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.write("before, in private")
-        room.say("before")
-        await until(lambda: len(intake.heard) == 2)
-    room.write("unreadable")
-    room.say("missed")
-    direct = room.wire.b.get_dm_channel(room.alice.id).id
-    room.wire.fault("GET", f"/channels/{direct}*", times=None, status=403, code=50001)
-    async with running(platform_for(room.wire), intake):
-        await until(lambda: "missed" in intake.texts)
+        server.write("before, in private")
+        server.say("before")
+        await wait_until(lambda: len(intake.received) == 2)
+    server.write("unreadable")
+    server.say("missed")
+    direct = server.wire.b.get_dm_channel(server.alice.id).id
+    server.wire.fault("GET", f"/channels/{direct}*", times=None, status=403, code=50001)
+    async with running(platform_for(server.wire), intake):
+        await wait_until(lambda: "missed" in intake.texts)
     assert "unreadable" not in intake.texts
 
 
-async def test_failing_history_is_asked_again(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_failed_history_request_is_retried(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-    room.say("missed")
-    room.wire.fault("GET", "/channels/*/messages", drop=True, times=2)
-    room.wire.fault("GET", "/channels/*/messages", status=503, times=2)
-    async with running(platform_for(room.wire), intake):
-        room.say("after")
-        await until(lambda: "after" in intake.texts)
+        server.say("before")
+        await wait_until(lambda: intake.received)
+    server.say("missed")
+    server.wire.fault("GET", "/channels/*/messages", drop=True, times=2)
+    server.wire.fault("GET", "/channels/*/messages", status=503, times=2)
+    async with running(platform_for(server.wire), intake):
+        server.say("after")
+        await wait_until(lambda: "after" in intake.texts)
     assert intake.texts == ["before", "missed", "after"]
 
 
 async def test_cut_connection_is_resumed_without_a_gap(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-        await room.wire.cut()
-        room.say("meanwhile")
-        await until(lambda: "meanwhile" in intake.texts)
-        room.say("after")
-        await until(lambda: "after" in intake.texts)
-        await until(lambda: platform.connection_error is None)
+        server.say("before")
+        await wait_until(lambda: intake.received)
+        await server.wire.cut()
+        server.say("meanwhile")
+        await wait_until(lambda: "meanwhile" in intake.texts)
+        server.say("after")
+        await wait_until(lambda: "after" in intake.texts)
+        await wait_until(lambda: platform.connection_error is None)
     assert intake.texts == ["before", "meanwhile", "after"]
-    assert identifies(room.wire) == 1
+    assert identify_count(server.wire) == 1
 
 
-async def test_lost_session_is_caught_up_with(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_new_session_fetches_missed_messages(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-        await room.wire.forget()
-        room.say("meanwhile")
-        await until(lambda: platform.connection_error is not None)
-        await until(lambda: "meanwhile" in intake.texts, 25)
-        room.say("after")
-        await until(lambda: "after" in intake.texts)
+        server.say("before")
+        await wait_until(lambda: intake.received)
+        await server.wire.forget()
+        server.say("meanwhile")
+        await wait_until(lambda: platform.connection_error is not None)
+        await wait_until(lambda: "meanwhile" in intake.texts, 25)
+        server.say("after")
+        await wait_until(lambda: "after" in intake.texts)
     assert intake.texts == ["before", "meanwhile", "after"]
-    assert identifies(room.wire) == 2
+    assert identify_count(server.wire) == 2
 
 
-async def test_nothing_is_dropped_while_the_store_is_away(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_no_message_is_lost_while_the_store_fails(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        intake.away = 3
+        intake.failures = 3
         for number in range(20):
-            room.say(f"{number}")
-        await until(lambda: platform.connection_error == "messages from Discord cannot be stored")
-        await until(lambda: len(intake.heard) == 20)
-        await until(lambda: platform.connection_error is None)
+            server.say(f"{number}")
+        await wait_until(
+            lambda: platform.connection_error == "messages from Discord cannot be stored"
+        )
+        await wait_until(lambda: len(intake.received) == 20)
+        await wait_until(lambda: platform.connection_error is None)
     assert intake.texts == [f"{number}" for number in range(20)]
 
 
-async def test_what_could_not_be_stored_is_heard_by_the_next_run(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_unstored_message_is_received_by_the_next_run(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-        intake.away = 1_000_000
-        room.say("lost with the process")
-        await until(lambda: platform.connection_error)
-    intake.away = 0
+        server.say("before")
+        await wait_until(lambda: intake.received)
+        intake.failures = 1_000_000
+        server.say("lost with the process")
+        await wait_until(lambda: platform.connection_error)
+    intake.failures = 0
     async with running(platform, intake):
-        await until(lambda: len(intake.heard) == 2)
+        await wait_until(lambda: len(intake.received) == 2)
     assert intake.texts == ["before", "lost with the process"]
 
 
-async def test_live_messages_wait_for_those_that_were_missed(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_live_messages_wait_for_missed_ones(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
     async with running(platform, intake):
-        room.say("before")
-        await until(lambda: intake.heard)
-    room.say("missed")
-    room.wire.fault("GET", "/channels/*/messages", delay=1.0)
-    speaking = asyncio.create_task(say_during_backfill(room))
+        server.say("before")
+        await wait_until(lambda: intake.received)
+    server.say("missed")
+    server.wire.fault("GET", "/channels/*/messages", delay=1.0)
+    speaking = asyncio.create_task(say_during_backfill(server))
     async with running(platform, intake):
         await speaking
-        await until(lambda: "live" in intake.texts)
+        await wait_until(lambda: "live" in intake.texts)
     assert intake.texts == ["before", "missed", "live"]
 
 
-async def say_during_backfill(room: Room) -> None:
-    asked = len(room.wire.log)
-    await until(lambda: any("/messages" in entry["path"] for entry in room.wire.log[asked:]))
+async def say_during_backfill(server: Server) -> None:
+    asked = len(server.wire.log)
+    await wait_until(lambda: any("/messages" in entry["path"] for entry in server.wire.log[asked:]))
     await asyncio.sleep(0.2)
-    room.say("live")
+    server.say("live")
 
 
-async def test_wrong_token_is_said_with_its_remedy(wire: SimWire, intake: FakeIntake) -> None:
+async def test_wrong_token_is_fatal_and_names_its_setting(
+    wire: SimWire, intake: FakeIntake
+) -> None:
     with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
         await platform_for(wire, token="wrong").run(intake)
 
@@ -280,7 +284,7 @@ async def test_wrong_token_is_said_with_its_remedy(wire: SimWire, intake: FakeIn
 @pytest.mark.parametrize(
     ("code", "remedy"), [(4004, "TROUPE_DISCORD__TOKEN"), (4014, "Message Content Intent")]
 )
-async def test_refusal_of_the_gateway_is_final(
+async def test_identify_refused_by_the_gateway_is_fatal(
     wire: SimWire, intake: FakeIntake, code: int, remedy: str
 ) -> None:
     wire.gw_faults["refuse_identify"] = code
@@ -288,43 +292,43 @@ async def test_refusal_of_the_gateway_is_final(
         await platform_for(wire).run(intake)
 
 
-async def test_gateway_that_is_away_lets_us_be_run_again(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_unreachable_gateway_ends_the_run_and_can_be_retried(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    room.wire.gw_faults["accept"] = False
+    server.wire.gw_faults["accept"] = False
     with pytest.raises(Unreachable):
         await platform.run(intake)
     assert platform.connection_error == "not connected to Discord"
-    room.wire.gw_faults["accept"] = True
+    server.wire.gw_faults["accept"] = True
     async with running(platform, intake):
-        room.say("hello")
-        await until(lambda: intake.heard)
+        server.say("hello")
+        await wait_until(lambda: intake.received)
     assert intake.texts == ["hello"]
 
 
-async def test_permissions_are_asked_when_they_matter(
-    room: Room, platform: DiscordPlatform, intake: FakeIntake
+async def test_is_admin_asks_discord_for_current_permissions(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    mods = room.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
-    mod = room.wire.member(room.guild, "mod", roles=[mods])
+    mods = server.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
+    mod = server.wire.member(server.guild, "mod", roles=[mods])
     async with running(platform, intake):
-        room.say("by alice")
-        room.wire.say(mod, room.channel.id, "by mod")
-        room.write("in private")
-        await until(lambda: len(intake.heard) == 3)
-        by_alice, by_mod, private = intake.heard
+        server.say("by alice")
+        server.wire.say(mod, server.channel.id, "by mod")
+        server.write("in private")
+        await wait_until(lambda: len(intake.received) == 3)
+        by_alice, by_mod, private = intake.received
         assert not await platform.is_admin(by_alice)
         assert await platform.is_admin(by_mod)
         assert await platform.is_admin(private)
-        room.wire.fault("GET", "/guilds/*/members/*", status=503)
+        server.wire.fault("GET", "/guilds/*/members/*", status=503)
         assert not await platform.is_admin(by_mod)
     assert not await platform.is_admin(by_mod)
 
 
-async def test_a_stop_ends_a_connection_that_overlooks_being_cancelled(
+async def test_stop_ends_a_connection_that_swallows_cancellation(
     platform: DiscordPlatform, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As discord.py's does when it is cancelled just as it has connected (Python 3.11)."""
+    """discord.py swallows a cancellation that comes just as it connects (Python 3.11)."""
     connecting = asyncio.Event()
 
     async def connect(self: Gateway, *, reconnect: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What a failed request to Discord means."""
+"""Translation of failed requests to Discord."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,9 @@ from bot.platforms.discord.requests import translate
 KEY = ConnectionKey("discord.com", 443, True, True, None, None, None)
 
 
-def said(status: int, code: int = 0, *, retry_after: str | None = None) -> discord.HTTPException:
+def http_error(
+    status: int, code: int = 0, *, retry_after: str | None = None
+) -> discord.HTTPException:
     headers = {"Retry-After": retry_after} if retry_after else {}
     response: Any = SimpleNamespace(status=status, reason="", headers=headers)
     return discord.HTTPException(response, {"code": code, "message": "no"})
@@ -31,15 +33,15 @@ def said(status: int, code: int = 0, *, retry_after: str | None = None) -> disco
 @pytest.mark.parametrize(
     ("error", "meaning"),
     [
-        (said(400, 50035), Refused),
-        (said(403, 50001), Refused),
-        (said(404, 10003), Refused),
-        (said(404, 10008), MessageNotFound),
-        (said(401), PlatformFatal),
-        (said(401, 50027), Refused),
-        (said(429), RateLimited),
-        (said(500), OutcomeUnknown),
-        (said(503), OutcomeUnknown),
+        (http_error(400, 50035), Refused),
+        (http_error(403, 50001), Refused),
+        (http_error(404, 10003), Refused),
+        (http_error(404, 10008), MessageNotFound),
+        (http_error(401), PlatformFatal),
+        (http_error(401, 50027), Refused),
+        (http_error(429), RateLimited),
+        (http_error(500), OutcomeUnknown),
+        (http_error(503), OutcomeUnknown),
         (discord.RateLimited(30.0), RateLimited),
         (discord.LoginFailure("no"), PlatformFatal),
         (aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")), Unreachable),
@@ -51,7 +53,7 @@ def said(status: int, code: int = 0, *, retry_after: str | None = None) -> disco
         (ConnectionResetError(104, "reset"), OutcomeUnknown),
     ],
 )
-def test_every_failure_has_one_meaning(error: Exception, meaning: type[PlatformError]) -> None:
+def test_request_errors_are_translated(error: Exception, meaning: type[PlatformError]) -> None:
     assert type(translate(error)) is meaning
 
 
@@ -59,12 +61,12 @@ def test_every_failure_has_one_meaning(error: Exception, meaning: type[PlatformE
     ("error", "seconds"),
     [
         (discord.RateLimited(30.0), 30.0),
-        (said(429, retry_after="7"), 7.0),
-        (said(429), 5.0),
-        (said(429, retry_after="Sat, 21 Nov 2026 10:00:00 GMT"), 5.0),
+        (http_error(429, retry_after="7"), 7.0),
+        (http_error(429), 5.0),
+        (http_error(429, retry_after="Sat, 21 Nov 2026 10:00:00 GMT"), 5.0),
     ],
 )
-def test_rate_limit_says_how_long(error: Exception, seconds: float) -> None:
+def test_rate_limit_error_has_retry_after(error: Exception, seconds: float) -> None:
     limited = translate(error)
     assert isinstance(limited, RateLimited)
     assert limited.retry_after_seconds == seconds

@@ -1,4 +1,4 @@
-"""Discord on loopback: what we say arrives once, pings nobody, and says what went wrong."""
+"""Discord on loopback: messages arrive once and ping nobody, and failures are translated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Set
@@ -21,7 +21,7 @@ from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Surface
 from tests.attacks import with_ours
-from tests.platforms.discord.conftest import FakeIntake, platform_for, running, until
+from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -30,7 +30,7 @@ _NO_PREVIEWS = 1 << 2
 
 
 class Chat:
-    """A channel with Alice in it, and what the platform itself shows there."""
+    """A channel with one member, Alice, and the requests that reach Discord."""
 
     def __init__(self, wire: SimWire, platform: DiscordPlatform, intake: FakeIntake) -> None:
         self.wire, self.platform, self.intake = wire, platform, intake
@@ -76,12 +76,12 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
         yield chat
 
 
-async def test_limits_are_those_of_discord(chat: Chat) -> None:
+async def test_limits_match_discord(chat: Chat) -> None:
     limits = chat.surface.limits(chat.address)
     assert (limits.max_units, limits.unit, limits.placeholder) == (2000, "characters", None)
 
 
-async def test_wire_bodies(chat: Chat) -> None:
+async def test_request_bodies(chat: Chat) -> None:
     asked = chat.say("hello")
     sent = await chat.surface.send(
         OutgoingMessage(chat.address, "hi @everyone", nonce="n1", reply_to=asked)
@@ -127,19 +127,17 @@ MENTIONS = with_ours(
 
 
 @pytest.mark.parametrize(("title", "given"), MENTIONS)
-async def test_a_mention_pings_nobody_however_it_goes_out(
-    chat: Chat, title: str, given: Any
-) -> None:
+async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given: Any) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     asked = chat.say("hello")
     await chat.alice.slash(chat.channel, "new")
-    [command] = await until(lambda: [one for one in chat.intake.heard if one.interaction])
+    [command] = await wait_until(lambda: [one for one in chat.intake.received if one.interaction])
     for nonce, file, interaction in (
         ("n1", None, None),
         ("n2", FILE, None),
         ("n3", None, command.interaction),
         ("n4", FILE, command.interaction),
-        ("n5", None, "1:spent"),  # said in the channel instead
+        ("n5", None, "1:spent"),  # sent to the channel instead
     ):
         sent = await chat.surface.send(
             OutgoingMessage(
@@ -159,7 +157,7 @@ async def test_a_mention_pings_nobody_however_it_goes_out(
         assert not message.ping_user_ids
 
 
-async def test_same_nonce_gives_the_first_message_back(chat: Chat) -> None:
+async def test_same_nonce_returns_the_first_message(chat: Chat) -> None:
     first = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     again = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     other = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n2"))
@@ -167,7 +165,7 @@ async def test_same_nonce_gives_the_first_message_back(chat: Chat) -> None:
     assert chat.texts == ["hi", "hi"]
 
 
-async def test_lost_answer_is_an_unknown_outcome_and_found_again(chat: Chat) -> None:
+async def test_lost_response_is_an_unknown_outcome_and_the_message_is_found(chat: Chat) -> None:
     asked = chat.say("hello")
     chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
@@ -178,7 +176,7 @@ async def test_lost_answer_is_an_unknown_outcome_and_found_again(chat: Chat) -> 
     assert len(chat.texts) == 2
 
 
-async def test_only_unaccounted_messages_of_ours_after_the_question_are_found(chat: Chat) -> None:
+async def test_find_returns_only_unknown_messages_of_ours_after_the_given_one(chat: Chat) -> None:
     await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     asked = chat.say("hello")
     chat.say("hi")
@@ -188,7 +186,7 @@ async def test_only_unaccounted_messages_of_ours_after_the_question_are_found(ch
     assert await find(chat.surface, chat.address, "hi", after=None, known=set()) is not None
 
 
-async def test_message_is_found_behind_many_others(chat: Chat) -> None:
+async def test_find_pages_through_many_messages(chat: Chat) -> None:
     asked = chat.say("hello")
     for number in range(230):
         chat.say(f"{number}")
@@ -204,14 +202,14 @@ async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
     assert chat.texts == []
 
 
-async def test_edit_of_a_deleted_message_says_that_it_vanished(chat: Chat) -> None:
+async def test_edit_of_a_deleted_message_raises_message_not_found(chat: Chat) -> None:
     sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     await chat.surface.delete(chat.address, sent)
     with pytest.raises(MessageNotFound):
         await chat.surface.edit(chat.address, sent, "ho")
 
 
-async def test_message_that_is_not_allowed_is_refused(chat: Chat) -> None:
+async def test_forbidden_message_is_refused(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=403, code=50013)
     with pytest.raises(Refused, match="50013"):
         await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
@@ -219,12 +217,12 @@ async def test_message_that_is_not_allowed_is_refused(chat: Chat) -> None:
         await chat.surface.send(OutgoingMessage(chat.address, "x" * 2001, nonce="n2"))
 
 
-async def test_typing_is_shown(chat: Chat) -> None:
+async def test_typing_is_sent(chat: Chat) -> None:
     await chat.surface.typing(chat.address)
     assert len(chat.requests("POST", "/typing")) == 1
 
 
-async def test_short_rate_limit_is_waited_for(chat: Chat) -> None:
+async def test_short_rate_limit_is_waited_out(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=0.3)
     await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     assert chat.texts == ["hi"]
@@ -237,7 +235,7 @@ async def test_long_rate_limit_is_left_to_the_outbox(chat: Chat) -> None:
     assert limited.value.retry_after_seconds == 40
 
 
-async def test_bad_gateway_is_tried_again(chat: Chat) -> None:
+async def test_bad_gateway_is_retried(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=502)
     await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
     assert chat.texts == ["hi"]
@@ -249,13 +247,13 @@ async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:
         await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
 
 
-async def test_endless_request_is_given_up(chat: Chat) -> None:
+async def test_request_times_out(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", delay=10.5)
     with pytest.raises(OutcomeUnknown, match="10 s"):
         await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
 
 
-async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(chat: Chat) -> None:
+async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=4, is_global=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
@@ -264,7 +262,7 @@ async def test_request_that_is_cancelled_during_a_global_limit_hinders_no_other(
         await chat.surface.typing(chat.address)
 
 
-async def test_answers_go_out_after_hearing_has_ended(wire: SimWire) -> None:
+async def test_send_works_after_the_gateway_closed(wire: SimWire) -> None:
     platform = platform_for(wire)
     chat = Chat(wire, platform, FakeIntake())
     await platform.surface.send(OutgoingMessage(chat.address, "the last words", nonce="n1"))
@@ -272,7 +270,7 @@ async def test_answers_go_out_after_hearing_has_ended(wire: SimWire) -> None:
     assert chat.texts == ["the last words"]
 
 
-async def test_nothing_is_sent_while_discord_is_away(wire: SimWire) -> None:
+async def test_send_raises_unreachable_while_discord_is_down(wire: SimWire) -> None:
     await wire.stop()
     with pytest.raises(Unreachable):
         await platform_for(wire).surface.send(
@@ -280,7 +278,7 @@ async def test_nothing_is_sent_while_discord_is_away(wire: SimWire) -> None:
         )
 
 
-async def test_check_says_who_we_are(chat: Chat) -> None:
+async def test_check_returns_the_bot_name(chat: Chat) -> None:
     assert chat.wire.b.bot_user.name in await chat.platform.check()
 
 
@@ -299,35 +297,35 @@ async def test_commands_are_registered_only_when_they_changed(chat: Chat) -> Non
     assert len(registered) == 1
 
 
-async def test_command_is_acknowledged_heard_and_answered_privately(chat: Chat) -> None:
+async def test_command_is_deferred_received_and_answered_privately(chat: Chat) -> None:
     result = await chat.alice.slash(chat.channel, "preset use", name="nova")
-    [heard] = await until(lambda: chat.intake.heard)
+    [incoming] = await wait_until(lambda: chat.intake.received)
     assert result.acknowledged
     assert result.ephemeral
-    assert (heard.text, heard.wake, heard.message_id) == (
+    assert (incoming.text, incoming.wake, incoming.message_id) == (
         "/preset use nova",
         WakeReason.COMMAND,
         None,
     )
-    assert heard.external_key == f"i{result._interaction.id}"
-    assert heard.author_is_admin is False
-    assert heard.address == chat.address
+    assert incoming.external_key == f"i{result._interaction.id}"
+    assert incoming.author_is_admin is False
+    assert incoming.address == chat.address
 
-    answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": heard.interaction}
-    first = await chat.surface.send(OutgoingMessage(heard.address, "nova it is", **answer))
-    again = await chat.surface.send(OutgoingMessage(heard.address, "nova it is", **answer))
+    answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": incoming.interaction}
+    first = await chat.surface.send(OutgoingMessage(incoming.address, "nova it is", **answer))
+    again = await chat.surface.send(OutgoingMessage(incoming.address, "nova it is", **answer))
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
 
 
-async def test_file_that_a_command_asked_for_is_shown_privately_and_once(chat: Chat) -> None:
+async def test_file_for_a_command_is_sent_privately_and_once(chat: Chat) -> None:
     result = await chat.alice.slash(chat.channel, "new")
-    [heard] = await until(lambda: chat.intake.heard)
+    [incoming] = await wait_until(lambda: chat.intake.received)
     for _ in range(2):  # an unknown outcome is simply repeated
         await chat.surface.send(
             OutgoingMessage(
-                heard.address, "here", nonce="n1", interaction=heard.interaction, file=FILE
+                incoming.address, "here", nonce="n1", interaction=incoming.interaction, file=FILE
             )
         )
     assert result.ephemeral
@@ -336,15 +334,15 @@ async def test_file_that_a_command_asked_for_is_shown_privately_and_once(chat: C
     assert not chat.requests("POST")
 
 
-async def test_file_that_a_command_asked_for_is_never_shown_to_the_channel(chat: Chat) -> None:
+async def test_file_for_a_command_is_never_sent_to_the_channel(chat: Chat) -> None:
     await chat.alice.slash(chat.channel, "new")
-    [heard] = await until(lambda: chat.intake.heard)
+    [incoming] = await wait_until(lambda: chat.intake.received)
     before = chat.texts
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     with pytest.raises(Refused):
         await chat.surface.send(
             OutgoingMessage(
-                heard.address, "here", nonce="n1", interaction=heard.interaction, file=FILE
+                incoming.address, "here", nonce="n1", interaction=incoming.interaction, file=FILE
             )
         )
     assert chat.texts == before
@@ -366,42 +364,42 @@ async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None
     assert chat.texts == ["@everyone"]
 
 
-async def test_command_whose_token_is_spent_is_answered_in_the_channel(chat: Chat) -> None:
+async def test_command_with_an_expired_token_is_answered_in_the_channel(chat: Chat) -> None:
     await chat.alice.slash(chat.channel, "new")
-    [heard] = await until(lambda: chat.intake.heard)
+    [incoming] = await wait_until(lambda: chat.intake.received)
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     await chat.surface.send(
-        OutgoingMessage(heard.address, "done", nonce="n1", interaction=heard.interaction)
+        OutgoingMessage(incoming.address, "done", nonce="n1", interaction=incoming.interaction)
     )
     assert chat.texts[-1] == "done"
 
 
-async def test_command_that_was_not_acknowledged_is_heard_all_the_same(chat: Chat) -> None:
+async def test_command_that_could_not_be_deferred_is_received(chat: Chat) -> None:
     chat.wire.fault("POST", "/interactions/*", status=404, code=10062)
     await chat.alice.slash(chat.channel, "new")
-    [heard] = await until(lambda: chat.intake.heard)
-    assert (heard.text, heard.interaction) == ("/new", None)
+    [incoming] = await wait_until(lambda: chat.intake.received)
+    assert (incoming.text, incoming.interaction) == ("/new", None)
 
 
-async def test_command_is_acknowledged_while_the_store_is_away(chat: Chat) -> None:
-    chat.intake.away = 1_000_000
+async def test_command_is_deferred_while_the_store_fails(chat: Chat) -> None:
+    chat.intake.failures = 1_000_000
     result = await chat.alice.slash(chat.channel, "new")
-    await until(lambda: result.acknowledged)
-    assert not chat.intake.heard
+    await wait_until(lambda: result.acknowledged)
+    assert not chat.intake.received
 
 
-async def test_command_keeps_its_place_among_messages(chat: Chat) -> None:
+async def test_commands_and_messages_keep_their_order(chat: Chat) -> None:
     chat.wire.fault("POST", "/interactions/*", delay=0.5)
     chat.say("before")
     await chat.alice.slash(chat.channel, "new")
     chat.say("after")
-    await until(lambda: len(chat.intake.heard) == 3)
+    await wait_until(lambda: len(chat.intake.received) == 3)
     assert chat.intake.texts == ["before", "/new", "after"]
 
 
-async def test_presets_are_suggested_while_somebody_types(chat: Chat) -> None:
+async def test_presets_are_suggested_for_a_partial_option(chat: Chat) -> None:
     await chat.alice.autocomplete(chat.channel, "preset use", "name", "no")
     interaction = list(chat.wire.b.interactions.values())[-1]
-    choices = await until(lambda: interaction.autocomplete_choices)
+    choices = await wait_until(lambda: interaction.autocomplete_choices)
     assert [choice["value"] for choice in choices] == ["nova", "nora"]
-    assert not chat.intake.heard
+    assert not chat.intake.received
