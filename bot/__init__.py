@@ -17,3 +17,5 @@ The walk of one message, which is also the order to read the code in:
 `ports.py` names every socket, `plugs.py` says what fills it, `app.py` plugs everything in, and
 `chat/` holds the nouns that travel.
 """
+
+__version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""The command line: one Typer app a file."""
+"""The command line: one Typer app a file, imported when its command runs."""

@@ -1,38 +1,90 @@
-"""Characters as files: a card comes in as a preset with the card kept beside it, and goes out."""
+"""`troupe character`: import a character card as a preset, show it, and export it again."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
-from bot.prompting.presets.files import export_preset, find_preset
+from bot.prompting.presets.files import export_preset, find_preset, load_presets
 from bot.prompting.presets.preset import Preset
+from bot.runtime.shipped_files import presets_folder
+from bot.settings import read_settings
 
-_KEPT_IN = "cards"  # a folder in that of the presets
+_CARDS_FOLDER = "cards"
+"""Inside the presets folder: the imported cards, unchanged."""
+
+app = command_app("Import and export character cards.")
 
 
-def import_character(file: Path, folder: Path, answers_like: Preset, name: str | None) -> Preset:
-    """Write the preset of a card into the presets' folder, and keep the card as it is.
+@app.command("import")
+def import_card(
+    file: Annotated[Path, typer.Argument(help="A character card: PNG, JSON or CHARX.")],
+    name: Annotated[
+        str | None, typer.Option(help="The name of its preset; default: the card's.")
+    ] = None,
+) -> None:
+    """Make a preset of a character card (V1, V2 or V3), and keep the card for export.
 
-    It answers through the provider and the model of `answers_like`.
+    It answers through the provider and the model of the default preset.
+    """
+    settings = read_settings()
+    folder = presets_folder(settings.presets_dir)
+    default = find_preset(load_presets(folder), settings.default_preset)
+    preset = import_character(file, folder, default, name)
+    print_line(f"{preset.name} is now in {folder / f'{preset.id}.json'}")
+    print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
+
+
+@app.command("export")
+def export_card(
+    name: str,
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    form: Annotated[
+        CardContainer | None,
+        typer.Option("--as", help="The kind of card; default: by the file name."),
+    ] = None,
+) -> None:
+    """Write a preset as a card, with every field that its own card had."""
+    folder = presets_folder(read_settings().presets_dir)
+    preset = export_character(name, load_presets(folder), folder, file, form)
+    print_line(f"{preset.name} is now in {file}")
+
+
+@app.command("show")
+def show_character(name: str) -> None:
+    """Show what a character has: greetings, lorebook, notes."""
+    folder = presets_folder(read_settings().presets_dir)
+    preset = find_preset(load_presets(folder), name)
+    print_line(describe_character(preset, load_card(preset, folder)))
+
+
+def import_character(file: Path, folder: Path, default: Preset, name: str | None) -> Preset:
+    """Write the preset of a card into the presets folder, and keep the card unchanged.
+
+    It answers through the provider and the model of `default`.
 
     Raises:
-        UserError: the file cannot be read, or there is such a preset already.
-        PresetError: it holds no card that can be used.
+        UserError: the file cannot be read, or such a preset exists.
+        PresetError: the file holds no usable card.
     """
     data = _read(file)
     card = read_card(data, str(file))
     preset = preset_from_card(
-        card, str(file), name=name, provider=answers_like.provider, model=answers_like.model
+        card, str(file), name=name, provider=default.provider, model=default.model
     )
-    target, kept = folder / f"{preset.id}.json", folder / _KEPT_IN / f"{preset.id}.card"
+    target, card_file = folder / f"{preset.id}.json", folder / _CARDS_FOLDER / f"{preset.id}.card"
     if target.exists():
-        raise UserError(f"{target} exists already; take it away first or choose another --name")
+        raise UserError(f"{target} exists already; remove it first or choose another --name")
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(data)
+        card_file.parent.mkdir(parents=True, exist_ok=True)
+        card_file.write_bytes(data)
         target.write_text(export_preset(preset), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}") from None
@@ -46,33 +98,36 @@ def export_character(
     file: Path,
     container: CardContainer | None,
 ) -> Preset:
-    """Write a preset's kept card, or a card made of the preset, to a file.
+    """Write a preset's own card, or a card made of the preset, to a file.
 
-    Without a container, the file's ending says which.
+    Without a container, the file name decides.
+
+    Raises:
+        UserError: the file name does not end in a kind of card, or cannot be written.
     """
     preset = find_preset(presets, name)
     if container is None:
         ending = file.suffix.lower().removeprefix(".")
         if ending not in {one.value for one in CardContainer}:
-            raise UserError(f"{file} ends in no kind of card; say --as json, png or charx")
+            raise UserError(f"{file} does not end in a kind of card; use --as json, png or charx")
         container = CardContainer(ending)
     try:
-        file.write_bytes(write_card(card_of(preset, folder), container))
+        file.write_bytes(write_card(load_card(preset, folder), container))
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
     return preset
 
 
-def card_of(preset: Preset, folder: Path) -> Card:
-    """The card that a preset came from, or one that says what the preset says."""
-    kept = folder / _KEPT_IN / f"{preset.id}.card"
-    if kept.is_file():
-        return read_card(_read(kept), str(kept))
+def load_card(preset: Preset, folder: Path) -> Card:
+    """Return the card that a preset was imported from, or one made of the preset."""
+    card_file = folder / _CARDS_FOLDER / f"{preset.id}.card"
+    if card_file.is_file():
+        return read_card(_read(card_file), str(card_file))
     return read_card(json.dumps(_as_card(preset)).encode(), preset.name)
 
 
-def described(preset: Preset, card: Card) -> str:
-    """Tell what a character brings along, for people to read."""
+def describe_character(preset: Preset, card: Card) -> str:
+    """Describe for people what a character has."""
     book = preset.book
     facts = {
         "name": card.name,
@@ -89,7 +144,7 @@ def described(preset: Preset, card: Card) -> str:
 
 
 def _as_card(preset: Preset) -> dict[str, object]:
-    said = [
+    examples = [
         f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
     ]
     fields: dict[str, object] = {
@@ -98,7 +153,7 @@ def _as_card(preset: Preset) -> dict[str, object]:
         "personality": "",
         "scenario": "",
         "first_mes": preset.greeting or "",
-        "mes_example": "\n".join(["<START>", *said]) if said else "",
+        "mes_example": "\n".join(["<START>", *examples]) if examples else "",
         "creator_notes": preset.description,
         "system_prompt": preset.system or "",
         "post_history_instructions": preset.post_history_instructions or "",
@@ -115,7 +170,7 @@ def _as_card(preset: Preset) -> dict[str, object]:
 
 
 def _read(file: Path) -> bytes:
-    """Read a file, but never more of it than a card may have."""
+    """Read a file, at most one byte more than a card may have."""
     try:
         with file.open("rb") as stream:
             return stream.read(MAX_FILE_BYTES + 1)

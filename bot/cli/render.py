@@ -1,13 +1,16 @@
-"""Show what a preset or a template makes of a conversation: as text, as messages, as tokens."""
+"""`troupe render`: show what a preset or a template makes of a conversation."""
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import typer
+import uvloop
 
 from bot.backends.exact_prompt import template_in
 from bot.backends.model_files import store as model_store
@@ -15,15 +18,20 @@ from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
+from bot.cli.text_io import print_line, read_text
+from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
+from bot.importers.character_files import load_complete_presets
 from bot.ports import TokenizingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimate_prompt_tokens, fit_for_backend
 from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import fit_draft
+from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
-from bot.settings import ProviderSettings, Settings
+from bot.runtime.shipped_files import presets_folder
+from bot.settings import ProviderSettings, Settings, read_settings
 from bot.templates import get, names
 from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
@@ -38,8 +46,50 @@ class View(StrEnum):
     TOKENS = "tokens"
 
 
+app = command_app()
+
+
+@app.command()
+def render(
+    messages: Annotated[
+        Path, typer.Option(help='A file with a JSON list of {"role", "content"}; - for stdin.')
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="A preset's name; default: the default preset.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="Instead of a preset: the name of a template, or a Jinja file."),
+    ] = None,
+    view: Annotated[View, typer.Option("--as", help="How to show it.")] = View.TEXT,
+) -> None:
+    """Show exactly what a model would be sent.
+
+    The last message must be the user's: it is what the preset answers. With --as tokens the local
+    model's own tokenizer is used; for other providers the count is an estimate.
+    """
+    if preset and template:
+        raise UserError("give either --preset or --template, not both")
+    from_stdin = str(messages) == "-"
+    conversation = read_messages(
+        sys.stdin.read() if from_stdin else read_text(messages),
+        "the input" if from_stdin else str(messages),
+    )
+    if template:
+        shown = uvloop.run(render_template(template, conversation, view))
+    else:
+        settings = read_settings()
+        presets = load_complete_presets(presets_folder(settings.presets_dir))
+        chosen = find_preset(presets, preset or settings.default_preset)
+        shown = uvloop.run(render_preset(chosen, conversation, view, settings))
+    if view is View.TOKENS:
+        typer.echo(shown, nl=False)  # without colours where stdout is no terminal
+    else:
+        print_line(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
+
+
 def read_messages(text: str, source: str) -> list[Message]:
-    """Read a JSON list of {"role", "content"}; raises UserError that says what is wrong where."""
+    """Read a JSON list of {"role", "content"}; raises `UserError` that names what is wrong."""
     try:
         messages = msgspec.json.decode(text, type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -49,12 +99,14 @@ def read_messages(text: str, source: str) -> list[Message]:
     return messages
 
 
-async def preset_prompt(
+async def render_preset(
     preset: Preset, messages: Sequence[Message], view: View, settings: Settings
 ) -> str:
-    """Show what answers the last message, which must be the user's.
+    """Show the prompt for the last message, which must be the user's.
 
-    Raises UserError for what cannot be shown, and what rendering raises.
+    Raises:
+        UserError: it cannot be shown in this view.
+        TemplateError: the template fails.
     """
     draft = _draft(preset, messages)
     prompt = (await fit_draft(draft, preset.max_input_tokens, estimate_prompt_tokens)).prompt
@@ -64,29 +116,31 @@ async def preset_prompt(
             f"preset {preset.name!r}: the provider {preset.provider!r} is not set up"
         )
     if view is View.MESSAGES:
-        return as_messages(prompt.messages)
+        return format_messages(prompt.messages)
     async with Renderer() as renderer:
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
             if view is View.TOKENS and isinstance(backend, TokenizingBackend):
                 fitted = await fit_for_backend(preset, draft, backend)
-                return as_tokens(await backend.tokenize(fitted.prompt))
+                return format_tokens(await backend.tokenize(fitted.prompt))
         finally:
             await backend.close()
         own = _own_template(preset, prompt.template, provider, settings.data_dir)
-        return _shown(await renderer.render(prompt.messages, prompt.template, own), view)
+        return _format_rendered(await renderer.render(prompt.messages, prompt.template, own), view)
 
 
-async def template_prompt(word: str, messages: Sequence[Message], view: View) -> str:
-    """Show what a registered template, or the Jinja in a file, makes of messages as they are."""
+async def render_template(word: str, messages: Sequence[Message], view: View) -> str:
+    """Show what a registered template, or the Jinja in a file, makes of the messages."""
     if view is View.MESSAGES:
-        return as_messages(messages)
+        return format_messages(messages)
     async with Renderer() as renderer:
-        return _shown(await renderer.render(messages, _choice(word), ModelTemplate()), view)
+        return _format_rendered(
+            await renderer.render(messages, _template_choice(word), ModelTemplate()), view
+        )
 
 
-def as_messages(messages: Sequence[Message]) -> str:
-    """Strict JSON, without what is empty."""
+def format_messages(messages: Sequence[Message]) -> str:
+    """Format as strict JSON, without empty fields."""
     shown = [msgspec.to_builtins(each) for each in messages]
     plain = [
         {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in shown
@@ -94,20 +148,20 @@ def as_messages(messages: Sequence[Message]) -> str:
     return json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
 
 
-def as_tokens(tokens: Sequence[PromptToken]) -> str:
-    """One token a line with where it comes from; control tokens are coloured as well."""
+def format_tokens(tokens: Sequence[PromptToken]) -> str:
+    """Format one token a line with its origin; control tokens are coloured."""
     lines = []
     for token in tokens:
         origin = "control" if token.control else "" if token.trusted else "message"
         line = f"{token.id:>7}  {origin:<7}  {token.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
     control = sum(token.control for token in tokens)
-    said = sum(not token.trusted for token in tokens)
-    lines.append(f"{len(tokens)} tokens: {control} control, {said} of the messages' text")
+    of_messages = sum(not token.trusted for token in tokens)
+    lines.append(f"{len(tokens)} tokens: {control} control, {of_messages} of the messages' text")
     return "\n".join(lines) + "\n"
 
 
-def _shown(made: RenderedPrompt, view: View) -> str:
+def _format_rendered(made: RenderedPrompt, view: View) -> str:
     if view is View.TEXT:
         return made.text
     counts = count_tokens([piece.text for piece in made.spans])
@@ -144,7 +198,7 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 
 
 def _speaker(message: Message) -> Person:
-    """Whoever the file says it is; without a `name` all messages are one person's."""
+    """Return the person that the file names; messages without a `name` are all one person's."""
     return Person(f"render:{message.name}", message.name) if message.name else _SOMEBODY
 
 
@@ -163,7 +217,7 @@ def _own_template(
     return ModelTemplate()
 
 
-def _choice(word: str) -> TemplateChoice:
+def _template_choice(word: str) -> TemplateChoice:
     if word in names():
         return TemplateChoice(named=word)
     file = Path(word)
@@ -181,5 +235,5 @@ def _choice(word: str) -> TemplateChoice:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # its name is longer than one may be
+    except OSError:  # the name is too long for a file
         return False

@@ -30,12 +30,12 @@ from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.wiring import (
     make_backends,
     open_story_retriever,
-    presets_folder,
     provide_model,
     warm,
 )
@@ -314,7 +314,7 @@ async def running(
         SettingsError: with one line for what the operator must mend.
         StoreError: the database cannot be opened.
     """
-    roles = load_presets_with_stories(presets_folder(settings))
+    roles = load_presets_with_stories(presets_folder(settings.presets_dir))
     presets = {name: role.preset for name, role in roles.items()}
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib import import_module  # noqa: TID251 # the plug registry
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,7 +25,6 @@ from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
 
 _log = structlog.get_logger(__name__)
-SHIPPED_PRESETS = Path(__file__).parents[2] / "presets"
 
 
 async def provide_model(
@@ -87,14 +85,6 @@ def stories_of(roles: Mapping[str, PresetWithStories]) -> dict[str, Sequence[str
         for name, role in roles.items()
         if role.stories and searches_of(role.preset, "")
     }
-
-
-def presets_folder(settings: Settings) -> Path:
-    """The folder that was set, or ./presets, or what came with the package."""
-    if settings.presets_dir is not None:
-        return settings.presets_dir
-    own = Path("presets")
-    return own if own.is_dir() else SHIPPED_PRESETS
 
 
 def make_backends(

@@ -1,4 +1,4 @@
-"""Three commands from a card to a chat, and back out without a loss."""
+"""`troupe character` imports cards as presets and exports them without loss."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bot.__main__ import app
+from bot.cli.app import app
 from bot.errors import PresetError, UserError
 from bot.importers.cards.card import read_card
 from tests.importers.card_samples import CONTENTS, FIVE
@@ -31,7 +31,7 @@ def troupe(*words: str) -> str:
     return result.output
 
 
-def test_a_card_becomes_a_preset_that_answers_like_the_default_one(folder: Path) -> None:
+def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) -> None:
     said = troupe("character", "import", "detective.png")
 
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def test_a_card_becomes_a_preset_that_answers_like_the_default_one(folder: Path)
 
 
 @pytest.mark.parametrize("name", list(FIVE))
-def test_an_export_gives_back_all_that_the_card_said(name: str, folder: Path) -> None:
+def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     troupe("character", "import", name, "--name", "mine")
     ending = name.rpartition(".")[2]
 
@@ -51,13 +51,13 @@ def test_an_export_gives_back_all_that_the_card_said(name: str, folder: Path) ->
     assert exported.content == CONTENTS[name]
 
 
-def test_a_preset_without_a_card_becomes_one(folder: Path) -> None:
+def test_export_makes_card_of_preset_without_one(folder: Path) -> None:
     troupe("character", "export", "assistant", "out", "--as", "png")
 
     assert read_card((folder / "out").read_bytes(), "out").name == "assistant"
 
 
-def test_show_tells_what_a_character_brings(folder: Path) -> None:
+def test_show_describes_character(folder: Path) -> None:
     troupe("character", "import", "detective.png")
 
     shown = troupe("character", "show", "ilse brandt")
@@ -67,20 +67,20 @@ def test_show_tells_what_a_character_brings(folder: Path) -> None:
     assert "lorebook: 3 entries" in shown
 
 
-def test_an_import_never_overwrites_and_a_broken_card_is_named(folder: Path) -> None:
+def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
-    with pytest.raises(UserError, match="exists already; take it away first"):
+    with pytest.raises(UserError, match="exists already; remove it first"):
         troupe("character", "import", "robot.png")
     (folder / "cut.png").write_bytes(FIVE["robot.png"][:99])
     with pytest.raises(PresetError, match=r"^cut\.png: the PNG ends too early"):
         troupe("character", "import", "cut.png")
     with pytest.raises(UserError, match=r"^none\.png cannot be read"):
         troupe("character", "import", "none.png")
-    with pytest.raises(UserError, match="say --as json, png or charx"):
+    with pytest.raises(UserError, match="use --as json, png or charx"):
         troupe("character", "export", "assistant", "out.gif")
 
 
-def test_no_path_in_a_card_leads_out_of_the_folder(folder: Path) -> None:
+def test_import_writes_nothing_outside_the_presets_folder(folder: Path) -> None:
     before = {path for path in folder.rglob("*") if path.is_file()}
 
     troupe("character", "import", "trickster.png")

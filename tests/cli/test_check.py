@@ -1,4 +1,4 @@
-"""`troupe check` says a line about each thing, and how to mend what is wrong."""
+"""`troupe check` reports a line for each thing, and how to fix what is wrong."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.model_files import store as model_store
-from bot.cli.check import check
+from bot.cli.check import check_everything
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
@@ -19,8 +19,8 @@ ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a preset that an echo plays."""
-    for name in os.environ:  # noqa: TID251 # to take them away
+    """A working directory with a preset on the echo backend."""
+    for name in os.environ:  # noqa: TID251 # to delete them
         if name.startswith("TROUPE_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -34,19 +34,19 @@ def write_preset(folder: Path, preset: dict[str, object]) -> None:
     (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
 
 
-async def looked(**given: object) -> tuple[bool, list[str]]:
+async def run_check(**given: object) -> tuple[bool, list[str]]:
     lines: list[str] = []
-    well = await check(read_settings(**given), lines.append)
-    return well, lines
+    passed = await check_everything(read_settings(**given), lines.append)
+    return passed, lines
 
 
-def wrong(lines: list[str]) -> list[str]:
+def wrong_lines(lines: list[str]) -> list[str]:
     return [line.removeprefix("WRONG  ") for line in lines if line.startswith("WRONG")]
 
 
-async def test_where_all_is_well_each_thing_has_its_line() -> None:
-    well, lines = await looked()
-    assert well
+async def test_check_reports_a_line_for_each_thing() -> None:
+    passed, lines = await run_check()
+    assert passed
     assert lines == [
         "ok     settings",
         "ok     presets: 1 in presets; assistant is the default",
@@ -56,61 +56,61 @@ async def test_where_all_is_well_each_thing_has_its_line() -> None:
     ]
 
 
-async def test_a_misspelt_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_DISCORD_TOKEN", "x")
-    well, lines = await looked()
-    assert not well
-    assert wrong(lines) == [
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
         "settings: TROUPE_DISCORD_TOKEN is no setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
     ]
-    assert lines[-1] == "ok     provider echo: an echo"  # what else there is was looked at, too
+    assert lines[-1] == "ok     provider echo: an echo"  # the rest was tested, too
 
 
-async def test_a_broken_preset_is_named_with_its_line(folder: Path) -> None:
+async def test_check_names_line_of_broken_preset(folder: Path) -> None:
     write_preset(folder, {**ECHO, "sytem": "You are."})
-    well, lines = await looked()
-    assert not well
-    assert wrong(lines) == [
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
         "presets: presets/assistant.json, line 1: unknown key 'sytem'; did you mean 'system'?"
     ]
 
 
-async def test_a_parameter_that_the_local_model_does_not_know_is_named(folder: Path) -> None:
+async def test_check_names_parameter_unknown_to_local_model(folder: Path) -> None:
     parameters = {"topP": 0.9, "temperature": 0.5}
     write_preset(folder, {**ECHO, "provider": "local", "parameters": parameters})
-    well, lines = await looked()
-    assert not well
-    assert wrong(lines) == [
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
         "presets: preset 'assistant': unknown parameter 'topP'; did you mean 'top_p'?"
     ]
 
 
-async def test_an_installed_file_that_is_no_model_is_wrong(folder: Path) -> None:
+async def test_check_finds_installed_file_that_is_not_a_model(folder: Path) -> None:
     model_store.models_folder(folder / "data").mkdir(parents=True)
     (model_store.models_folder(folder / "data") / "half.gguf").write_bytes(b"GGUF half")
-    well, lines = await looked()
-    assert not well
-    [line] = wrong(lines)
+    passed, lines = await run_check()
+    assert not passed
+    [line] = wrong_lines(lines)
     assert line.startswith("model half: data/models/half.gguf cannot be read as a GGUF file")
 
 
-async def test_an_installed_projector_is_not_tried_as_a_model(folder: Path) -> None:
+async def test_check_does_not_load_projector_as_a_model(folder: Path) -> None:
     model_store.models_folder(folder / "data").mkdir(parents=True)
     toy_projector.write(model_store.models_folder(folder / "data") / "mmproj.gguf")
-    well, lines = await looked()
-    assert well
+    passed, lines = await run_check()
+    assert passed
     assert lines[-1].startswith("ok     model mmproj: a projector, not a model")
 
 
 @pytest.mark.service
-async def test_an_installed_model_is_tried_and_timed(
+async def test_check_loads_and_times_installed_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # for the engine's process
     await lend_model(folder / "data")
-    well, lines = await looked()
-    assert well
+    passed, lines = await run_check()
+    assert passed
     assert re.fullmatch(
         r"ok     model smollm2-135m-instruct-q4_1: loads in \d+\.\d s, "
         r"reads [1-9]\d* tokens/s, writes [1-9]\d* tokens/s",
@@ -119,77 +119,81 @@ async def test_an_installed_model_is_tried_and_timed(
     assert not list((folder / "data" / "slots").glob("*.bin"))
 
 
-async def test_a_model_that_wants_more_memory_than_there_is_is_not_even_loaded(
+async def test_check_does_not_load_model_larger_than_free_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_store.models_folder(folder / "data").mkdir(parents=True)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     tiny_gguf.write(model_store.models_folder(folder / "data") / "big.gguf", family)
-    monkeypatch.setattr("bot.cli.bench_model.free_bytes", lambda: 10_000_000)
-    well, lines = await looked()
-    assert not well
-    assert wrong(lines) == [
+    monkeypatch.setattr("bot.cli.model_trial.free_bytes", lambda: 10_000_000)
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
         "model big: it wants about 0.1 GB of memory and this machine has 0.0 GB free; take a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
     ]
 
 
-async def test_a_template_that_fails_is_found_before_anybody_is_answered(folder: Path) -> None:
+async def test_check_finds_failing_template(folder: Path) -> None:
     write_preset(folder, {**ECHO, "template": "{{ nope( }}"})
-    well, lines = await looked()
-    assert not well
-    [line] = wrong(lines)
+    passed, lines = await run_check()
+    assert not passed
+    [line] = wrong_lines(lines)
     assert line.startswith("presets: preset 'assistant': its template: TemplateSyntaxError: ")
 
 
-async def test_a_provider_that_is_not_set_up_is_named_with_its_setting(folder: Path) -> None:
+async def test_check_names_setting_of_missing_provider(folder: Path) -> None:
     write_preset(folder, {**ECHO, "provider": "groq"})
-    _, lines = await looked()
-    assert wrong(lines) == [
+    _, lines = await run_check()
+    assert wrong_lines(lines) == [
         "presets: preset 'assistant' wants the provider 'groq', which is not set up; "
         "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL"
     ]
 
 
-async def test_every_wrong_thing_is_told_not_only_the_first(folder: Path) -> None:
+async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> None:
     (folder / "data").touch()
-    well, lines = await looked(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
-    assert not well
-    assert [line.split(":")[0] for line in wrong(lines)] == ["presets", "database", "coordinator"]
+    passed, lines = await run_check(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
+    assert not passed
+    assert [line.split(":")[0] for line in wrong_lines(lines)] == [
+        "presets",
+        "database",
+        "coordinator",
+    ]
 
 
-async def test_a_data_directory_that_is_a_file_names_its_setting(folder: Path) -> None:
+async def test_check_names_setting_of_unusable_data_directory(folder: Path) -> None:
     (folder / "data").touch()
-    _, lines = await looked()
-    [line] = wrong(lines)
+    _, lines = await run_check()
+    [line] = wrong_lines(lines)
     assert "data directory data cannot be used" in line
     assert "TROUPE_DATA_DIR" in line
 
 
-async def test_a_database_that_is_away_tells_no_password() -> None:
-    _, lines = await looked(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
-    [line] = wrong(lines)
+async def test_check_does_not_print_database_password() -> None:
+    _, lines = await run_check(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
+    [line] = wrong_lines(lines)
     assert line.startswith("database: the database failed: ")
     assert "hunter2" not in line
 
 
-async def test_a_provider_that_is_away_is_wrong(
+async def test_check_finds_unreachable_provider(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:1/v1")
     write_preset(folder, {**ECHO, "provider": "mine"})
-    well, lines = await looked()
-    assert not well
-    assert wrong(lines)[0].startswith("provider mine: ")
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines)[0].startswith("provider mine: ")
 
 
-async def test_where_a_character_has_stories_what_finds_them_is_looked_at(folder: Path) -> None:
+async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) -> None:
     write_preset(folder, {**ECHO, "character": "haruhi"})
-    well, lines = await looked()
-    assert well
+    passed, lines = await run_check()
+    assert passed
     assert "ok     embedding: multilingual-e5-small on this machine" in lines
 
-    well, lines = await looked(embedding={"kind": "gguf", "model_path": "bge.gguf"})
-    assert not well
-    [line] = wrong(lines)
+    passed, lines = await run_check(embedding={"kind": "gguf", "model_path": "bge.gguf"})
+    assert not passed
+    [line] = wrong_lines(lines)
     assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")

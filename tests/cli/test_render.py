@@ -1,4 +1,4 @@
-"""`troupe render`: what a model is sent, to look at before anybody is answered by it."""
+"""`troupe render` shows what a model would be sent."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
-from bot.__main__ import app
+from bot.cli.app import app
 from bot.errors import PresetError, SettingsError, TroupeError, UserError
 from tests.backends.local_model import lend_model
 
@@ -42,21 +42,21 @@ def add_preset(folder: Path, **keys: object) -> None:
 
 
 def render(*words: str, messages: str = "talk.json", given: str | None = None) -> str:
-    """Run the command; gives what it printed, raises what it raised."""
+    """Run the command; return what it printed, raise what it raised."""
     command = ["render", "--messages", messages, *words]
     result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def test_messages_are_those_that_an_online_model_is_sent() -> None:
+def test_render_as_messages_shows_what_an_online_model_is_sent() -> None:
     assert json.loads(render("--preset", "nova", "--as", "messages")) == [
         {"role": "system", "content": "You are Nova."},
         {"role": "user", "content": "Who are you?"},
     ]
 
 
-def test_names_in_the_file_are_speakers(folder: Path) -> None:
+def test_render_takes_names_in_the_file_as_speakers(folder: Path) -> None:
     talk = [
         {"role": "user", "content": "one", "name": "Ann"},
         {"role": "assistant", "content": "two"},
@@ -70,7 +70,7 @@ def test_names_in_the_file_are_speakers(folder: Path) -> None:
     assert [one["content"] for one in messages[1:]] == ["Ann:one", "nova:two", "Бен:three"]
 
 
-def test_text_is_the_prompt_to_the_byte(folder: Path) -> None:
+def test_render_as_text_shows_the_exact_prompt(folder: Path) -> None:
     add_preset(folder, name="vera", template="zephyr", max_rounds=0)
 
     assert render("--preset", "vera") == snapshot(
@@ -88,7 +88,7 @@ Who are you?</s>
     )
 
 
-def test_a_template_is_shown_with_the_messages_as_they_are(folder: Path) -> None:
+def test_render_template_does_not_change_the_messages(folder: Path) -> None:
     (folder / "own.jinja").write_text("{{ messages | length }} said", encoding="utf-8")
 
     assert render("--template", "own.jinja") == "3 said"
@@ -97,7 +97,7 @@ def test_a_template_is_shown_with_the_messages_as_they_are(folder: Path) -> None
     )
 
 
-def test_without_the_model_tokens_are_an_estimate_and_it_says_so() -> None:
+def test_render_as_tokens_without_a_model_is_marked_as_estimate() -> None:
     assert render(
         "--template", "llama-3", "--as", "tokens", messages="-", given=json.dumps(TALK[:1])
     ) == snapshot("""\
@@ -109,7 +109,7 @@ about 48 tokens: an estimate by cl100k_base, without a model of this template
 
 
 @pytest.mark.service
-def test_with_the_model_tokens_are_its_own(folder: Path) -> None:
+def test_render_as_tokens_uses_the_tokenizer_of_the_model(folder: Path) -> None:
     asyncio.run(lend_model(folder / "data"))
 
     shown = render("--preset", "nova", "--as", "tokens").splitlines()
@@ -130,7 +130,7 @@ def test_with_the_model_tokens_are_its_own(folder: Path) -> None:
         (["--preset", "zora"], UserError, "'openai' is sent messages, not text; use --as messages"),
     ],
 )
-def test_what_cannot_be_shown_is_said_with_the_remedy(
+def test_render_names_problem_and_remedy_in_one_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
@@ -156,7 +156,7 @@ def test_what_cannot_be_shown_is_said_with_the_remedy(
         ('[{"role": "assistant", "content": "x"}]', "the last message must be the user's"),
     ],
 )
-def test_messages_that_are_none_are_refused_in_one_line(text: str, why: str) -> None:
+def test_render_refuses_invalid_messages_in_one_line(text: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as raised:
         render("--preset", "nova", messages="-", given=text)
 

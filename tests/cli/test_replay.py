@@ -1,4 +1,4 @@
-"""`troupe replay`: what was asked for an answer is asked again, or only shown."""
+"""`troupe replay` sends a stored prompt again, or only shows it."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ import pytest
 from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
-from bot.__main__ import app
 from bot.chat.receipt import Receipt
 from bot.chat.session import TurnResult
-from bot.cli.replay import difference
+from bot.cli.app import app
+from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
@@ -34,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def keep(receipt: Receipt) -> None:
-    """Let this be receipt 1."""
+def store_receipt(receipt: Receipt) -> None:
+    """Store it as receipt 1."""
 
     async def finish() -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
@@ -60,21 +60,21 @@ def replay(*words: str) -> str:
     return unstyle(result.stdout)
 
 
-def test_the_new_answer_is_compared_with_the_old_one() -> None:
-    keep(replace(RECEIPT, provider="parrot", answer="Once at the inn … and then?"))
-    said = replay("1")
-    assert said.startswith("Once at the inn …")
-    assert "% of both answers is the same." in said
+def test_replay_compares_new_answer_with_old_one() -> None:
+    store_receipt(replace(RECEIPT, provider="parrot", answer="Once at the inn … and then?"))
+    output = replay("1")
+    assert output.startswith("Once at the inn …")
+    assert "% of the two answers is the same." in output
 
 
-def test_the_same_answer_is_said_to_be_the_same() -> None:
-    keep(replace(RECEIPT, provider="parrot", answer="Once at the inn …\n\nand now?"))
-    assert replay("1").endswith("The answer is the same, letter by letter.\n")
+def test_replay_says_that_identical_answers_are_identical() -> None:
+    store_receipt(replace(RECEIPT, provider="parrot", answer="Once at the inn …\n\nand now?"))
+    assert replay("1").endswith("The two answers are identical.\n")
 
 
-def test_the_exact_prompt_is_shown_without_secrets() -> None:
-    told = replace(RECEIPT.prompt, parameters={"temperature": 0, "user": SECRET})
-    keep(replace(RECEIPT, prompt=told))
+def test_replay_show_prints_prompt_without_secrets() -> None:
+    prompt_with_secret = replace(RECEIPT.prompt, parameters={"temperature": 0, "user": SECRET})
+    store_receipt(replace(RECEIPT, prompt=prompt_with_secret))
     shown = replay("1", "--show")
     head, _, body = shown.partition("\n\n")
     assert head.startswith("receipt: 1, nora (version 3)\nmodel: local / default\n")
@@ -87,30 +87,30 @@ def test_the_exact_prompt_is_shown_without_secrets() -> None:
 
 
 @pytest.mark.parametrize("number", ["1", "7"])
-def test_a_receipt_that_is_not_there_is_named(number: str) -> None:
+def test_replay_names_missing_receipt(number: str) -> None:
     if number == "7":
-        keep(RECEIPT)
+        store_receipt(RECEIPT)
     with pytest.raises(UserError, match=rf"no receipt {number}; /context in a chat"):
         replay(number)
 
 
-def test_a_provider_that_is_gone_is_named() -> None:
-    keep(replace(RECEIPT, provider="gone"))
+def test_replay_names_provider_that_is_no_longer_set_up() -> None:
+    store_receipt(replace(RECEIPT, provider="gone"))
     with pytest.raises(SettingsError, match="the provider 'gone' is not set up any more"):
         replay("1")
 
 
-def test_differences_are_marked_word_by_word() -> None:
-    assert unstyle(difference("The sea is calm.", "The sea was very calm.")) == snapshot("""\
+def test_mark_differences_marks_changed_words() -> None:
+    assert unstyle(mark_differences("The sea is calm.", "The sea was very calm.")) == snapshot("""\
 The sea [-is-]{+was very+} calm.
 
-79% of both answers is the same.
+79% of the two answers is the same.
 """)
 
 
-def test_an_answer_that_became_another_is_shown_whole() -> None:
-    assert unstyle(difference("", "Hi.")) == snapshot("""\
+def test_mark_differences_shows_added_answer_whole() -> None:
+    assert unstyle(mark_differences("", "Hi.")) == snapshot("""\
 {+Hi.+}
 
-0% of both answers is the same.
+0% of the two answers is the same.
 """)

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from typing import Any
 
-import bot.__main__ as command_line
+import bot.cli.app
 import bot.delivery.sender
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.chat.incoming import Incoming
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     BUILDS[given.build]()  # above the points, so that a wrong build can die in its wrong moment
     signal.signal(signal.SIGUSR1, _say_what_waits)
     sys.argv = ["troupe", *given.command]
-    command_line.main()
+    bot.cli.app.main()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
-from bot.cli.check import check
+from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
@@ -142,7 +142,7 @@ def test_kind_cannot_be_registered_twice(toy: PlatformSpec) -> None:
 @pytest.mark.service
 async def test_registered_platform_is_checked(toy: PlatformSpec) -> None:
     lines: list[str] = []
-    assert await check(read_settings(), lines.append)
+    assert await check_everything(read_settings(), lines.append)
     assert "ok     toy: a toy" in lines
 
 

@@ -16,6 +16,7 @@ from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
+from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
 
 __all__ = [
     "Preset",
@@ -34,10 +35,10 @@ def load_presets(directory: Path) -> dict[str, Preset]:
     presets: dict[str, Preset] = {}
     origins: dict[str, Path] = {}
     problems: list[str] = []
-    for file in _json_files(directory):
+    for file in json_files(directory):
         try:
-            text = _read(file)
-            if _is_lorebook(text):  # that of a preset beside it
+            text = read_preset_text(file)
+            if is_lorebook(text):  # that of a preset beside it
                 continue
             preset = with_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
@@ -79,7 +80,7 @@ def with_lorebook(preset: Preset, file: Path) -> Preset:
             f"{file}: lorebook: {preset.lorebook!r} leads out of {folder}; move it in"
         )
     try:
-        document = read_json(_read(book))
+        document = read_json(read_preset_text(book))
     except JsonSyntaxError as error:
         raise PresetError(f"{book}, line {error.line}: {error}") from error
     read_lorebook(document.value, str(book))
@@ -120,33 +121,6 @@ def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
     names = ", ".join(sorted(presets))
     hint = f"did you mean {by_id[near[0]].name!r}?" if near else f"there are: {names}"
     raise PresetError(f"no preset {word!r}; {hint}")
-
-
-def _json_files(directory: Path) -> list[Path]:
-    try:
-        files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
-    except OSError as error:
-        raise PresetError(
-            f"the presets directory {directory} cannot be read ({error.strerror});"
-            " set TROUPE_PRESETS_DIR to one with preset files"
-        ) from error
-    if not files:
-        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
-    return files
-
-
-def _is_lorebook(text: str) -> bool:
-    """Every preset has a provider, and every lorebook has entries."""
-    return '"entries"' in text and '"provider"' not in text
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise PresetError(f"{file}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
 
 
 def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) -> str:

@@ -1,22 +1,20 @@
 """Bring the tables to their newest form; the only part that needs Alembic to run."""
 
-from pathlib import Path
-
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from bot.errors import SettingsError
+from bot.runtime.shipped_files import shipped_folder
 
-MIGRATIONS = Path(__file__).parents[3] / "migrations"
 _LOCK = 0x7472_6F75_7065  # "troupe": any number that nobody else takes
 
 
 def alembic_config() -> Config:
-    """The configuration of the migrations beside the package."""
+    """Return the configuration for the migrations that came with Troupe."""
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("script_location", str(shipped_folder("migrations")))
     return config
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose ends in one line and exit code 1, never in a traceback."""
+"""Expected errors end in one line and exit code 1, never in a traceback."""
 
 import json
 import os
@@ -23,12 +23,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def fails(*words: str, **environment: str) -> list[str]:
-    """Run a command as a process of its own; gives the lines it complained with."""
+def run_failing(*words: str, **environment: str) -> list[str]:
+    """Run a command that fails as a process; return the lines on stderr."""
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}  # noqa: TID251
     root = str(CHECKOUT)
     settings = {"TROUPE_CONSOLE__PORT": "0", "PYTHONPATH": root, **inherited, **environment}
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "bot", *words],
         env=settings,
         input=b"hello\n",
@@ -36,8 +36,8 @@ def fails(*words: str, **environment: str) -> list[str]:
         timeout=60,
         check=False,
     )
-    complaint = ended.stderr.decode().splitlines()
-    assert ended.returncode == 1, (ended.stdout, complaint)
+    complaint = result.stderr.decode().splitlines()
+    assert result.returncode == 1, (result.stdout, complaint)
     return complaint
 
 
@@ -49,79 +49,77 @@ def echo_preset(folder: Path) -> None:
 ECHO = {"TROUPE_PROVIDERS__ECHO__KIND": "echo"}
 
 
-def test_wrong_settings_are_told_a_line_each() -> None:
-    assert fails("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
+def test_wrong_settings_are_one_line_each() -> None:
+    assert run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
         "troupe: TROUPE_CONSOLE__PORT: Input should be a valid integer, "
         "unable to parse string as an integer",
         "troupe: TROUPE_LOG_FORMAT: Input should be 'console' or 'json'",
     ]
 
 
-def test_a_preset_that_is_not_there_is_one_line(folder: Path) -> None:
+def test_unknown_preset_is_one_line(folder: Path) -> None:
     echo_preset(folder)
-    assert fails("preset", "show", "asistant") == [
+    assert run_failing("preset", "show", "asistant") == [
         "troupe: no preset 'asistant'; did you mean 'assistant'?"
     ]
 
 
-def test_a_folder_without_presets_is_one_line() -> None:
-    assert fails("run", **ECHO) == [
+def test_empty_presets_folder_is_one_line() -> None:
+    assert run_failing("run", **ECHO) == [
         "troupe: no *.json in the presets directory presets; put a preset there"
     ]
 
 
 @pytest.mark.parametrize("words", [("run",), ("chat",), ("db", "upgrade")])
-def test_a_data_directory_that_cannot_be_used_is_one_line(
-    folder: Path, words: tuple[str, ...]
-) -> None:
+def test_unusable_data_directory_is_one_line(folder: Path, words: tuple[str, ...]) -> None:
     echo_preset(folder)
     (folder / "data").touch()
-    assert fails(*words, **ECHO) == [
+    assert run_failing(*words, **ECHO) == [
         "troupe: the data directory data cannot be used (File exists); "
         "mend it or set TROUPE_DATA_DIR"
     ]
 
 
-def test_a_data_directory_in_use_names_who_uses_it(folder: Path) -> None:
+def test_data_directory_in_use_names_the_process(folder: Path) -> None:
     echo_preset(folder)
     with lock_data_dir(folder / "data"):
-        [complaint] = fails("chat", **ECHO)
+        [complaint] = run_failing("chat", **ECHO)
     assert f"another troupe (process {os.getpid()}) works in data" in complaint
 
 
-def test_a_taken_port_is_one_line(folder: Path) -> None:
+def test_port_in_use_is_one_line(folder: Path) -> None:
     echo_preset(folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        [complaint] = fails("chat", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
+        [complaint] = run_failing("chat", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
     assert f"cannot listen on 127.0.0.1:{port}" in complaint
     assert "TROUPE_CONSOLE__PORT" in complaint
 
 
-def test_a_file_that_is_not_there_is_one_line() -> None:
-    assert fails("preset", "validate", "none.json") == [
+def test_missing_file_is_one_line() -> None:
+    assert run_failing("preset", "validate", "none.json") == [
         "troupe: none.json cannot be read: No such file or directory"
     ]
 
 
-def test_a_preset_cannot_be_exported_to_where_no_folder_is(folder: Path) -> None:
+def test_export_into_missing_folder_is_one_line(folder: Path) -> None:
     echo_preset(folder)
-    assert fails("preset", "export", "assistant", "no/where.json") == [
+    assert run_failing("preset", "export", "assistant", "no/where.json") == [
         "troupe: no/where.json cannot be written: No such file or directory"
     ]
 
 
-def test_a_preset_cannot_be_imported_without_a_presets_folder(folder: Path) -> None:
+def test_import_without_presets_folder_is_one_line(folder: Path) -> None:
     (folder / "nova.json").write_text('{"name": "nova", "provider": "p", "model": "m"}', "utf-8")
-    [complaint] = fails("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
+    [complaint] = run_failing("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
     assert complaint.startswith("troupe: none/nova.json cannot be written: ")
 
 
-def test_a_check_that_finds_something_ends_with_one(folder: Path) -> None:
-    fails("check", **ECHO)
+def test_check_that_finds_a_problem_exits_with_1(folder: Path) -> None:
+    run_failing("check", **ECHO)
 
 
-def test_what_is_piped_in_is_answered_and_the_end_of_input_ends_it(folder: Path) -> None:
+def test_chat_answers_piped_line_and_ends_with_the_input(folder: Path) -> None:
     echo_preset(folder)
     result = subprocess.run(
         [sys.executable, "-m", "bot", "chat"],

@@ -1,4 +1,4 @@
-"""llama.cpp's server as it comes, on loopback: the other side of the bench."""
+"""Run llama.cpp's server with its defaults, for `troupe bench slots` to compare with."""
 
 import signal
 import sys
@@ -6,15 +6,15 @@ import sys
 import xllamacpp
 
 
-def main(model: str, port: str, places: str, context_tokens: str) -> None:
-    """Serve until killed, each place with that much context."""
+def main(model: str, port: str, slots: str, context_tokens: str) -> None:
+    """Serve on loopback until killed, each slot with that much context."""
     params = xllamacpp.CommonParams()
     params.model.path, params.port = model, int(port)
-    params.n_parallel, params.n_ctx = int(places), int(places) * int(context_tokens)
+    params.n_parallel, params.n_ctx = int(slots), int(slots) * int(context_tokens)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.chat_template, params.verbosity, params.fit_params = "chatml", 2, False
     server = xllamacpp.Server(params)
-    print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
+    print("serving at", server.listening_address, flush=True)  # noqa: T201 # to this child's log
     while True:
         signal.pause()
 

@@ -1,8 +1,8 @@
-"""What a turn pays for when more conversations are held than there are places in the model.
+"""`troupe bench slots`: measure KV cache reuse with more conversations than slots.
 
-`troupe bench places`: 8 conversations on 4 places, 10 turns each in random order, all with
-one system text of about 500 tokens; then a restart, and one more turn of each. Beside it, in the
-same run, llama.cpp's server with its own defaults (bench_server.py), which is asked the same.
+8 conversations share 4 slots, 10 turns each in random order, all with one system text of about
+500 tokens; then the model restarts, and each conversation has one more turn. llama.cpp's server
+with its own defaults (llama_server_child.py) is asked the same in the same run.
 """
 
 import asyncio
@@ -16,16 +16,23 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
+import typer
+import uvloop
+
+from bot.backends.model_files.store import find_model
 from bot.backends.registry import make_backend
 from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
+from bot.cli.text_io import print_line, print_progress
+from bot.cli.typer_apps import command_app
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.runtime.subprocesses import supervised
-from bot.settings import ProviderSettings
+from bot.settings import ProviderSettings, read_settings
 from bot.templates.renderer import Renderer
 
-_CONVERSATIONS, _PLACES, _TURNS = 8, 4, 10
+_CONVERSATIONS, _SLOTS, _TURNS = 8, 4, 10
 _CONTEXT_TOKENS = 2560
 _SYSTEM = "You are Nora, the keeper of a small library by the sea. " + " ".join(
     f"Rule {number}: you answer kindly, you name the shelf, and you never invent a book."
@@ -40,21 +47,39 @@ _ASKED = (
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
+app = command_app()
+
+
+@app.command("slots")
+def bench_slots(
+    seed: Annotated[int, typer.Option(help="Decides who speaks when, for both servers.")] = 1,
+) -> None:
+    """Compare KV slot reuse with llama.cpp's own server.
+
+    8 conversations share 4 slots of the local model; that takes some minutes.
+    """
+    settings = read_settings()
+    local = settings.providers["local"]
+    model = find_model("default", local, settings.data_dir)
+    print_progress("generating 168 answers; this takes some minutes ...")
+    print_line(uvloop.run(compare_slot_reuse(model, local, seed)))
+
+
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _TurnCost:
     number: int
-    first_word_seconds: float
+    first_token_seconds: float
     usage: Usage
 
 
 @dataclass(slots=True)
-class _Run:
-    """One side's conversations and what their turns cost."""
+class _BenchRun:
+    """The conversations with one server, and what each turn cost."""
 
     histories: list[list[Message]] = field(
         default_factory=lambda: [[Message("system", _SYSTEM)] for _ in range(_CONVERSATIONS)]
     )
-    turns: list[_Turn] = field(default_factory=list)
+    turns: list[_TurnCost] = field(default_factory=list)
 
     async def ask(self, backend: Backend, visitor: int) -> None:
         history = self.histories[visitor]
@@ -68,20 +93,20 @@ class _Run:
             parameters={"temperature": 0},
             max_output_tokens=32,
         )
-        said: list[str] = []
+        answer: list[str] = []
         began, first = time.perf_counter(), 0.0
         async with aclosing(backend.generate(prompt)) as pieces:
             async for piece in pieces:
                 match piece:
-                    case Delta(words):
+                    case Delta(text):
                         first = first or time.perf_counter() - began
-                        said.append(words)
+                        answer.append(text)
                     case Finish(_, usage):
-                        self.turns.append(_Turn(number, first, usage))
+                        self.turns.append(_TurnCost(number, first, usage))
                     case QueuePosition() | ReasoningDelta():
                         pass
-        history.append(Message("assistant", "".join(said)))
-        # The server closes a connection after each answer: time for our client to notice.
+        history.append(Message("assistant", "".join(answer)))
+        # The server closes the connection after each answer; give our client time to notice.
         await asyncio.sleep(0.05)
 
     def cached_share(self, numbers: Sequence[int]) -> float:
@@ -90,52 +115,58 @@ class _Run:
             each.prompt_tokens for each in counted
         )
 
-    def first_word(self, number: int) -> float:
-        return median(turn.first_word_seconds for turn in self.turns if turn.number == number)
+    def first_token(self, number: int) -> float:
+        return median(turn.first_token_seconds for turn in self.turns if turn.number == number)
 
 
-def _order(seed: int) -> list[int]:
-    """Who speaks when: everybody `_TURNS` times."""
+def _visitor_order(seed: int) -> list[int]:
+    """Return who speaks when: every visitor `_TURNS` times, shuffled."""
     visitors = [visitor for visitor in range(_CONVERSATIONS) for _ in range(_TURNS)]
-    random.Random(seed).shuffle(visitors)  # noqa: S311 # the same order for both sides
+    random.Random(seed).shuffle(visitors)  # noqa: S311 # the same order for both servers
     return visitors
 
 
-async def compare_places(model: Path, settings: ProviderSettings, seed: int = 1) -> str:
-    """Ask both sides the same, for some minutes; gives a table.
+async def compare_slot_reuse(model: Path, settings: ProviderSettings, seed: int = 1) -> str:
+    """Ask both servers the same for some minutes, and return a table.
 
-    `settings` are those of the provider whose engine runs the model.
+    Args:
+        model: a GGUF file.
+        settings: of the provider whose engine runs the model.
+        seed: decides the order of the visitors.
 
     Raises:
-        BackendError: one of them does not answer.
+        BackendError: one of the servers does not answer.
         ChildFailed: the server does not start.
     """
     with tempfile.TemporaryDirectory(prefix="troupe-bench-") as folder:
         data_dir = Path(folder)
         async with Renderer() as renderer:
             runs = {
-                "Troupe": await _ours(model, settings, data_dir, renderer, seed),
-                "server defaults": await _defaults(model, data_dir, renderer, seed),
+                "Troupe": await _run_troupe(model, settings, data_dir, renderer, seed),
+                "server defaults": await _run_llama_server(model, data_dir, renderer, seed),
             }
-    return _table(runs)
+    return _format_table(runs)
 
 
-async def _ours(
+async def _run_troupe(
     model: Path, given: ProviderSettings, data_dir: Path, renderer: Renderer, seed: int
-) -> _Run:
+) -> _BenchRun:
     settings = given.model_copy(
         update={
             "model_path": model,
             "projector_path": None,
-            "parallel": _PLACES,
+            "parallel": _SLOTS,
             "context_tokens": _CONTEXT_TOKENS,
         }
     )
-    run = _Run()
-    for visitors in (_order(seed), list(range(_CONVERSATIONS))):  # the latter after a restart
+    run = _BenchRun()
+    for visitors in (
+        _visitor_order(seed),
+        list(range(_CONVERSATIONS)),
+    ):  # the second after a restart
         backend = make_backend("local", settings, data_dir, renderer)
         try:
-            await backend.check()  # loads the model, which is no part of the first turn
+            await backend.check()  # loads the model, which must not count for the first turn
             for visitor in visitors:
                 await run.ask(backend, visitor)
         finally:
@@ -143,26 +174,28 @@ async def _ours(
     return run
 
 
-async def _defaults(model: Path, data_dir: Path, renderer: Renderer, seed: int) -> _Run:
-    run = _Run()
-    async with _serving(model, data_dir, renderer) as backend:
-        for visitor in _order(seed):
+async def _run_llama_server(
+    model: Path, data_dir: Path, renderer: Renderer, seed: int
+) -> _BenchRun:
+    run = _BenchRun()
+    async with _llama_server(model, data_dir, renderer) as backend:
+        for visitor in _visitor_order(seed):
             await run.ask(backend, visitor)
     return run
 
 
 @asynccontextmanager
-async def _serving(model: Path, data_dir: Path, renderer: Renderer) -> AsyncIterator[Backend]:
-    """llama.cpp's server as it comes."""
+async def _llama_server(model: Path, data_dir: Path, renderer: Renderer) -> AsyncIterator[Backend]:
+    """Run llama.cpp's server with its defaults on a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = "bot.cli.bench_server"
-    words = [str(model), str(port), str(_PLACES), str(_CONTEXT_TOKENS)]
+    server = "bot.cli.bench.llama_server_child"
+    arguments = [str(model), str(port), str(_SLOTS), str(_CONTEXT_TOKENS)]
     settings = ProviderSettings(
         base_url=f"http://127.0.0.1:{port}/v1", model="local", first_token_seconds=120
     )
-    backend = make_backend("defaults", settings, data_dir, renderer)
+    backend = make_backend("llama_server", settings, data_dir, renderer)
 
     async def ready() -> bool:
         try:
@@ -173,27 +206,27 @@ async def _serving(model: Path, data_dir: Path, renderer: Renderer) -> AsyncIter
 
     try:
         async with supervised(
-            "the server as it comes",
-            [sys.executable, "-m", server, *words],
+            "llama.cpp's server",
+            [sys.executable, "-m", server, *arguments],
             ready=ready,
-            log_file=data_dir / "defaults.log",
+            log_file=data_dir / "llama_server.log",
         ):
             yield backend
     finally:
         await backend.close()
 
 
-def _table(runs: Mapping[str, _Run]) -> str:
-    columns = f"from cache   first word: turn 2   turn {_TURNS}   ratio   after a restart"
+def _format_table(runs: Mapping[str, _BenchRun]) -> str:
+    columns = f"from cache   first token: turn 2   turn {_TURNS}   ratio   after a restart"
     lines = [f"{'':<16} {columns}"]
     for name, run in runs.items():
-        second, last = run.first_word(2), run.first_word(_TURNS)
+        second, last = run.first_token(2), run.first_token(_TURNS)
         lines.append(
-            f"{name:<16} {run.cached_share(range(1, _TURNS + 1)):>10.1%} {second * 1000:>17.0f} ms"
+            f"{name:<16} {run.cached_share(range(1, _TURNS + 1)):>10.1%} {second * 1000:>18.0f} ms"
             f" {last * 1000:>6.0f} ms {last / second:>7.2f}"
         )
         if any(turn.number > _TURNS for turn in run.turns):
-            after = run.first_word(_TURNS + 1)
+            after = run.first_token(_TURNS + 1)
             share = run.cached_share([_TURNS + 1])
             lines[-1] += f"   {share:.1%}, {after * 1000:.0f} ms, {after / second:.2f}"
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Try a model of this machine: whether it runs, and how fast it reads and writes."""
+"""Try a local model: whether it loads, and how fast it reads and writes."""
 
 import asyncio
 import time

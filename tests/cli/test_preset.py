@@ -1,22 +1,21 @@
-"""The command line as a person uses it: files in, files out, one line when it goes wrong."""
+"""`troupe preset` lists, shows, checks, imports and exports presets."""
 
 import asyncio
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from bot.__main__ import app
+from bot.cli.app import app
+from bot.cli.preset.configured_folder import configured_presets_folder
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import edition, load_presets
 from bot.runtime.clock import SystemClock
+from bot.runtime.shipped_files import presets_folder
+from bot.settings import read_settings
 from bot.storage.sql.database import open_database
 from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.sql.tables import NEWEST
-from tests.backends import tiny_gguf, toy_projector
-from tests.checkout import CHECKOUT
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -40,63 +39,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def troupe(*words: str) -> str:
-    """Run a command; gives what it printed, raises what it raised."""
+    """Run a command; return what it printed, raise what it raised."""
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
 
-def test_a_model_is_taken_in_and_described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # to look for devices
-    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-    model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
-
-    told = troupe("model", "pull", str(model))
-
-    assert "the model is in data/models/tiny.gguf" in told
-    assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
-    assert "licence   mit" in told
-    assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
-    assert "devices   CPU (" in told
-    assert "CONTEXT_TOKENS is more than its 512" in told
-    assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
-    assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
-
-
-def test_the_database_tells_its_form_and_the_one_that_is_wanted(folder: Path) -> None:
-    before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
-
-    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST}")
-    assert after == f"{NEWEST}\n"
-
-
-def test_bench_without_a_model_says_how_to_get_one() -> None:
-    with pytest.raises(SettingsError, match="get it with `troupe model pull`"):
-        troupe("bench", "places")
-
-
-def test_a_projector_is_told_from_a_model(folder: Path) -> None:
-    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
-
-    assert "kind      clip" in told
-    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
-    assert "memory" not in told
-
-
-@pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])
-def test_what_is_no_model_is_said_in_one_line(word: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        troupe("model", "pull", word)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
-def test_information_is_given_of_models_only(word: str) -> None:
-    with pytest.raises(SettingsError, match="is not a valid model name"):
-        troupe("model", "info", word)
-
-
-def test_a_preset_that_a_local_model_does_not_understand_is_not_fine(folder: Path) -> None:
+def test_validate_finds_parameter_unknown_to_local_model(folder: Path) -> None:
     preset = {"name": "nova", "provider": "local", "model": "m", "parameters": {"top-p": 1}}
     (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
 
@@ -104,7 +53,7 @@ def test_a_preset_that_a_local_model_does_not_understand_is_not_fine(folder: Pat
         troupe("preset", "validate", "nova.json")
 
 
-def test_a_preset_that_its_fallback_does_not_understand_is_not_fine(folder: Path) -> None:
+def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:
     preset = {"name": "nova", "provider": "far", "model": "m", "parameters": {"top-p": 1}}
     local = {"fallbacks": [{"provider": "local"}, {"provider": "local", "model": "other"}]}
     (folder / "nova.json").write_text(json.dumps(preset | local), encoding="utf-8")
@@ -115,7 +64,7 @@ def test_a_preset_that_its_fallback_does_not_understand_is_not_fine(folder: Path
     assert str(error.value).count("unknown parameter 'top-p'") == 1
 
 
-def test_keys_without_effect_are_named(folder: Path) -> None:
+def test_validate_names_keys_without_effect(folder: Path) -> None:
     preset = {"name": "nova", "provider": "local", "model": "default", "busy": "interrupt"}
     (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
 
@@ -124,7 +73,7 @@ def test_keys_without_effect_are_named(folder: Path) -> None:
     assert said == "nova.json: nova is fine; nothing comes yet of busy\n"
 
 
-def test_a_modelfile_becomes_a_preset_in_the_presets_folder(folder: Path) -> None:
+def test_import_writes_modelfile_as_preset(folder: Path) -> None:
     said = troupe("preset", "import", "Modelfile", "--name", "phi3")
 
     made = json.loads((folder / "presets" / "phi3.json").read_text(encoding="utf-8"))
@@ -139,14 +88,14 @@ def test_a_modelfile_becomes_a_preset_in_the_presets_folder(folder: Path) -> Non
     assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_tokens")
 
 
-def test_an_import_never_overwrites(folder: Path) -> None:
+def test_import_does_not_overwrite(folder: Path) -> None:
     troupe("preset", "import", "Modelfile")
 
     with pytest.raises(UserError, match=r"phi\.json exists already"):
         troupe("preset", "import", "Modelfile")
 
 
-def test_a_preset_becomes_a_modelfile_that_imports_as_the_same_preset(folder: Path) -> None:
+def test_exported_modelfile_imports_as_the_same_preset(folder: Path) -> None:
     troupe("preset", "import", "Modelfile", "--name", "phi3")
     troupe("preset", "export", "phi3", "again-Modelfile", "--as", "modelfile")
     troupe("preset", "import", "again-Modelfile", "--name", "phi4")
@@ -158,7 +107,7 @@ def test_a_preset_becomes_a_modelfile_that_imports_as_the_same_preset(folder: Pa
     assert first == {**second, "name": "phi3"}
 
 
-def test_what_a_modelfile_cannot_say_is_refused_before_anything_is_written(folder: Path) -> None:
+def test_export_refuses_what_a_modelfile_cannot_express(folder: Path) -> None:
     preset = {"name": "nova", "provider": "local", "model": "m", "template": "qwen3"}
     (folder / "presets" / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
 
@@ -168,7 +117,7 @@ def test_what_a_modelfile_cannot_say_is_refused_before_anything_is_written(folde
     assert not (folder / "out").exists()
 
 
-def test_showing_a_preset_says_its_version_beside_the_json(folder: Path) -> None:
+def test_show_prints_version_to_stderr(folder: Path) -> None:
     preset = {"name": "nova", "provider": "local", "model": "m"}
     file = folder / "presets" / "nova.json"
     file.write_text(json.dumps(preset), encoding="utf-8")
@@ -195,3 +144,63 @@ async def started_with(folder: Path, name: str) -> None:
     preset = load_presets(folder / "presets")[name]
     async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
         await SqlPresetVersions(database, SystemClock()).save([edition(preset)])
+
+
+def test_list_names_presets_with_their_descriptions(folder: Path) -> None:
+    write_preset(folder, "b", {"name": "nova", "description": "Knows stars.", "provider": "local"})
+    write_preset(folder, "a", {"name": "Ада", "provider": "local"})
+    write_preset(folder, "book", {"entries": []})
+
+    assert troupe("preset", "list") == "Ада\nnova: Knows stars.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"name": "nova",\n oops}', r"presets/nova\.json, line 2: "),
+        ('{"provider": "local"}', r"presets/nova\.json: the key 'name' is missing"),
+        ("[]", r"presets/nova\.json: a preset is one JSON object"),
+    ],
+)
+def test_list_names_file_that_is_no_preset(folder: Path, text: str, problem: str) -> None:
+    (folder / "presets" / "nova.json").write_text(text, encoding="utf-8")
+
+    with pytest.raises(PresetError, match=problem):
+        troupe("preset", "list")
+
+
+@pytest.mark.parametrize(
+    ("environment", "dotenv", "toml"),
+    [
+        ({}, "", ""),
+        ({"TROUPE_PRESETS_DIR": "one"}, "TROUPE_PRESETS_DIR=two", 'presets_dir = "three"'),
+        ({"troupe_presets_dir": "one"}, "", ""),
+        ({"TROUPE_PRESETS_DIR": ""}, "export troupe_presets_dir='two'", 'presets_dir = "three"'),
+        ({}, "TROUPE_PRESETS_DIR=", 'presets_dir = "three"'),
+        ({}, "", 'presets_dir = "three"'),
+    ],
+)
+def test_list_reads_the_same_presets_folder_as_all_settings(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    dotenv: str,
+    toml: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (folder / ".env").write_text(dotenv, encoding="utf-8")
+    (folder / "troupe.toml").write_text(toml, encoding="utf-8")
+
+    assert configured_presets_folder() == presets_folder(read_settings().presets_dir)
+
+
+def test_list_refuses_unreadable_toml(folder: Path) -> None:
+    (folder / "troupe.toml").write_text("presets_dir = [", encoding="utf-8")
+
+    with pytest.raises(SettingsError, match=r"troupe\.toml cannot be read"):
+        troupe("preset", "list")
+
+
+def write_preset(folder: Path, file: str, content: dict[str, object]) -> None:
+    (folder / "presets" / f"{file}.json").write_text(json.dumps(content), encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Say which commands there are, and run one; what goes wrong on purpose ends in one line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bot import __version__
+from bot.cli.typer_apps import LazyCommand, lazy_app
+from bot.errors import TroupeError
+
+_HELP = """Run characters and assistants in Discord servers, Telegram chats and this terminal.
+
+Settings are read from the environment (TROUPE_...), the file .env and the file troupe.toml.
+"""
+
+app = lazy_app(
+    _HELP,
+    {
+        "run": LazyCommand("bot.cli.run", "Start the service on Discord, Telegram or here."),
+        "chat": LazyCommand("bot.cli.chat", "Talk to your presets in this terminal."),
+        "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
+        "preset": LazyCommand("bot.cli.preset", "List, show, check, import and export presets."),
+        "character": LazyCommand("bot.cli.character", "Import and export character cards."),
+        "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
+        "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
+        "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),
+        "db": LazyCommand("bot.cli.db", "Upgrade the database, or show its revision."),
+        "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
+    },
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"troupe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a TroupeError ends in one line on stderr and exit code 1."""
+    try:
+        app(prog_name="troupe")
+    except TroupeError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"troupe: {line}\n")
+        raise SystemExit(1) from None

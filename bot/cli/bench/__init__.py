@@ -1,0 +1,15 @@
+"""`troupe bench`: measure speed on this machine."""
+
+from bot.cli.typer_apps import LazyCommand, lazy_app
+
+app = lazy_app(
+    "Measure speed on this machine.",
+    {
+        "templates": LazyCommand(
+            "bot.cli.bench.templates", "Compare template rendering with transformers."
+        ),
+        "slots": LazyCommand(
+            "bot.cli.bench.slots", "Compare KV slot reuse with llama.cpp's own server."
+        ),
+    },
+)

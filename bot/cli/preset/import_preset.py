@@ -1,0 +1,40 @@
+"""`troupe preset import`: add a preset from a file of another program."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bot.cli.text_io import print_line, read_text, write_text
+from bot.cli.typer_apps import command_app
+from bot.errors import UserError
+from bot.importers.preset_files import preset_from_text
+from bot.prompting.presets.files import export_preset
+from bot.runtime.shipped_files import presets_folder
+from bot.settings import read_settings
+
+app = command_app()
+
+
+@app.command("import")
+def import_preset(
+    file: Annotated[
+        Path, typer.Argument(help="A preset, a Modelfile, or a template of SillyTavern.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The name of the new preset; default: the file's.")
+    ] = None,
+) -> None:
+    """Add a preset from a file of another program.
+
+    It is written to the presets folder as strict JSON. A preset that exists is not overwritten.
+    """
+    imported = preset_from_text(read_text(file), file, name)
+    preset = imported.preset
+    target = presets_folder(read_settings().presets_dir) / f"{preset.id}.json"
+    if target.exists():
+        raise UserError(f"{target} exists already; remove it first or choose another --name")
+    write_text(target, export_preset(preset))
+    print_line(f"{preset.name} is now in {target}")
+    for note in imported.notes:
+        print_line(f"note: {note}")

@@ -1,0 +1,47 @@
+"""`troupe preset list`: names and descriptions, read without the schema of a preset.
+
+The schema and the settings would take three times as long to import as everything else here;
+`troupe preset validate` and `troupe check` say what is wrong in a preset.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bot.cli.preset.configured_folder import configured_presets_folder
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import QuickCommand, command_app
+from bot.errors import PresetError
+from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
+
+app = command_app()
+
+
+@app.command("list", cls=QuickCommand)
+def list_presets() -> None:
+    """List every preset and what it is for.
+
+    `troupe preset validate FILE` and `troupe check` look for mistakes in them.
+    """
+    for name, description in list(_names_and_descriptions(configured_presets_folder())):
+        print_line(f"{name}: {description}" if description else name)
+
+
+def _names_and_descriptions(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in json_files(folder):
+        text = read_preset_text(file)
+        if is_lorebook(text):
+            continue
+        try:
+            value = read_json(text).value
+        except JsonSyntaxError as error:
+            raise PresetError(f"{file}, line {error.line}: {error}") from error
+        match value:
+            case {"name": str(name), "description": str(description)}:
+                yield name, description
+            case {"name": str(name)}:
+                yield name, ""
+            case dict():
+                raise PresetError(f"{file}: the key 'name' is missing, or not a text")
+            case _:
+                raise PresetError(f"{file}: a preset is one JSON object: {{...}}")

@@ -1,0 +1,55 @@
+"""`troupe run`: start the service."""
+
+import gc
+from collections.abc import Sequence
+
+import uvloop
+
+from bot.cli.text_io import print_progress
+from bot.cli.typer_apps import command_app
+from bot.platforms.registry import terminal_platforms
+from bot.platforms.spec import PlatformSpec
+from bot.service.service import running
+from bot.settings import Settings, read_settings, secrets_of
+from bot.storage.data_dir import create_data_dir
+from bot.telemetry.logs import configure_logs, open_log_stream
+
+_GC_GENERATION_0_THRESHOLD = 10_000
+"""New objects between two collections; Python's own 700 is for small programs."""
+
+app = command_app()
+
+
+@app.command()
+def run() -> None:
+    """Start the service on Discord, Telegram or here.
+
+    It answers on every platform that has a token, and in this terminal if none has one. The
+    tables of the database are upgraded first where that is needed. Ctrl+C stops it.
+    """
+    settings = read_settings()
+    serve(settings, settings.configured_platforms or terminal_platforms())
+
+
+def serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
+    """Run the service on these platforms until it is stopped."""
+    uses_terminal = any(spec.uses_terminal for spec in platforms)
+    log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
+    configure_logs(
+        form=settings.log_format,
+        level=settings.log_level,
+        secrets=secrets_of(settings),
+        stream=open_log_stream(log_file),
+    )
+    uvloop.run(_serve(settings, platforms))
+
+
+async def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
+    async with running(settings, print_progress, platforms) as service:
+        # What is alive now stays alive. Looking through it for garbage again and again was an
+        # eighth of a message's cost and stopped everything for up to a quarter of a second. What
+        # comes later belongs to messages in progress: collected less often, most of it is freed
+        # by reference counts alone.
+        gc.freeze()
+        gc.set_threshold(_GC_GENERATION_0_THRESHOLD)
+        await service.serve()

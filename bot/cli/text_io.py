@@ -1,0 +1,38 @@
+"""Read and write text files and the terminal; failures become one line for people."""
+
+import sys
+from pathlib import Path
+
+from bot.errors import UserError
+
+
+def print_line(text: str, *, end: str = "\n") -> None:
+    """Write a result to stdout."""
+    sys.stdout.write(text + end)
+
+
+def print_progress(text: str) -> None:
+    """Write to stderr what is going on, so that a result can be piped."""
+    sys.stderr.write(f"troupe: {text}\n")
+
+
+def read_text(file: Path) -> str:
+    """Read a UTF-8 file.
+
+    Raises:
+        UserError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8") from None
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a UTF-8 file; raises `UserError` when it cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None

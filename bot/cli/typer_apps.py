@@ -1,0 +1,82 @@
+"""Make Typer apps: one for the commands of a file, one for a group that imports them late."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module  # noqa: TID251 # the registry of the commands
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+from typing_extensions import override
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command, or a group of them, that is known by name before its module is imported."""
+
+    module: str
+    """Where its Typer app is, as `app`."""
+    summary: str
+    """The first line of its help, for the list of all commands."""
+
+
+class _QuickHelpOption:
+    """Keep Typer from importing pydantic to convert the value of an absent `--help`."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc] # of the command beside it
+        if option is not None:
+            option.default = False  # instead of None: a bool needs no conversion
+        return option
+
+
+class QuickCommand(_QuickHelpOption, TyperCommand):
+    """A command that runs without pydantic if it has no options of its own."""
+
+
+class LazyGroup(_QuickHelpOption, TyperGroup):
+    """A group that lists its commands from a table and imports one only to run it."""
+
+    table: ClassVar[Mapping[str, LazyCommand]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, command in self.table.items():
+            self.add_command(TyperCommand(name, help=command.summary))
+
+    # The context is of Typer's own copy of click, which it does not export.
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and name in self.table:
+            command = get_command(import_module(self.table[name].module).app)
+        return name, command, rest
+
+
+def command_app(group_help: str | None = None) -> typer.Typer:
+    """Make the app of a file: a single command, or with a help text a group of several.
+
+    Help is plain text: rich's tables cost more to import than most commands take to run.
+    """
+    app = typer.Typer(
+        help=group_help,
+        add_completion=False,
+        no_args_is_help=group_help is not None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    if group_help is not None:
+        app.callback()(_nothing)
+    return app
+
+
+def lazy_app(group_help: str, commands: Mapping[str, LazyCommand]) -> typer.Typer:
+    """Make a group whose commands' modules are imported only to run them or to show their help."""
+    app = command_app(group_help)
+    app.info.cls = type("LazyGroup", (LazyGroup,), {"table": commands})
+    return app
+
+
+def _nothing() -> None:
+    """Be the callback that makes a Typer app a group, however many commands it has."""

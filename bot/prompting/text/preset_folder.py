@@ -1,0 +1,34 @@
+"""Find and read the files of a presets folder, before anybody knows what they mean."""
+
+from pathlib import Path
+
+from bot.errors import PresetError
+
+
+def json_files(directory: Path) -> list[Path]:
+    """Return every `*.json` in a presets folder by name; raises `PresetError` if there is none."""
+    try:
+        files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
+    except OSError as error:
+        raise PresetError(
+            f"the presets directory {directory} cannot be read ({error.strerror});"
+            " set TROUPE_PRESETS_DIR to one with preset files"
+        ) from error
+    if not files:
+        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
+    return files
+
+
+def read_preset_text(file: Path) -> str:
+    """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PresetError(f"{file}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
+
+
+def is_lorebook(text: str) -> bool:
+    """Tell a preset's lorebook beside it: every preset has a provider, a lorebook has entries."""
+    return '"entries"' in text and '"provider"' not in text

@@ -1,0 +1,85 @@
+"""`troupe --help` lists every command without importing it."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module  # noqa: TID251 # to compare with the loaded commands
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from bot import __version__
+from bot.cli import bench, preset
+from bot.cli.app import app
+from bot.cli.typer_apps import LazyGroup
+from tests.checkout import CHECKOUT
+
+HEAVY = {
+    *("aiogram", "aiohttp", "alembic", "asyncio", "asyncpg", "discord", "jinja2", "llama_cpp"),
+    *("numpy", "openai", "pydantic", "pydantic_settings", "redis", "sqlalchemy", "structlog"),
+    *("uvloop", "xllamacpp"),
+}
+
+_MAIN = """
+import json, sys
+from bot.cli.app import main
+sys.argv = ["troupe", *sys.argv[1:]]
+try:
+    main()
+finally:
+    sys.stderr.write(json.dumps(sorted(sys.modules)))
+"""
+
+
+def imported_by(folder: Path, *words: str) -> set[str]:
+    """Run a command in a process; return the modules that it imported."""
+    result = subprocess.run(
+        [sys.executable, "-c", _MAIN, *words],
+        env={"PYTHONPATH": str(CHECKOUT), "TROUPE_PRESETS_DIR": str(CHECKOUT / "presets")},
+        cwd=folder,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert result.stdout
+    return set(json.loads(result.stderr))
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("preset", "list")])
+def test_command_line_imports_no_library_that_it_does_not_need(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert not imported_by(tmp_path, *words) & HEAVY
+
+
+GROUPS = [app, preset.app, bench.app]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=["troupe", "preset", "bench"])
+def test_summary_in_the_list_is_the_first_line_of_the_command_help(group: object) -> None:
+    lazy = get_command(group)  # type: ignore[arg-type]
+    assert isinstance(lazy, LazyGroup)
+    for name, command in lazy.table.items():
+        loaded = get_command(import_module(command.module).app)
+        assert (loaded.help or "").splitlines()[0] == command.summary, name
+
+
+def test_help_lists_every_command_with_its_summary() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+
+    for name in ("run", "chat", "check", "preset", "character", "model", "render", "replay"):
+        assert f"\n  {name} " in shown
+    assert "Start the service on Discord, Telegram or here." in shown
+
+
+def test_unknown_command_is_an_error_that_names_the_nearest() -> None:
+    result = CliRunner().invoke(app, ["prest", "list"])
+
+    assert result.exit_code == 2
+    assert "Did you mean 'preset'" in result.output
+
+
+def test_version_is_the_one_of_the_package() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"troupe {__version__}\n"

@@ -1,0 +1,92 @@
+"""`troupe model`, `db` and `bench` as a person uses them."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bot.cli.app import app
+from bot.errors import SettingsError
+from bot.storage.sql.tables import NEWEST
+from tests.backends import tiny_gguf, toy_projector
+from tests.checkout import CHECKOUT
+
+MODELFILE = """FROM ./phi.gguf
+TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
+{{ .Content }}<|end|>
+{{ end }}<|assistant|>
+\"\"\"
+SYSTEM You are terse.
+PARAMETER num_ctx 4096
+PARAMETER stop <|end|>
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, a Modelfile and an empty presets folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "phi.gguf").touch()
+    (tmp_path / "Modelfile").write_text(MODELFILE, encoding="utf-8")
+    return tmp_path
+
+
+def troupe(*words: str) -> str:
+    """Run a command; return what it printed, raise what it raised."""
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_model_pull_imports_and_describes_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # to look for devices
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
+
+    told = troupe("model", "pull", str(model))
+
+    assert "the model is in data/models/tiny.gguf" in told
+    assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
+    assert "licence   mit" in told
+    assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
+    assert "devices   CPU (" in told
+    assert "CONTEXT_TOKENS is more than its 512" in told
+    assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
+    assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+
+
+def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
+    before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
+
+    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST}")
+    assert after == f"{NEWEST}\n"
+
+
+def test_bench_slots_without_a_model_names_the_remedy() -> None:
+    with pytest.raises(SettingsError, match="get it with `troupe model pull`"):
+        troupe("bench", "slots")
+
+
+def test_model_pull_tells_projector_from_model(folder: Path) -> None:
+    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
+
+    assert "kind      clip" in told
+    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
+    assert "memory" not in told
+
+
+@pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])
+def test_model_pull_of_unknown_source_is_one_line(word: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        troupe("model", "pull", word)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
+def test_model_info_reads_no_other_files(word: str) -> None:
+    with pytest.raises(SettingsError, match="is not a valid model name"):
+        troupe("model", "info", word)
