@@ -1,1 +1,1 @@
-"""Files that other programs made, turned into ours."""
+"""Import presets and characters from the files of other programs."""

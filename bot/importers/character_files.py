@@ -1,6 +1,6 @@
-"""Presets whose `character` says where their persona and their stories come from.
+"""Load presets together with the character files that their `character` key refers to.
 
-A new kind of file is a function, and a line in `_READERS`.
+A new kind of file needs a function and an entry in `_READERS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,63 +16,69 @@ from bot.prompting.presets.preset import Preset
 
 @dataclass(frozen=True, slots=True)
 class CharacterFile:
-    """What a file says about a character: keys of a preset, and stories."""
+    """The content of a character file."""
 
-    keys: Mapping[str, object]
+    preset_keys: Mapping[str, object]
+    """Keys of a preset, such as `persona`."""
+
     stories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PresetWithStories:
-    """A preset that is ready to play, with the stories of its character."""
+    """A preset merged with its character file, and the character's stories."""
 
     preset: Preset
     stories: tuple[str, ...] = ()
 
 
 def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
-    """Read every preset here, with its character; by name.
+    """Load every preset in a directory together with its character file, by preset name.
 
     Raises:
-        PresetError: tells all that is wrong, a line each.
+        PresetError: some presets are invalid; the text has one line for each problem.
     """
-    roles: dict[str, PresetWithStories] = {}
+    loaded: dict[str, PresetWithStories] = {}
     problems: list[str] = []
     for name, preset in load_presets(directory).items():
         try:
-            roles[name] = merge_character_file(preset, directory)
+            loaded[name] = merge_character_file(preset, directory)
         except PresetError as error:
             problems.append(str(error))
     if problems:
         raise PresetError("\n".join(problems))
-    return roles
+    return loaded
 
 
 def load_complete_presets(directory: Path) -> dict[str, Preset]:
-    """The presets of `load_presets_with_stories` without their stories."""
-    return {name: role.preset for name, role in load_presets_with_stories(directory).items()}
+    """Load the same presets without their stories."""
+    return {name: each.preset for name, each in load_presets_with_stories(directory).items()}
 
 
 def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
-    """Add to a preset what its character's file says; its own keys win.
+    """Add the content of a preset's character file; the preset's own keys win.
 
-    `character` is a path as seen from the directory of the presets, or a known role's name.
+    `character` is a path relative to the directory of the presets, or the name of a built-in role.
     """
     if preset.character is None:
         return PresetWithStories(preset)
-    where = f"preset {preset.name!r}: character {preset.character!r}"
+    source = f"preset {preset.name!r}: character {preset.character!r}"
     try:
         file = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError(f"{where}: {error}") from error
-    whole = preset_from({**file.keys, **preset.model_dump(exclude_unset=True)}, where)
-    if not whole.role_name:
-        raise PresetError(f"{where}: the file does not say who it is; add 'role_name'")
-    return PresetWithStories(whole, file.stories)
+        raise PresetError(f"{source}: {error}") from error
+    merged = preset_from({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
+    if not merged.role_name:
+        raise PresetError(f"{source}: the file has no name for the character; add 'role_name'")
+    return PresetWithStories(merged, file.stories)
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
-    """Raises CharacterError: there is no such file or role, or it cannot be read."""
+    """Read a character file, or a built-in role if `reference` has no file suffix.
+
+    Raises:
+        CharacterError: there is no such file or role, or it cannot be read.
+    """
     file = directory / reference
     if not file.suffix:
         data = load_known(reference)
@@ -80,7 +86,9 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         return CharacterFile(keys, data.texts)
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
-        raise CharacterError(f"is no file of a kind that we know: {', '.join(sorted(_READERS))}")
+        raise CharacterError(
+            f"{file.suffix} files cannot be read as characters; use {', '.join(sorted(_READERS))}"
+        )
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -88,7 +96,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     return reader(content, str(file))
 
 
-def _haruhi(content: bytes, source: str) -> CharacterFile:
+def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -97,4 +105,4 @@ def _haruhi(content: bytes, source: str) -> CharacterFile:
     return CharacterFile({"persona": data.persona}, data.texts)
 
 
-_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {".jsonl": _haruhi}
+_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {".jsonl": _read_haruhi}

@@ -1,4 +1,4 @@
-"""Read a preset from a file of any kind that we know: RodelAgent's, ollama's, SillyTavern's."""
+"""Import a preset from a file of RodelAgent, ollama or SillyTavern."""
 
 import re
 from dataclasses import dataclass
@@ -16,36 +16,41 @@ from bot.prompting.presets.files import parse_preset, preset_from
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 
-_JSON_BEGINNINGS = ("{", "//", "/*")
+_JSON_STARTS = ("{", "//", "/*")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedPreset:
-    """A preset, and what to tell whoever brought its file."""
+    """A preset made from a file."""
 
     preset: Preset
-    notes: list[str]  # what the preset says differently from the file, or not at all
+    notes: list[str]
+    """What the preset expresses differently than the file, or not at all."""
 
 
 def preset_from_text(text: str, file: Path, name: str | None = None) -> ImportedPreset:
-    """Tell the kinds apart by what stands in the file, whatever it is called.
+    """Detect the kind of file by its content and convert it to a preset.
 
-    `name` is what to call the preset; without it a JSON preset keeps its own and a Modelfile goes
-    by its model. A relative FROM is looked for beside the Modelfile, as ollama does.
+    Args:
+        text: the content of the file.
+        file: its path, for messages; a relative FROM is resolved in its folder, as ollama does.
+        name: the name of the preset. Default: the one in the file; for a Modelfile, its model.
 
-    Raises PresetError, or TemplateError for a TEMPLATE that has no equal here.
+    Raises:
+        PresetError: the file is invalid; the text names it.
+        TemplateError: a TEMPLATE cannot be translated.
     """
-    if text.lstrip().startswith(_JSON_BEGINNINGS):
-        if foreign := _of_sillytavern(text, str(file), name):
-            return foreign
+    if text.lstrip().startswith(_JSON_STARTS):
+        if imported := _from_sillytavern(text, str(file), name):
+            return imported
         preset = parse_preset(text, str(file))
         if name:
             preset = preset_from({**preset.model_dump(), "name": name}, str(file))
         return ImportedPreset(preset, [])
     if not _FROM_LINE.search(text):
         raise PresetError(
-            f"{file} is no preset: it is neither JSON nor a Modelfile with a FROM line"
+            f"{file} is not a preset: it is neither JSON nor a Modelfile with a FROM line"
         )
     try:
         modelfile = parse_modelfile(text)
@@ -53,15 +58,15 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
         raise PresetError(f"{file}: {error}") from None
     source = next(command.args for command in modelfile.commands if command.name == "model")
     try:
-        model, remark = _model(source, file.parent)
-    except (OSError, RuntimeError) as error:  # a name that is too long, a stranger's home
-        raise PresetError(f"{file}: FROM {source[:80]} cannot be looked for: {error}") from None
-    preset = preset_from_modelfile(text, name or _name_of(source), model)
-    return ImportedPreset(preset, [*remark, *import_notes(modelfile)])
+        model, model_notes = _resolve_model(source, file.parent)
+    except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
+        raise PresetError(f"{file}: FROM {source[:80]} is not a usable path: {error}") from None
+    preset = preset_from_modelfile(text, name or _preset_name(source), model)
+    return ImportedPreset(preset, [*model_notes, *import_notes(modelfile)])
 
 
-def _of_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset | None:
-    """None if it is no template of SillyTavern's."""
+def _from_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset | None:
+    """Import an instruct or context template; return None for other JSON."""
     try:
         data = read_json(text).value
     except JsonSyntaxError:
@@ -73,23 +78,23 @@ def _of_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset 
     return ImportedPreset(*preset_from_context(data, source, name)) if is_context(data) else None
 
 
-def _model(source: str, folder: Path) -> tuple[str, list[str]]:
-    """Return the preset's `model` for what stands behind FROM, and what to say about it."""
+def _resolve_model(source: str, folder: Path) -> tuple[str, list[str]]:
+    """Return the preset's `model` for the argument of FROM, and the notes about it."""
     if not _is_path(source, folder):
-        advice = "bring its GGUF in with `troupe model pull`, or set the provider to ollama"
-        return source, [f"FROM {source} is a model of ollama's, not a file: {advice}"]
+        advice = "download its GGUF with `troupe model pull`, or set the provider to ollama"
+        return source, [f"FROM {source} names a model of ollama, not a file: {advice}"]
     path = Path(source).expanduser()
     if not path.is_absolute() and not PureWindowsPath(source).is_absolute():
         path = folder.resolve() / path
-    return str(path), [] if path.is_file() else [f"FROM: there is no file {path} yet"]
+    return str(path), [] if path.is_file() else [f"FROM: the file {path} does not exist yet"]
 
 
 def _is_path(source: str, folder: Path) -> bool:
-    looks_like_one = source.startswith((".", "/", "~")) or source.lower().endswith(".gguf")
-    return looks_like_one or (folder / source).is_file()
+    looks_like_path = source.startswith((".", "/", "~")) or source.lower().endswith(".gguf")
+    return looks_like_path or (folder / source).is_file()
 
 
-def _name_of(source: str) -> str:
-    """`./Phi-3-mini-4k-instruct-q4.gguf` -> Phi-3-mini-4k-instruct-q4."""
-    name = PureWindowsPath(source).name  # it knows both kinds of slashes
+def _preset_name(source: str) -> str:
+    """Return `Phi-3-mini-4k-instruct-q4` for `./Phi-3-mini-4k-instruct-q4.gguf`."""
+    name = PureWindowsPath(source).name  # splits at both kinds of slashes
     return name.removesuffix(".gguf").replace(":", "-").lstrip(".-~") or "imported"

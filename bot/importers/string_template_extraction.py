@@ -1,38 +1,43 @@
-"""Find RodelAgent's four string templates behind a chat template, by looking at what it renders."""
+"""Extract RodelAgent's four string templates from a Jinja chat template by rendering probes."""
 
 from dataclasses import dataclass
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, StringTemplate
 
-# Engines put it in front by themselves, so the document's own migration leaves it out (R0-29).
-_BEGINNINGS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<sop>")
+# Engines write the BOS token themselves, so RodelAgent's document leaves it out.
+_BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<sop>")
 
-# Texts that no template has: what stands around them belongs to the template.
+# Private-use characters as message texts: everything around them is the template's.
 _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE000, 0xE006))
-_SPEAKERS = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
+_ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedStringTemplates:
-    """What was found, by the names that a preset has for them: `user_template` and so on."""
+    """String templates that render like a chat template."""
 
     templates: dict[str, str]
-    exact: bool  # for every talk that begins with the user or a system text and takes turns
+    """By the names of preset parameters: `user_template` and so on."""
+
+    exact: bool
+    """True if alternating conversations, with or without a system message, render the same."""
 
 
 def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplates | None:
-    """None if the template is not made of blocks that a newline joins.
+    """Return the string templates; None if the template is not made of blocks joined by newlines.
 
-    A template that puts the token for the beginning before every exchange is taken apart without
-    it, as in RodelAgent's example: those string templates are near, not exact.
+    If the template writes the BOS token before every exchange, it is removed first, as in
+    RodelAgent's example; the result is then close, but not exact.
     """
     try:
         single = _render(template, _USER)
-        beginning = next((token for token in _BEGINNINGS if single.startswith(token)), "")
-        talk = _render(template, _USER, _ASSISTANT, _USER_2).replace(beginning, "")
-        opened = _render(template, _SYSTEM, _USER).replace(beginning, "")
-        found = _take_apart(single.replace(beginning, ""), talk, opened, joined=not beginning)
+        bos_token = next((token for token in _BOS_TOKENS if single.startswith(token)), "")
+        conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
+        with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
+        found = _split_blocks(
+            single.replace(bos_token, ""), conversation, with_system, joined=not bos_token
+        )
         if found is None:
             return None
         exact = all(
@@ -43,9 +48,9 @@ def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplate
                 (_SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3),
             )
         )
-    except TemplateError:  # it refuses such a talk
+    except TemplateError:  # the template rejects such a conversation
         return None
-    return ExtractedStringTemplates(found, exact) if exact or beginning else None
+    return ExtractedStringTemplates(found, exact) if exact or bos_token else None
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:
@@ -53,37 +58,39 @@ def _render(template: JinjaTemplate, *texts: str) -> str:
 
 
 def _messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
-    return [{"role": _SPEAKERS.get(text, "user"), "content": text} for text in texts]
+    return [{"role": _ROLES.get(text, "user"), "content": text} for text in texts]
 
 
-def _take_apart(single: str, talk: str, opened: str, *, joined: bool) -> dict[str, str] | None:
+def _split_blocks(
+    single: str, conversation: str, with_system: str, *, joined: bool
+) -> dict[str, str] | None:
     before_user, _, after_user = single.partition(_USER)
-    to_answer, answer, rest = talk.removeprefix(before_user + _USER).partition(_ASSISTANT)
+    to_answer, answer, rest = conversation.removeprefix(before_user + _USER).partition(_ASSISTANT)
     last = before_user + _USER_2 + after_user
     after_answer = rest.removesuffix(last)
     if not answer or not rest.endswith(last) or (joined and not after_answer.endswith("\n")):
         return None
-    place = _newline_in_both(to_answer, after_user)
-    if place is None:
+    end = _block_end(to_answer, after_user)
+    if end is None:
         return None
     found = {
-        "user_template": before_user + "{{user}}" + after_user[:place],
-        "assistant_template": to_answer[place + 1 :]
+        "user_template": before_user + "{{user}}" + after_user[:end],
+        "assistant_template": to_answer[end + 1 :]
         + "{{assistant}}"
         + after_answer.removesuffix("\n"),
-        "end_template": after_user[place + 1 :],
+        "end_template": after_user[end + 1 :],
     }
-    system = opened.removesuffix("\n" + single)
-    if _SYSTEM in system and system != opened:
+    system = with_system.removesuffix("\n" + single)
+    if _SYSTEM in system and system != with_system:
         return {"system_template": system.replace(_SYSTEM, "{{system}}"), **found}
     return found
 
 
-def _newline_in_both(to_answer: str, to_end: str) -> int | None:
-    """Where the user's block ends: at the last of the newlines that come first in both texts."""
-    place = to_end.find("\n")
-    while to_end[place + 1 : place + 2] == "\n":
-        place += 1
-    shared = to_end[: place + 1]
-    has_end = bool(to_end[place + 1 :].strip())
-    return place if place >= 0 and has_end and to_answer.startswith(shared) else None
+def _block_end(to_answer: str, to_end: str) -> int | None:
+    """Return where the user's block ends: at the last of the first newlines of both texts."""
+    position = to_end.find("\n")
+    while to_end[position + 1 : position + 2] == "\n":
+        position += 1
+    shared = to_end[: position + 1]
+    has_end = bool(to_end[position + 1 :].strip())
+    return position if position >= 0 and has_end and to_answer.startswith(shared) else None

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from bot.cli.app import app
 from bot.errors import PresetError, UserError
 from bot.importers.cards.card import read_card
-from tests.importers.card_samples import CONTENTS, FIVE
+from tests.importers.card_samples import CARD_CONTENTS, CARD_FILES
 
 ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}
 
@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "assistant.json").write_text(json.dumps(ASSISTANT))
-    for name, data in FIVE.items():
+    for name, data in CARD_FILES.items():
         (tmp_path / name).write_bytes(data)
     return tmp_path
 
@@ -40,7 +40,7 @@ def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) ->
     assert "Ilse Brandt: Works best" in troupe("preset", "list")
 
 
-@pytest.mark.parametrize("name", list(FIVE))
+@pytest.mark.parametrize("name", list(CARD_FILES))
 def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     troupe("character", "import", name, "--name", "mine")
     ending = name.rpartition(".")[2]
@@ -48,7 +48,7 @@ def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     troupe("character", "export", "mine", f"out.{ending}")
 
     exported = read_card((folder / f"out.{ending}").read_bytes(), "out")
-    assert exported.content == CONTENTS[name]
+    assert exported.content == CARD_CONTENTS[name]
 
 
 def test_export_makes_card_of_preset_without_one(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
     with pytest.raises(UserError, match="exists already; remove it first"):
         troupe("character", "import", "robot.png")
-    (folder / "cut.png").write_bytes(FIVE["robot.png"][:99])
+    (folder / "cut.png").write_bytes(CARD_FILES["robot.png"][:99])
     with pytest.raises(PresetError, match=r"^cut\.png: the PNG ends too early"):
         troupe("character", "import", "cut.png")
     with pytest.raises(UserError, match=r"^none\.png cannot be read"):

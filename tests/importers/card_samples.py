@@ -1,17 +1,16 @@
-"""Five cards as people bring them, written for these tests; the last one is hostile."""
+"""Five character cards of all versions and containers; the last one is hostile."""
 
 import json
 import struct
 import zlib
 
-from bot.importers.cards.charx import write as charx
-from bot.importers.cards.png import SIGNATURE, plain_image
-from bot.importers.cards.png import write as png
-from bot.importers.cards.safe_json import Json, dump
+from bot.importers.cards.charx import write_charx
+from bot.importers.cards.png import SIGNATURE, plain_image, write_png
+from bot.importers.cards.safe_json import Json, dump_json
 
 PORTRAIT = plain_image(24, 36)
 
-INNKEEPER: Json = {  # V1: six texts, and what some old program added
+INNKEEPER: Json = {  # V1: six texts, and fields of some old program
     "name": "Marta",
     "description": "{{char}} keeps the inn at the ford. She is sixty and has seen armies pass.",
     "personality": "dry, observant, kind to children",
@@ -23,7 +22,7 @@ INNKEEPER: Json = {  # V1: six texts, and what some old program added
     "avatar": "none",
 }
 
-DETECTIVE: Json = {  # V2: with everything that its specification knows
+DETECTIVE: Json = {  # V2 with all fields of the specification
     "spec": "chara_card_v2",
     "spec_version": "2.0",
     "data": {
@@ -81,7 +80,7 @@ DETECTIVE: Json = {  # V2: with everything that its specification knows
     "create_date": "2026-3-1",
 }
 
-ROBOT: Json = {  # V3: nickname, greetings for groups, assets, languages, unknown keys everywhere
+ROBOT: Json = {  # V3 with nickname, group greetings, assets, languages and unknown keys
     "spec": "chara_card_v3",
     "spec_version": "3.0",
     "data": {
@@ -129,7 +128,7 @@ SINGER: Json = {
 }
 SINGER_ASSETS = {"assets/icon/image/a.png": PORTRAIT, "assets/other/la.ogg": b"OggS\x00\xff\x00"}
 
-TRICKSTER: Json = {  # well formed, and against everybody who reads it
+TRICKSTER: Json = {  # valid, but tries to attack whatever reads it
     "spec": "chara_card_v2",
     "spec_version": "2.0",
     "data": {
@@ -161,14 +160,16 @@ TRICKSTER: Json = {  # well formed, and against everybody who reads it
     },
 }
 
-FIVE = {
+CARD_FILES = {
     "innkeeper.json": json.dumps(INNKEEPER, indent=4).encode(),
-    "detective.png": png(PORTRAIT, v2=dump(DETECTIVE), v3=None),
-    "robot.png": png(PORTRAIT, v2=dump({**ROBOT, "spec": "chara_card_v2"}), v3=dump(ROBOT)),
-    "singer.charx": charx(dump(SINGER), SINGER_ASSETS),
-    "trickster.png": png(PORTRAIT, v2=dump(TRICKSTER), v3=None),
+    "detective.png": write_png(PORTRAIT, v2=dump_json(DETECTIVE), v3=None),
+    "robot.png": write_png(
+        PORTRAIT, v2=dump_json({**ROBOT, "spec": "chara_card_v2"}), v3=dump_json(ROBOT)
+    ),
+    "singer.charx": write_charx(dump_json(SINGER), SINGER_ASSETS),
+    "trickster.png": write_png(PORTRAIT, v2=dump_json(TRICKSTER), v3=None),
 }
-CONTENTS = {
+CARD_CONTENTS = {
     "innkeeper.json": INNKEEPER,
     "detective.png": DETECTIVE,
     "robot.png": ROBOT,
@@ -178,7 +179,7 @@ CONTENTS = {
 
 
 def chunk(kind: bytes, body: bytes, *, checksum: int | None = None) -> bytes:
-    """One chunk of a PNG, with a wrong checksum if one is given."""
+    """Return a PNG chunk, with this checksum if it is given."""
     right = zlib.crc32(kind + body)
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum or right)
 

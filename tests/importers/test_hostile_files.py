@@ -1,4 +1,4 @@
-"""Whatever a file claims to be, it is read as a card or refused in one line, fast and small."""
+"""Hostile files are rejected with a one-line error, in limited time and memory."""
 
 import base64
 import io
@@ -73,7 +73,7 @@ FILES: Mapping[str, Callable[[], bytes]] = {
     "HEIC/WebP/AVIF parser crash sample": lambda: b"\0\0\0\x18ftypheic\0\0\0\0" + b"\xff" * 1000,
     "audio 1 s header claims 24 h": lambda: b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0" + b"\0" * 99,
 }
-OURS: Mapping[str, Callable[[], bytes]] = {
+MORE_FILES: Mapping[str, Callable[[], bytes]] = {
     "WebP": lambda: b"RIFF\x1a\0\0\0WEBPVP8L" + b"\xff" * 100,
     "zip without an end": lambda: b"PK\x03\x04" + b"\0" * 1000,
     "zip that names a drive": lambda: _zip(("C:/x", b"x"), ("card.json", b"{}")),
@@ -81,27 +81,27 @@ OURS: Mapping[str, Callable[[], bytes]] = {
     "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
     "as many slow keys as fit into a card": lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),
 }
-NOT_HERE = {
-    "Telegram file > 20 MB": "files of people are never fetched",
-    "100 attachments in one message": "files of people are never fetched",
+NOT_TESTED_HERE = {
+    "Telegram file > 20 MB": "files from people are never downloaded",
+    "100 attachments in one message": "files from people are never downloaded",
     "gzip'd HTTP response 10 GB": "tests/backends/chat_completions/test_errors.py has it",
 }
 
 
-@pytest.mark.parametrize(("title", "given"), with_ours("attachments", OURS))
-def test_a_hostile_file_is_refused_fast_and_small(title: str, given: Any) -> None:
-    make = OURS.get(title) or FILES.get(title)
+@pytest.mark.parametrize(("title", "given"), with_ours("attachments", MORE_FILES))
+def test_hostile_file_is_rejected_within_time_and_memory_limits(title: str, given: Any) -> None:
+    make = MORE_FILES.get(title) or FILES.get(title)
     if make is None:
-        pytest.skip(NOT_HERE.get(title, "there is no scene for this"))
+        pytest.skip(NOT_TESTED_HERE.get(title, "no file of this kind in this test"))
     data = make()
-    before, begun = _peak_mib(), time.process_time()
+    before, started = _peak_mib(), time.process_time()
 
-    with pytest.raises(PresetError, match=r"^evil\.png") as refused:
+    with pytest.raises(PresetError, match=r"^evil\.png") as raised:
         preset_from_card(read_card(data, "evil.png"), "evil.png")
 
-    assert time.process_time() - begun < _MAX_SECONDS
-    assert "\n" not in str(refused.value)
-    if title != "as many slow keys as fit into a card":  # that one has to be read to be refused
+    assert time.process_time() - started < _MAX_SECONDS
+    assert "\n" not in str(raised.value)
+    if title != "as many slow keys as fit into a card":  # it has to be parsed to be rejected
         assert _peak_mib() - before < _MAX_GROWTH_MIB
 
 

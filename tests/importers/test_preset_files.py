@@ -1,4 +1,4 @@
-"""Whatever kind of file somebody has: it becomes a preset, and what got lost is said."""
+"""Preset files of all kinds are detected by content, imported, and losses are reported."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bot.importers.preset_files import preset_from_text
 JSON = '// mine\n{"name": "nova", "provider": "openai", "model": "gpt",}'
 
 
-def test_json_and_modelfiles_are_told_apart_by_what_stands_in_them(tmp_path: Path) -> None:
+def test_json_and_modelfiles_are_detected_by_content(tmp_path: Path) -> None:
     odd_names = tmp_path / "Modelfile.json"
     preset = preset_from_text(JSON, odd_names).preset
     assert (preset.name, preset.provider) == ("nova", "openai")
@@ -19,7 +19,7 @@ def test_json_and_modelfiles_are_told_apart_by_what_stands_in_them(tmp_path: Pat
     assert (preset.name, preset.provider, preset.system) == ("phi", "local", "Be kind.")
 
 
-def test_a_relative_from_is_a_file_beside_the_modelfile(tmp_path: Path) -> None:
+def test_relative_from_is_resolved_beside_the_modelfile(tmp_path: Path) -> None:
     model = tmp_path / "phi.gguf"
     model.touch()
 
@@ -29,15 +29,15 @@ def test_a_relative_from_is_a_file_beside_the_modelfile(tmp_path: Path) -> None:
     assert imported.notes == []
 
 
-def test_a_full_path_stays_as_it_is_also_one_of_windows(tmp_path: Path) -> None:
+def test_absolute_path_is_kept_on_posix_and_windows(tmp_path: Path) -> None:
     for path in ("/models/phi.gguf", r"E:\models\phi.gguf"):
         imported = preset_from_text(f"FROM {path}", tmp_path / "Modelfile")
         assert imported.preset.model == path
         assert imported.preset.name == "phi"
-        assert imported.notes == [f"FROM: there is no file {path} yet"]
+        assert imported.notes == [f"FROM: the file {path} does not exist yet"]
 
 
-def test_a_model_that_only_ollama_has_is_said(tmp_path: Path) -> None:
+def test_from_with_an_ollama_model_gives_a_note(tmp_path: Path) -> None:
     imported = preset_from_text("FROM llama3.2:1b\nADAPTER ./a.gguf", tmp_path / "Modelfile")
 
     assert (imported.preset.name, imported.preset.model) == ("llama3.2-1b", "llama3.2:1b")
@@ -45,7 +45,7 @@ def test_a_model_that_only_ollama_has_is_said(tmp_path: Path) -> None:
     assert imported.notes[1] == "ADAPTER is left out: merge the adapter into the GGUF"
 
 
-def test_a_given_name_wins(tmp_path: Path) -> None:
+def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:
     for text in (JSON, "FROM ./phi.gguf"):
         assert (
             preset_from_text(text, tmp_path / "file", "Phi3 Q4 预设").preset.name == "Phi3 Q4 预设"
@@ -54,14 +54,14 @@ def test_a_given_name_wins(tmp_path: Path) -> None:
             preset_from_text(text, tmp_path / "file", "../up")
 
 
-def test_what_is_neither_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(PresetError, match=r"letter\.txt is no preset: .* a FROM line"):
+def test_other_files_are_rejected_with_their_name(tmp_path: Path) -> None:
+    with pytest.raises(PresetError, match=r"letter\.txt is not a preset: .* a FROM line"):
         preset_from_text("Dear Bob,\n", tmp_path / "letter.txt")
     with pytest.raises(PresetError, match=r"letter\.txt: \(line 2\): command must be one of"):
         preset_from_text("FROM ./a.gguf\nPS hello\n", tmp_path / "letter.txt")
 
 
 @pytest.mark.parametrize("source", ["~nobody-has-this-name/x.gguf", "x" * 5000])
-def test_a_from_that_is_no_path_is_an_error_of_the_file(tmp_path: Path, source: str) -> None:
-    with pytest.raises(PresetError, match=r"Modelfile: FROM .* cannot be looked for"):
+def test_unusable_from_path_is_reported_with_the_file(tmp_path: Path, source: str) -> None:
+    with pytest.raises(PresetError, match=r"Modelfile: FROM .* is not a usable path"):
         preset_from_text(f"FROM {source}", tmp_path / "Modelfile")

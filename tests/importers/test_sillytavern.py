@@ -1,4 +1,4 @@
-"""SillyTavern's instruct and context templates write here what they write there."""
+"""SillyTavern's instruct and context templates render the same prompts after import."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ CHATML = {
     "macro": True,
     "names_behavior": "force",
 }
-TALK = [
+CONVERSATION = [
     {"role": "system", "content": "SYS"},
     {"role": "user", "content": "one {{user}}"},
     {"role": "assistant", "content": "two"},
@@ -38,27 +38,27 @@ def imported(data: dict[str, Any]) -> ImportedPreset:
     return preset_from_text(json.dumps(data), Path("t.json"))
 
 
-def rendered(preset: Preset, talk: list[dict[str, str]] = TALK) -> str:
+def rendered(preset: Preset, messages: list[dict[str, str]] = CONVERSATION) -> str:
     if preset.template:
-        return JinjaTemplate(preset.template).render(talk, add_generation_prompt=True)
-    return StringTemplate(**preset.parameters).render(talk)  # type: ignore[misc]
+        return JinjaTemplate(preset.template).render(messages, add_generation_prompt=True)
+    return StringTemplate(**preset.parameters).render(messages)  # type: ignore[misc]
 
 
-def test_a_template_that_string_templates_can_say_becomes_them() -> None:
-    made = imported(CHATML)
+def test_simple_instruct_template_becomes_string_templates() -> None:
+    result = imported(CHATML)
 
-    assert made.notes == ["it became string templates"]
-    assert made.preset.template is None
-    assert rendered(made.preset) == (
+    assert result.notes == ["converted to string templates"]
+    assert result.preset.template is None
+    assert rendered(result.preset) == (
         "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\none {{user}}<|im_end|>\n"
         "<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user\nthree<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    assert made.preset.stop_sequences == ("<|im_end|>", "<|im_start|>user")
+    assert result.preset.stop_sequences == ("<|im_end|>", "<|im_start|>user")
 
 
-def test_any_other_becomes_jinja_that_says_it_exactly() -> None:
-    made = imported({
+def test_other_instruct_template_becomes_equal_jinja() -> None:
+    result = imported({
         "name": "Llama",
         "input_sequence": "[INST] ",
         "output_sequence": " ",
@@ -74,17 +74,17 @@ def test_any_other_becomes_jinja_that_says_it_exactly() -> None:
         "names": True,
     })  # fmt: skip
 
-    assert made.notes == ["it became a Jinja template"]
-    assert rendered(made.preset) == (
+    assert result.notes == ["converted to a Jinja template"]
+    assert rendered(result.preset) == (
         "[INST] <<SYS>>\nSYS\n<</SYS>>\n[INST] one {{user}} [/INST] two </s>[INST] three [/INST]>>"
     )
     greeted = [{"role": "assistant", "content": "hi"}, {"role": "system", "content": "note"}]
-    assert rendered(made.preset, greeted) == (
+    assert rendered(result.preset, greeted) == (
         "[INST] Begin. [/INST] 🙂\"'\\ hi </s>[INST] note [/INST]>>"
     )
 
 
-def test_names_are_put_before_lines_as_the_template_wants_it() -> None:
+def test_names_behavior_sets_user_name_in_message() -> None:
     modes = {
         mode: imported({**CHATML, "names_behavior": mode}).preset.user_name_in_message
         for mode in ("none", "force", "always")
@@ -95,37 +95,35 @@ def test_names_are_put_before_lines_as_the_template_wants_it() -> None:
     assert imported({**old, "names_force_groups": False}).preset.user_name_in_message == "not_add"
 
 
-def test_a_context_template_becomes_a_layout_without_control_tokens() -> None:
-    made = imported({
+def test_context_template_becomes_a_story_string_without_control_tokens() -> None:
+    result = imported({
         "name": "Context",
         "story_string": "<|im_start|>system\n{{#if system}}{{system}}\n{{/if}}"
         "{{#if description}}{{description}}\n{{/if}}{{trim}}<|im_end|>",
     })  # fmt: skip
 
-    assert made.notes == ["its control tokens are left out: the model's template writes them"]
-    story = parse_story_string(made.preset.story_string or "")
+    assert result.notes == ["control tokens are left out: the model's template writes them"]
+    story = parse_story_string(result.preset.story_string or "")
     assert story.compose({"system": "S", "description": "D {{system}}"}) == "S\nD {{system}}"
     assert story.compose({}) == ""
-    assert parse_preset(export_preset(made.preset), "again") == made.preset
+    assert parse_preset(export_preset(result.preset), "again") == result.preset
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         ({"input_sequence": "<|im_start|>{{name}}"}, r"input_sequence: the macro \{\{name\}\}"),
-        ({"last_input_sequence": "!"}, "last_input_sequence cannot be said here"),
+        ({"last_input_sequence": "!"}, "last_input_sequence is not supported"),
         ({"output_suffix": 5}, "output_suffix must be a text, not int"),
     ],
 )
-def test_what_an_instruct_template_cannot_say_here_is_named(
-    change: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(PresetError, match=rf"^t\.json: {said}"):
+def test_unsupported_instruct_key_is_named(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PresetError, match=rf"^t\.json: {problem}"):
         imported({**CHATML, **change})
 
 
 @pytest.mark.parametrize(
-    ("story", "said"),
+    ("story", "problem"),
     [
         ("{{#each items}}x{{/each}}", r"\{\{#each items\}\} cannot be translated"),
         ("{{lookup a b}}", r"\{\{lookup a b\}\} cannot be translated"),
@@ -136,15 +134,17 @@ def test_what_an_instruct_template_cannot_say_here_is_named(
         ("x" * 50_001, "at most 50000 characters"),
     ],
 )
-def test_what_a_story_string_cannot_say_here_is_named(story: str, said: str) -> None:
-    with pytest.raises(TemplateError, match=said):
+def test_unsupported_story_string_is_named(story: str, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem):
         parse_story_string(story)
-    with pytest.raises(PresetError, match=rf"^t\.json: .*{said}"):
+    with pytest.raises(PresetError, match=rf"^t\.json: .*{problem}"):
         imported({"name": "c", "story_string": story})
 
 
-def test_a_template_in_a_template_is_only_text() -> None:
-    made = imported({**CHATML, "stop_sequence": "{% for a in b %}", "input_sequence": "{{ 7*7 }}"})
+def test_sequences_are_never_rendered_as_templates() -> None:
+    result = imported(
+        {**CHATML, "stop_sequence": "{% for a in b %}", "input_sequence": "{{ 7*7 }}"}
+    )
 
-    assert "{{ 7*7 }}" in rendered(made.preset)
-    assert "49" not in rendered(made.preset)
+    assert "{{ 7*7 }}" in rendered(result.preset)
+    assert "49" not in rendered(result.preset)

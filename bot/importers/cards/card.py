@@ -1,7 +1,7 @@
-"""A character card as one value: read from PNG, JSON or CHARX, and written back without a loss.
+"""Read character cards from PNG, JSON and CHARX files, and write them back without loss.
 
-V1 is a flat object of six texts, V2 and V3 keep their fields under `data`. Whatever a card says
-beyond what we know (extensions, keys of other programs) stays in `content`, and goes out again.
+V1 is a flat object of six texts, V2 and V3 have their fields under `data` (docs/sources.md#cards).
+Unknown fields (extensions, keys of other programs) are kept in `content` and written back.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,15 @@ from enum import StrEnum
 from pathlib import PurePath
 
 from bot.errors import PresetError
-from bot.importers.cards import charx as cards_charx
-from bot.importers.cards import png as cards_png
-from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump, load
+from bot.importers.cards import charx, png
+from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump_json, load_json
 from bot.prompting.text.json_fields import JsonFields
 
 __all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 _MAX_NAME_CHARS = 1000
-_V2_BLANKS: Json = {
+_V2_DEFAULTS: Json = {
     "creator_notes": "",
     "system_prompt": "",
     "post_history_instructions": "",
@@ -32,13 +31,15 @@ _V2_BLANKS: Json = {
 
 
 class CardSpec(StrEnum):
+    """The versions of the card specification."""
+
     V1 = "v1"
     V2 = "v2"
     V3 = "v3"
 
 
 class CardContainer(StrEnum):
-    """The kinds of files that carry a card."""
+    """The kinds of files that hold a card."""
 
     JSON = "json"
     PNG = "png"
@@ -47,12 +48,14 @@ class CardContainer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card says. The typed fields are read from `content`, which is the card's own JSON."""
+    """A card: its own JSON and the known fields of it, typed."""
 
     spec: CardSpec
     content: Json
     name: str
-    nickname: str = ""  # V3: what {{char}} becomes, where it is given
+    nickname: str = ""
+    """V3: replaces `{{char}}` if it is not empty."""
+
     description: str = ""
     personality: str = ""
     scenario: str = ""
@@ -68,48 +71,52 @@ class Card:
     tags: tuple[str, ...] = ()
     character_book: Json | None = None
     extensions: Json = field(default_factory=dict)
-    # A PNG may carry a second card for programs that do not read V3; it is kept as it was.
     older: Json | None = None
-    image: bytes | None = None  # a PNG without its cards
-    assets: Mapping[str, bytes] = field(default_factory=dict)  # of a CHARX, by path
+    """The V2 card that a PNG may hold for programs that do not read V3."""
+
+    image: bytes | None = None
+    """The PNG without its cards."""
+
+    assets: Mapping[str, bytes] = field(default_factory=dict)
+    """The other files of a CHARX, by path."""
 
 
 def read_card(data: bytes, source: str) -> Card:
-    """Tell the kind of file by its first bytes, whatever it is called.
+    """Read a card; the kind of file is detected by its first bytes.
 
     Raises:
-        PresetError: it carries no card, or is broken or too large; the text names `source`.
+        PresetError: the file holds no card, or is damaged or too large; the text names `source`.
     """
     if len(data) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 2**20
         raise PresetError(f"{source} is larger than {limit} MiB; shrink its images")
-    if data.startswith(cards_png.SIGNATURE):
-        found = cards_png.read(data, source)
+    if data.startswith(png.SIGNATURE):
+        found = png.read_png(data, source)
         newest = found.v3 or found.v2
-        older = load(found.v2, source) if found.v2 and found.v3 else None
-        return _card(load(newest, source), source, image=found.image, older=older)
+        older = load_json(found.v2, source) if found.v2 and found.v3 else None
+        return _card(load_json(newest, source), source, image=found.image, older=older)
     if data.startswith(b"PK\x03\x04"):
-        text, assets = cards_charx.read(data, source)
-        return _card(load(text, source), source, assets=assets)
+        text, assets = charx.read_charx(data, source)
+        return _card(load_json(text, source), source, assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return _card(load(data, source), source)
-    raise PresetError(f"{source} is no character card: it is neither a PNG, a CHARX nor JSON")
+        return _card(load_json(data, source), source)
+    raise PresetError(f"{source} is not a character card: it is neither PNG, CHARX nor JSON")
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
-    """Write a card in any container; its fields and its image stay what they are."""
+    """Return the card as a file of this kind, with all its fields and its image."""
     match container:
         case CardContainer.JSON:
-            return dump(card.content, indent=2)
+            return dump_json(card.content, indent=2)
         case CardContainer.PNG:
-            newest = dump(card.content) if card.spec is CardSpec.V3 else None
+            newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
             older = card.older or (_as_v2(card) if card.spec is CardSpec.V3 else card.content)
-            return cards_png.write(_picture(card), v2=dump(older), v3=newest)
+            return png.write_png(_image(card), v2=dump_json(older), v3=newest)
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
-                assets[cards_charx.MAIN_ICON] = card.image
-            return cards_charx.write(dump(_as_v3(card), indent=2), assets)
+                assets[charx.MAIN_ICON] = card.image
+            return charx.write_charx(dump_json(_as_v3(card), indent=2), assets)
 
 
 def _card(
@@ -125,7 +132,9 @@ def _card(
     if not read.text("name").strip():
         raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
-        raise PresetError(f"{source}: its name is over {_MAX_NAME_CHARS} characters; shorten it")
+        raise PresetError(
+            f"{source}: the name is longer than {_MAX_NAME_CHARS} characters; shorten it"
+        )
     return Card(
         spec=spec,
         content=content,
@@ -159,12 +168,12 @@ def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
         if spec in kinds:
             return kinds[spec], fields
         raise PresetError(
-            f"{source}: the card's spec {spec!r} is unknown; chara_card_v2 and chara_card_v3 are"
-            " read, so export it as one of them"
+            f"{source}: the card's spec {spec!r} is unknown; export it as chara_card_v2 or"
+            " chara_card_v3"
         )
     if "name" in content and any(key in content for key in ("first_mes", "description")):
         return CardSpec.V1, content
-    raise PresetError(f"{source} is JSON, but no character card: it has no `spec` with `data`")
+    raise PresetError(f"{source} is JSON, but not a character card: it has no `spec` with `data`")
 
 
 def _as_v2(card: Card) -> Json:
@@ -173,7 +182,7 @@ def _as_v2(card: Card) -> Json:
         return {
             "spec": "chara_card_v2",
             "spec_version": "2.0",
-            "data": {**known, **_V2_BLANKS, **card.content},
+            "data": {**known, **_V2_DEFAULTS, **card.content},
         }
     return {**card.content, "spec": "chara_card_v2", "spec_version": "2.0"}
 
@@ -184,7 +193,7 @@ def _as_v3(card: Card) -> Json:
     content = _as_v2(card)
     fields = content["data"]
     if not isinstance(fields, dict):
-        raise TypeError("a card's data is an object")
+        raise TypeError("the data of a card is an object")
     return {
         **content,
         "spec": "chara_card_v3",
@@ -193,13 +202,13 @@ def _as_v3(card: Card) -> Json:
     }
 
 
-def _picture(card: Card) -> bytes:
-    """Give the card's own image, an icon among its assets, or a plain one."""
+def _image(card: Card) -> bytes:
+    """Return the card's image, else an icon among its assets, else a plain image."""
     if card.image is not None:
         return card.image
     icons = [
         data
         for path, data in card.assets.items()
-        if data.startswith(cards_png.SIGNATURE) and "icon" in PurePath(path).parts
+        if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts
     ]
-    return icons[0] if icons else cards_png.plain_image()
+    return icons[0] if icons else png.plain_image()

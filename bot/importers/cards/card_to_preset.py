@@ -1,4 +1,4 @@
-"""From a character card to a preset: who the character is, how it greets, what it knows."""
+"""Convert a character card to a preset: persona, greetings, example messages, lorebook."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from bot.prompting.speakers.clean_name import clean_name
 
 _MAX_DESCRIPTION_CHARS = 200
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_DEPTH_NUMBER = 4  # SillyTavern's number for "at a depth"
+_POSITION_AT_DEPTH = 4  # SillyTavern's number
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
 
 
@@ -26,17 +26,17 @@ def preset_from_card(
     provider: str = "local",
     model: str = DEFAULT_MODEL,
 ) -> Preset:
-    """Say in a preset what the card says; what has no place there stays in the kept card.
+    """Convert the fields that presets know; the others stay in the card.
 
     Raises:
-        PresetError: the name cannot be a preset's, or the lorebook is broken.
+        PresetError: the name is not valid for a preset, or the lorebook is invalid.
     """
-    called = clean_name(card.nickname or card.name) or "character"
+    role_name = clean_name(card.nickname or card.name) or "character"
     data: dict[str, object] = {
         "name": name or _preset_name(card.name),
         "provider": provider,
         "model": model,
-        "role_name": called,
+        "role_name": role_name,
         "description": _first_line(card.creator_notes),
         "system": card.system_prompt.strip() or ORIGINAL_SYSTEM,
         "persona": _persona(card),
@@ -52,26 +52,28 @@ def preset_from_card(
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split `mes_example` into turns: `<START>` parts dialogues, `{{user}}:` begins a turn.
+    """Split `mes_example` into messages: `<START>` separates dialogues, `{{user}}:` starts one.
 
-    Lines without a speaker go on with the turn before them, or are the character's.
+    Lines without a speaker continue the message before them, or are the character's.
     """
-    spoken: list[tuple[str, str]] = []
+    turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _START.split(text):
-        begun = False
+        has_turn = False
         for line in block.strip().splitlines():
             found = speaker.match(line)
             if found:
                 role = "user" if found["user"] else "assistant"
-                spoken.append((role, line[found.end() :].strip()))
-            elif begun:
-                role, said = spoken[-1]
-                spoken[-1] = (role, f"{said}\n{line}")
+                turns.append((role, line[found.end() :].strip()))
+            elif has_turn:
+                role, content = turns[-1]
+                turns[-1] = (role, f"{content}\n{line}")
             else:
-                spoken.append(("assistant", line))
-            begun = True
-    return [{"role": role, "content": said.strip()} for role, said in spoken if said.strip()]
+                turns.append(("assistant", line))
+            has_turn = True
+    return [
+        {"role": role, "content": content.strip()} for role, content in turns if content.strip()
+    ]
 
 
 def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
@@ -90,7 +92,7 @@ def _persona(card: Card) -> str | None:
 
 
 def _talkativeness(card: Card) -> float | None:
-    """SillyTavern's, from 0 to 1; it writes it as a text. None: none that can be read."""
+    """Read SillyTavern's talkativeness, a text from 0 to 1; None if it is missing or invalid."""
     try:
         given = float(str(card.extensions.get("talkativeness")))
     except ValueError:
@@ -99,7 +101,7 @@ def _talkativeness(card: Card) -> float | None:
 
 
 def _lorebook(card: Card, source: str) -> Json | None:
-    """Give the card's book, with its note at a depth as one more entry that is always there."""
+    """Return the card's lorebook, with its depth prompt as one more constant entry."""
     note = card.extensions.get("depth_prompt")
     prompt = note.get("prompt") if isinstance(note, Mapping) else None
     book = card.character_book
@@ -113,7 +115,7 @@ def _lorebook(card: Card, source: str) -> Json | None:
             "enabled": True,
             "insertion_order": 0,
             "extensions": {
-                "position": _DEPTH_NUMBER,
+                "position": _POSITION_AT_DEPTH,
                 "depth": depth if isinstance(depth, int) else 4,
                 "role": _ROLES.get(str(role), 0),
                 "ignore_budget": True,
@@ -128,7 +130,7 @@ def _lorebook(card: Card, source: str) -> Json | None:
 
 
 def _preset_name(name: str) -> str:
-    """A name that a command and a file can bear, near to the card's."""
+    """Return a valid name for a command and a file, close to the card's."""
     plain = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
     return plain if name_problem(plain) is None else f"card {plain}"
 

@@ -1,4 +1,4 @@
-"""CHARX: a zip with `card.json` and the card's assets. Nothing of it is ever unpacked to a disk."""
+"""Read and write CHARX files: a zip with `card.json` and the card's assets, unpacked in memory."""
 
 import io
 import lzma
@@ -13,30 +13,34 @@ _CARD = "card.json"
 _MAX_ENTRIES = 100
 _MAX_UNPACKED_BYTES = 50 * 2**20
 _MAX_RATIO = 100
-_MIN_SUSPICIOUS_BYTES = 2**20  # a small file of blanks may well shrink a thousandfold
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same card gives the same file
+_MIN_SUSPICIOUS_BYTES = 2**20  # small files may compress a thousandfold
+_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same card gives the same file
 
 
-def read(data: bytes, source: str) -> tuple[bytes, dict[str, bytes]]:
-    """Give card.json and the assets by path; raise PresetError for what looks like a bomb."""
+def read_charx(data: bytes, source: str) -> tuple[bytes, dict[str, bytes]]:
+    """Return card.json and the assets by path.
+
+    Raises:
+        PresetError: the zip is damaged, holds no card, or looks like a zip bomb.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            _check(entries, source)
-            files = {entry.filename: _unpacked(archive, entry, source) for entry in entries}
+            _check_entries(entries, source)
+            files = {entry.filename: _unpack(archive, entry, source) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise PresetError(f"{source}: the CHARX is damaged ({error}); download it again") from None
-    except (NotImplementedError, RuntimeError) as error:  # its ways to refuse methods, passwords
+    except (NotImplementedError, RuntimeError) as error:  # unknown compression, or a password
         raise PresetError(
-            f"{source}: the CHARX cannot be unpacked ({error}); zip it anew"
+            f"{source}: the CHARX cannot be unpacked ({error}); zip it again"
         ) from None
     if _CARD not in files:
-        raise PresetError(f"{source}: there is no {_CARD} in the zip, so it is no CHARX card")
+        raise PresetError(f"{source}: there is no {_CARD} in the zip, so it is not a CHARX card")
     return files.pop(_CARD), files
 
 
-def write(card: bytes, assets: Mapping[str, bytes]) -> bytes:
-    """Give the same bytes for the same card: no entry has a date."""
+def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
+    """Return a CHARX file; the same card gives the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(_entry(_CARD), card, zipfile.ZIP_DEFLATED)
@@ -45,35 +49,39 @@ def write(card: bytes, assets: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _check(entries: Iterable[zipfile.ZipInfo], source: str) -> None:
+def _check_entries(entries: Iterable[zipfile.ZipInfo], source: str) -> None:
     sizes: dict[str, int] = {}
     for entry in entries:
         path = entry.filename
         if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
             raise PresetError(
-                f"{source}: the path {path[:80]!r} leads out of the CHARX; distrust it"
+                f"{source}: the path {path[:80]!r} leads out of the CHARX; do not trust this file"
             )
         if path in sizes:
-            raise PresetError(f"{source}: {path[:80]!r} is in the CHARX twice; zip it anew")
+            raise PresetError(f"{source}: {path[:80]!r} is in the CHARX twice; zip it again")
         packed = max(entry.compress_size, 1)
         if entry.file_size > max(_MAX_RATIO * packed, _MIN_SUSPICIOUS_BYTES):
-            raise PresetError(f"{source}: {path[:80]!r} in the CHARX is a zip bomb; distrust it")
+            raise PresetError(
+                f"{source}: {path[:80]!r} in the CHARX is a zip bomb; do not trust this file"
+            )
         sizes[path] = entry.file_size
     if len(sizes) > _MAX_ENTRIES:
-        raise PresetError(f"{source}: the CHARX holds over {_MAX_ENTRIES} files; leave some out")
+        raise PresetError(f"{source}: the CHARX holds more than {_MAX_ENTRIES} files; remove some")
     if sum(sizes.values()) > _MAX_UNPACKED_BYTES:
         limit = _MAX_UNPACKED_BYTES // 2**20
-        raise PresetError(f"{source}: the CHARX is over {limit} MiB unpacked; leave assets out")
+        raise PresetError(f"{source}: the CHARX is larger than {limit} MiB unpacked; remove assets")
 
 
-def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> bytes:
-    """Read what the entry announced and not a byte more: a header may lie."""
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> bytes:
+    """Read one entry, at most one byte more than its header claims."""
     with archive.open(entry) as stream:
         content = stream.read(entry.file_size + 1)
     if len(content) != entry.file_size:
-        raise PresetError(f"{source}: {entry.filename[:80]!r} lies about its size; zip it anew")
+        raise PresetError(
+            f"{source}: {entry.filename[:80]!r} is larger than the zip claims; zip it again"
+        )
     return content
 
 
 def _entry(path: str) -> zipfile.ZipInfo:
-    return zipfile.ZipInfo(path, _EPOCH)
+    return zipfile.ZipInfo(path, _ENTRY_DATE)

@@ -1,6 +1,6 @@
-"""Cards inside a PNG: base64 in its tEXt chunks, `chara` (V1, V2) and `ccv3` (V3).
+"""Read and write character cards in PNG files: base64 in the tEXt chunks `chara` and `ccv3`.
 
-Only the chunks are walked; no pixel is ever decoded, and none is changed.
+`chara` holds V1 and V2, `ccv3` V3. Only chunks are parsed; pixels are neither decoded nor changed.
 """
 
 import base64
@@ -13,38 +13,42 @@ from dataclasses import dataclass
 from bot.errors import PresetError
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_CARDS = (b"chara", b"ccv3")
+_KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PngCards:
-    """The cards as JSON bytes (at least one of them is there), and the PNG without them."""
+    """A PNG without its cards, and its cards as JSON; at least one of them is not empty."""
 
     image: bytes
     v2: bytes
     v3: bytes
 
 
-def read(data: bytes, source: str) -> PngCards:
-    """Raise PresetError for a PNG that is broken or holds no card."""
-    kept, cards = [SIGNATURE], dict.fromkeys(_CARDS, b"")
+def read_png(data: bytes, source: str) -> PngCards:
+    """Extract the cards of a PNG.
+
+    Raises:
+        PresetError: the PNG is damaged or holds no card.
+    """
+    kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data, source):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and keyword.lower() in cards:
-            cards[keyword.lower()] = _decoded(text, source)
+            cards[keyword.lower()] = _decode(text, source)
         else:
             kept.append(raw)
     if not any(cards.values()):
         raise PresetError(
-            f"{source} is an image without a character card in it; programs that shrink or convert"
-            " images throw it away, so take the original file"
+            f"{source} is an image without a character card; programs that resize or convert images"
+            " remove it, so use the original file"
         )
     return PngCards(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
 
 
-def write(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
-    """Put cards into a PNG, before its end as other programs do."""
+def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
+    """Return the PNG with these cards before its end, where other programs put them."""
     texts = [_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
     if v3 is not None:
         texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
@@ -54,7 +58,7 @@ def write(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
 
 
 def plain_image(width: int = 256, height: int = 384) -> bytes:
-    """Make an image of one dark colour, for cards that never had one."""
+    """Make an image of one dark color, for cards without an image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height
     body = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
@@ -62,40 +66,40 @@ def plain_image(width: int = 256, height: int = 384) -> bytes:
 
 
 def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Give the kind, the body and the raw bytes of each chunk up to IEND.
+    """Yield the type, the body and the raw bytes of each chunk up to IEND.
 
-    What follows IEND (another file, glued on) belongs to no chunk and is left out.
+    Data after IEND (another file, appended) belongs to no chunk and is dropped.
     """
-    place = len(SIGNATURE)
+    position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
-        if len(data) < place + 12:
+        if len(data) < position + 12:
             raise PresetError(f"{source}: the PNG ends too early; download it again")
-        size, kind = struct.unpack_from(">I4s", data, place)
-        end = place + 12 + size
+        size, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 12 + size
         if end > len(data):
             raise PresetError(f"{source}: the PNG ends too early; download it again")
-        body = data[place + 8 : end - 4]
+        body = data[position + 8 : end - 4]
         (checksum,) = struct.unpack_from(">I", data, end - 4)
         if checksum != zlib.crc32(kind + body) or (count == 0 and kind != b"IHDR"):
             raise PresetError(f"{source}: the PNG is damaged; download it again")
-        yield kind, body, data[place:end]
+        yield kind, body, data[position:end]
         if kind == b"IEND":
             return
-        place = end
-    raise PresetError(f"{source}: the PNG has more than {_MAX_CHUNKS} chunks; save the image anew")
+        position = end
+    raise PresetError(f"{source}: the PNG has more than {_MAX_CHUNKS} chunks; save the image again")
 
 
-def _decoded(text: bytes, source: str) -> bytes:
+def _decode(text: bytes, source: str) -> bytes:
     try:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
         raise PresetError(
-            f"{source}: the card in the PNG is no base64; export it from its program anew"
+            f"{source}: the card in the PNG is not base64; export it from its program again"
         ) from None
 
 
 def _is_card(kind: bytes, body: bytes) -> bool:
-    return kind == b"tEXt" and body.partition(b"\0")[0].lower() in _CARDS
+    return kind == b"tEXt" and body.partition(b"\0")[0].lower() in _KEYWORDS
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A card's JSON, read without trusting it: one object, no bombs of depth, no half surrogates."""
+"""Parse the JSON of a card safely: one object, limited nesting, no lone surrogates."""
 
 import json
 import math
@@ -12,35 +12,43 @@ MAX_FILE_BYTES = 10 * 2**20
 _MAX_DEPTH = 64
 
 
-def load(data: bytes, source: str) -> Json:
-    """Raise PresetError in one line for what is no JSON object that can be stored again."""
+def load_json(data: bytes, source: str) -> Json:
+    """Parse a JSON object.
+
+    Raises:
+        PresetError: the data is no JSON object that can be stored again; the text is one line.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise PresetError(f"{source}: the card's text is not UTF-8; export it anew") from None
+        raise PresetError(f"{source}: the card's text is not UTF-8; export it again") from None
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_reject_constant, parse_float=_parse_float)
     except RecursionError:
         raise _too_deep(source) from None
     except ValueError as error:
         problem = str(error).partition(": line")[0]
         raise PresetError(
-            f"{source}: the card is no valid JSON ({problem}); export it anew"
+            f"{source}: the card is not valid JSON ({problem}); export it again"
         ) from None
     if not isinstance(value, dict):
-        raise PresetError(f"{source}: a card is one JSON object {{...}}; export it anew")
+        raise PresetError(f"{source}: the card is not a JSON object {{...}}; export it again")
     _check_depth(value, source)
     try:
-        dump(value)
+        dump_json(value)
     except UnicodeEncodeError:
         raise PresetError(
-            f"{source}: the card holds half of a surrogate pair (a broken emoji); take it out"
+            f"{source}: the card holds half of a surrogate pair (a broken emoji); remove it"
         ) from None
     return value
 
 
-def dump(content: Json, *, indent: int | None = None) -> bytes:
-    """Raise UnicodeEncodeError for half of a surrogate pair."""
+def dump_json(content: Json, *, indent: int | None = None) -> bytes:
+    """Write JSON as UTF-8.
+
+    Raises:
+        UnicodeEncodeError: a text holds half of a surrogate pair.
+    """
     text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
     return text.encode()
 
@@ -48,13 +56,13 @@ def dump(content: Json, *, indent: int | None = None) -> bytes:
 def _check_depth(value: object, source: str) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
+        level = [inner for outer in level for inner in _children(outer)]
         if not level:
             return
     raise _too_deep(source)
 
 
-def _inside(value: object) -> list[object]:
+def _children(value: object) -> list[object]:
     match value:
         case dict():
             return list(value.values())
@@ -66,14 +74,14 @@ def _inside(value: object) -> list[object]:
 
 def _too_deep(source: str) -> PresetError:
     return PresetError(
-        f"{source}: the card nests brackets deeper than {_MAX_DEPTH}; no program needs that, so"
-        " get the card from somebody you trust"
+        f"{source}: the card nests brackets deeper than {_MAX_DEPTH}, which no program needs; get"
+        " it from somebody you trust"
     )
 
 
-def _finite(word: str) -> float:
-    return float(word) if math.isfinite(float(word)) else _refuse(word)
+def _parse_float(word: str) -> float:
+    return float(word) if math.isfinite(float(word)) else _reject_constant(word)
 
 
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
+def _reject_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")

@@ -1,4 +1,4 @@
-"""ollama's Modelfiles: parse, format, and convert to and from presets."""
+"""ollama's Modelfiles: parse, format, and convert from and to presets."""
 
 from bot.importers.modelfile.conversion import modelfile_from_preset, preset_from_modelfile
 from bot.importers.modelfile.parser import parse_modelfile

@@ -1,4 +1,4 @@
-"""Turn ollama's Modelfiles into presets, and presets into Modelfiles."""
+"""Convert ollama's Modelfiles to presets, and presets to Modelfiles."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -54,11 +54,15 @@ _BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": F
 
 
 def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Preset:
-    """Raise PresetError with ollama's text, or TemplateError for its TEMPLATE.
+    """Convert a Modelfile to a preset; `import_notes` tells what a preset cannot hold.
 
-    TEMPLATE becomes the string templates in `parameters` where they say it exactly, else Jinja in
-    `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both, and
-    `template` is what counts. `import_notes` tells what a preset cannot hold.
+    TEMPLATE becomes string templates in `parameters` if they render exactly the same, else Jinja in
+    `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both;
+    `template` takes precedence.
+
+    Raises:
+        PresetError: a syntax error with ollama's text, or an invalid parameter.
+        TemplateError: TEMPLATE cannot be translated.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -67,8 +71,8 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
         "provider": "local",
         "model": str(model_path),
         "system": values.get("system") or None,
-        "messages": [_message(args) for args in _all(modelfile, "message")],
-        "stop_sequences": _all(modelfile, "stop"),
+        "messages": [_message(args) for args in _arguments(modelfile, "message")],
+        "stop_sequences": _arguments(modelfile, "stop"),
         "parameters": _parameters(values),
     }
     if template := values.get("template"):
@@ -80,28 +84,32 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
 
 
 def import_notes(modelfile: Modelfile) -> list[str]:
-    """Tell what a preset takes over with another meaning, or not at all."""
+    """List what the preset expresses differently than the Modelfile, or not at all."""
     names = {command.name for command in modelfile.commands}
-    remarks = [
-        f"PARAMETER {name} is left out: it concerns the engine, not the preset"
+    notes = [
+        f"PARAMETER {name} is left out: it configures the engine, not the preset"
         for name in sorted(names & _ENGINE)
     ]
     if "num_ctx" in names and "num_predict" not in names:
-        remarks.append(
-            "PARAMETER num_ctx became max_tokens, as RodelAgent does; it limits the answer now,"
+        notes.append(
+            "PARAMETER num_ctx became max_tokens, as in RodelAgent; it limits the answer now,"
             " so set max_tokens to the length that you want"
         )
     elif "num_ctx" in names:
-        remarks.append("PARAMETER num_ctx is left out: set the provider's context_tokens")
+        notes.append("PARAMETER num_ctx is left out: set the provider's context_tokens")
     if "adapter" in names:
-        remarks.append("ADAPTER is left out: merge the adapter into the GGUF")
+        notes.append("ADAPTER is left out: merge the adapter into the GGUF")
     if "license" in names:
-        remarks.append("LICENSE is left out: keep the Modelfile beside the model")
-    return remarks
+        notes.append("LICENSE is left out: keep the Modelfile beside the model")
+    return notes
 
 
 def modelfile_from_preset(preset: Preset) -> str:
-    """Raise PresetError for what a Modelfile cannot say; what only we know is left out."""
+    """Convert a preset to a Modelfile; keys that only Troupe has are left out.
+
+    Raises:
+        PresetError: a Modelfile cannot express something in the preset.
+    """
     if preset.template not in {None, "model"}:
         raise PresetError(
             f"preset {preset.name!r}: its template is not made of string templates, so it cannot"
@@ -109,16 +117,17 @@ def modelfile_from_preset(preset: Preset) -> str:
         )
     if preset.model == DEFAULT_MODEL:
         raise PresetError(
-            f"preset {preset.name!r}: its model is whatever the provider is configured with;"
+            f"preset {preset.name!r}: its model is the one of the provider's settings;"
             " set `model` to a name or a file, which becomes FROM"
         )
     commands = list(_commands(preset))
-    text = "".join(f"{_written(command)}\n" for command in commands)
-    for ours, theirs in zip(commands, parse_modelfile(text).commands, strict=False):
-        if ours != theirs:
+    text = "".join(f"{_format_command(command)}\n" for command in commands)
+    for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
+        if written != parsed:
             raise PresetError(
-                f"preset {preset.name!r}: ollama cannot read back this {ours.name}: it drops signs"
-                f' that do not print, and """ before a line break ends a text: {ours.args!r}'
+                f"preset {preset.name!r}: ollama cannot parse this {written.name} back: it drops"
+                ' unprintable characters, and """ before a line break ends a text:'
+                f" {written.args!r}"
             )
     return text
 
@@ -137,7 +146,7 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("stop", stop)
     for message in preset.messages:
         if any(part.type == "image" for part in message.content):
-            raise PresetError(f"preset {preset.name!r}: a Modelfile's MESSAGE holds no images")
+            raise PresetError(f"preset {preset.name!r}: a Modelfile's MESSAGE cannot hold images")
         yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
 
@@ -149,43 +158,43 @@ def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
 
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
-    """Say in Go what StringTemplate does: a block for each message, joined by newlines."""
+    """Write StringTemplate's rendering in Go: a block for each message, joined by newlines."""
     template = StringTemplate(**{key: parameters.get(key) for key in _STRING_TEMPLATES})
     blocks = ""
     for role in _ROLES:
-        pieces = template.templates[role].split("{{" + role + "}}")
-        text = "{{ .Content }}".join(_literal(piece) for piece in pieces)
+        parts = template.templates[role].split("{{" + role + "}}")
+        text = "{{ .Content }}".join(_escape_braces(part) for part in parts)
         blocks += f'{{{{ {"else " if blocks else ""}if eq .Role "{role}" }}}}{text}'
     return (
         f"{{{{ range .Messages }}}}{blocks}{{{{ else }}}}unknown{{{{ end }}}}\n{{{{ end }}}}"
-        f"{_literal(template.end_template)}"
+        f"{_escape_braces(template.end_template)}"
     )
 
 
-def _literal(text: str) -> str:
+def _escape_braces(text: str) -> str:
     return text.replace("{{", '{{ "{{" }}')
 
 
-def _written(command: ModelfileCommand) -> str:
-    """Write it so that it reads back: ollama's own form leaves out quotes that are needed."""
+def _format_command(command: ModelfileCommand) -> str:
+    """Write a command so that it can be parsed again: ollama's own form omits necessary quotes."""
     name, args = command
     match name:
         case "model":
-            return f"FROM {_safe(args)}"
+            return f"FROM {_quote_if_needed(args)}"
         case "template" | "system":
-            return f"{name.upper()} {_safe(args)}"
+            return f"{name.upper()} {_quote_if_needed(args)}"
         case "message":
             role, _, text = args.partition(": ")
-            return f"MESSAGE {role} {_safe(text)}"
+            return f"MESSAGE {role} {_quote_if_needed(text)}"
         case _:
-            return f"PARAMETER {name} {_safe(args)}"
+            return f"PARAMETER {name} {_quote_if_needed(args)}"
 
 
-def _safe(text: str) -> str:
+def _quote_if_needed(text: str) -> str:
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
-def _all(modelfile: Modelfile, name: str) -> list[str]:
+def _arguments(modelfile: Modelfile, name: str) -> list[str]:
     return [command.args for command in modelfile.commands if command.name == name]
 
 
@@ -195,7 +204,7 @@ def _message(args: str) -> dict[str, str]:
 
 
 def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
-    """Read the sampling parameters as ollama's api.Options does."""
+    """Parse the sampling parameters as ollama's api.Options does."""
     parameters: dict[str, Any] = {}
     for name, text in values.items():
         if name in _SAMPLING:
@@ -205,9 +214,9 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise PresetError(f"unknown parameter {name!r}{hint}")
     context = parameters.pop("num_ctx", None)
-    longest = parameters.pop("num_predict", context)
-    if longest is not None and longest > 0:  # -1 and -2 mean no limit of its own
-        parameters["max_tokens"] = longest
+    max_tokens = parameters.pop("num_predict", context)
+    if max_tokens is not None and max_tokens > 0:  # -1 and -2 mean no limit
+        parameters["max_tokens"] = max_tokens
     return parameters
 
 

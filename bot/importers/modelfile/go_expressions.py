@@ -1,4 +1,4 @@
-"""Say in Jinja what stands between the braces of a Go template."""
+"""Translate the expressions of a Go template to Jinja."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,35 @@ from bot.importers.modelfile.go_nodes import (
     GoOperand,
     GoPipe,
 )
-from bot.importers.modelfile.go_types import FIELDS, JSON_TYPES, TypedExpression, element
+from bot.importers.modelfile.go_types import (
+    FIELDS_BY_TYPE,
+    JSON_TYPES,
+    TypedExpression,
+    element_type,
+)
 
 ROOT_VALUE = TypedExpression("", "root")
-MISSING_VALUE = TypedExpression(
-    "none", "nothing"
-)  # what a map gives for a key that it does not have
+MISSING_VALUE = TypedExpression("none", "nothing")  # the value of a missing key
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_VERB = re.compile(r"%(.?)", re.DOTALL)
+_FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
 
 
 def jinja_literal(text: str) -> str:
-    """Write a Jinja string literal on one line."""
-    for sign, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
-        text = text.replace(sign, escape)
+    """Return a Jinja string literal on one line."""
+    for character, escape in (
+        ("\\", "\\\\"),
+        ('"', '\\"'),
+        ("\n", "\\n"),
+        ("\r", "\\r"),
+        ("\t", "\\t"),
+    ):
+        text = text.replace(character, escape)
     return f'"{text}"'
 
 
 class ExpressionTranslator:
-    """Knows the dot and the variables of the place in the template that is being translated."""
+    """Translates expressions, with the dot and the variables at the current position."""
 
     def __init__(self, root: Mapping[str, TypedExpression]) -> None:
         self._root = root
@@ -41,14 +50,14 @@ class ExpressionTranslator:
         self.prints_json = False
 
     def value(self, pipe: GoPipe) -> TypedExpression:
-        """Translate a pipeline: each command's value is the last argument of the next one."""
+        """Translate a pipeline: the value of each command is the last argument of the next one."""
         piped: list[TypedExpression] = []
         for command in pipe.commands:
             piped = [self._command(command, piped, pipe.line)]
         return piped[0]
 
     def printed(self, value: TypedExpression, line: int) -> str:
-        """Print it as Go does."""
+        """Return an expression that prints the value as Go does."""
         match value.type:
             case "text" | "number" | "any":
                 return value.source
@@ -58,13 +67,13 @@ class ExpressionTranslator:
                 return '"<no value>"'
             case "list of text":
                 return f'("[" ~ {value.source} | join(" ") ~ "]")'
-            case "object":  # OpenAI's API gives the arguments of a call as JSON text
-                text = self._json(value).source
+            case "object":  # in OpenAI's API, the arguments of a call are a JSON text
+                text = self._to_json(value).source
                 return f"({value.source} if {value.source} is string else {text})"
             case kind if kind in JSON_TYPES:
-                return self._json(value).source
+                return self._to_json(value).source
             case kind:
-                raise _untranslatable(f"printing a whole {kind}", line)
+                raise _not_supported(f"printing a whole {kind}", line)
 
     def _command(
         self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
@@ -74,7 +83,7 @@ class ExpressionTranslator:
         if isinstance(first, GoFunction):
             return self._call(first.name, arguments, line)
         if arguments:
-            raise _untranslatable("an argument for something that is no function", line)
+            raise _not_supported("an argument for something that is not a function", line)
         return self._operand(first, line)
 
     def _operand(self, operand: GoOperand, line: int) -> TypedExpression:
@@ -104,14 +113,14 @@ class ExpressionTranslator:
             case "any" | "nothing" | "object":
                 return TypedExpression(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
-                return TypedExpression(f"{value.source}[{jinja_literal(name)}]", element(kind))
-            case kind if name in FIELDS.get(kind, {}):
-                key, behind = FIELDS[kind][name]
+                return TypedExpression(f"{value.source}[{jinja_literal(name)}]", element_type(kind))
+            case kind if name in FIELDS_BY_TYPE.get(kind, {}):
+                key, value_type = FIELDS_BY_TYPE[kind][name]
                 source = f"{value.source}.{key}"
-                empty = {"list": "[]", "map": "{}"}.get(behind.partition(" of ")[0])
-                return TypedExpression(f"({source} or {empty})" if empty else source, behind)
+                empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
+                return TypedExpression(f"({source} or {empty})" if empty else source, value_type)
             case kind:
-                raise _untranslatable(f"the field .{name} of a {kind}", line)
+                raise _not_supported(f"the field .{name} of a {kind}", line)
 
     def _call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
         sources = [value.source for value in given]
@@ -140,54 +149,54 @@ class ExpressionTranslator:
     def _text_call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
         match name, given:
             case "json", [value]:
-                return self._json(value)
+                return self._to_json(value)
             case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
                 printed = [self.printed(value, line) for value in given]
                 return TypedExpression(_joined(" ~ ", printed), "text")
             case "printf", [_, *_]:
                 return self._printf(given, line)
             case _:
-                raise _untranslatable(f"the function {name} with {len(given)} arguments", line)
+                raise _not_supported(f"the function {name} with {len(given)} arguments", line)
 
     def _comparison(self, name: str, sources: list[str]) -> TypedExpression:
         first, *others = sources
         tests = [f"{first} {_COMPARISONS[name]} {other}" for other in others]
         return TypedExpression(
             _joined(" or ", tests), "bool"
-        )  # only `eq` takes several: one must match
+        )  # only `eq` takes several values: one must match
 
     def _index(self, container: TypedExpression, keys: Sequence[str]) -> TypedExpression:
         for key in keys:
-            container = TypedExpression(f"{container.source}[{key}]", element(container.type))
+            container = TypedExpression(f"{container.source}[{key}]", element_type(container.type))
         return container
 
-    def _json(self, value: TypedExpression) -> TypedExpression:
+    def _to_json(self, value: TypedExpression) -> TypedExpression:
         self.prints_json = True
         return TypedExpression(f"as_json({value.source})", "text")
 
     def _printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
-        form, *rest = given
-        if not form.source.startswith('"'):
-            raise _untranslatable("printf without a literal format", line)
+        format_string, *rest = given
+        if not format_string.source.startswith('"'):
+            raise _not_supported("printf without a literal format", line)
         arguments = iter(rest)
-        pieces: list[str] = []
-        places = [match.span() for match in _VERB.finditer(form.source)]
-        bounds = [(0, 0), *places, (len(form.source), len(form.source))]
+        parts: list[str] = []
+        verbs = [match.span() for match in _FORMAT_VERB.finditer(format_string.source)]
+        bounds = [(0, 0), *verbs, (len(format_string.source), len(format_string.source))]
         for (_, start), (end, after) in pairwise(bounds):
-            pieces.append(form.source[start:end])
-            verb = form.source[end:after]
+            parts.append(format_string.source[start:end])
+            verb = format_string.source[end:after]
             match verb:
                 case "%%":
-                    pieces.append("%")
+                    parts.append("%")
                 case "%s" | "%v" | "%d" if argument := next(arguments, None):
-                    pieces.append(f'" ~ {self.printed(argument, line)} ~ "')
+                    parts.append(f'" ~ {self.printed(argument, line)} ~ "')
                 case "":
                     pass
                 case _:
-                    raise _untranslatable(f"printf with {verb}", line)
+                    raise _not_supported(f"printf with {verb}", line)
         if next(arguments, None):
-            raise _untranslatable("printf with more arguments than verbs", line)
-        return TypedExpression("(" + "".join(pieces) + ")", "text")
+            raise _not_supported("printf with more arguments than verbs", line)
+        return TypedExpression("(" + "".join(parts) + ")", "text")
 
 
 def _joined(operator: str, sources: Sequence[str]) -> str:
@@ -206,5 +215,5 @@ def _literal(value: str | float | bool | None) -> TypedExpression:
             return TypedExpression(repr(value), "number")
 
 
-def _untranslatable(construct: str, line: int) -> TemplateError:
+def _not_supported(construct: str, line: int) -> TemplateError:
     return TemplateError(f"template: :{line}: {construct} cannot be translated to Jinja")

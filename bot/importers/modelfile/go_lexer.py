@@ -1,4 +1,4 @@
-"""Cut a Go template into its texts and the words of its actions, by the rules of text/template."""
+"""Tokenize a Go template by the rules of text/template."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ _SPACE = " \t\r\n"
 _OPEN = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
 _CLOSE = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
 _COMMENT = re.compile(r"[ \t\r\n]?/\*(?P<body>.*?)\*/", re.DOTALL)
-_WORD = re.compile(
+_TOKEN = re.compile(
     r"""
       (?P<space>[ \t\r\n]+)
     | (?P<string>"(?:\\.|[^"\\\n])*"|`[^`]*`)
@@ -28,7 +28,7 @@ _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 
 class GoToken(NamedTuple):
-    """A text, `{{`, `}}`, the end (`eof`), or a word of the kinds that the expression names."""
+    """A token: `text`, `{{`, `}}`, `eof`, or one of the group names of `_TOKEN`."""
 
     kind: str
     text: str
@@ -36,76 +36,76 @@ class GoToken(NamedTuple):
 
 
 def go_error(line: int, problem: str) -> TemplateError:
-    """Say it as Go does about a template without a name."""
+    """Return an error with the text that Go gives for a template without a name."""
     return TemplateError(f"template: :{line}: {problem}")
 
 
 def unquote(literal: str) -> str:
-    """Say what a Go string literal stands for, in double quotes or in back quotes."""
+    """Return the value of a Go string literal in double quotes or back quotes."""
     if literal.startswith("`"):
         return literal[1:-1].replace("\r", "")
 
-    def character(match: re.Match[str]) -> str:
+    def unescape(match: re.Match[str]) -> str:
         code: str = match[1]
         if code[0] in "xuU":
             point = int(code[1:], 16)
             return chr(point) if point <= sys.maxunicode else "\ufffd"
         return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
-    return _ESCAPE.sub(character, literal[1:-1])
+    return _ESCAPE.sub(unescape, literal[1:-1])
 
 
 class GoLexer:
-    """Goes once through a source; a mistake in it is a TemplateError with its line."""
+    """Tokenizes one source; syntax errors are TemplateErrors with the line number."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._place = 0
+        self._position = 0
 
     def tokens(self) -> Iterator[GoToken]:
-        """Yield everything in order; white space beside `{{-` and `-}}` is gone from the texts."""
+        """Yield all tokens; texts are trimmed beside `{{-` and `-}}`."""
         trim = False
         while True:
-            opening = _OPEN.search(self._source, self._place)
+            opening = _OPEN.search(self._source, self._position)
             end = opening.start() if opening else len(self._source)
-            text = self._source[self._place : end]
+            text = self._source[self._position : end]
             text = text.lstrip(_SPACE) if trim else text
             text = text.rstrip(_SPACE) if opening and opening[1] else text
             if text:
                 yield self._token("text", text)
             if opening is None:
-                self._place = end
+                self._position = end
                 yield self._token("eof", "")
                 return
-            self._place = opening.end()
-            comment = _COMMENT.match(self._source, self._place)
+            self._position = opening.end()
+            comment = _COMMENT.match(self._source, self._position)
             if comment:
-                self._place = comment.end()
-                if not _CLOSE.match(self._source, self._place):
+                self._position = comment.end()
+                if not _CLOSE.match(self._source, self._position):
                     raise self._error("comment ends before closing delimiter")
-            elif self._source.startswith(("/*", " /*"), self._place):
+            elif self._source.startswith(("/*", " /*"), self._position):
                 raise self._error("unclosed comment")
             else:
                 yield self._token("{{", "{{")
-                yield from self._words()
+                yield from self._action_tokens()
                 yield self._token("}}", "}}")
-            closing = _CLOSE.match(self._source, self._place)
+            closing = _CLOSE.match(self._source, self._position)
             if closing is None:
                 raise self._error("unclosed action")
-            self._place = closing.end()
+            self._position = closing.end()
             trim = closing["trim"] is not None
 
-    def _words(self) -> Iterator[GoToken]:
-        while not _CLOSE.match(self._source, self._place):
-            word = _WORD.match(self._source, self._place)
-            if word is None or word.lastgroup is None:
-                raise self._unknown()
-            yield self._token(word.lastgroup, word[0])
-            self._place = word.end()
+    def _action_tokens(self) -> Iterator[GoToken]:
+        while not _CLOSE.match(self._source, self._position):
+            match = _TOKEN.match(self._source, self._position)
+            if match is None or match.lastgroup is None:
+                raise self._unknown_token()
+            yield self._token(match.lastgroup, match[0])
+            self._position = match.end()
 
-    def _unknown(self) -> TemplateError:
-        sign = self._source[self._place : self._place + 1]
-        match sign:
+    def _unknown_token(self) -> TemplateError:
+        character = self._source[self._position : self._position + 1]
+        match character:
             case "":
                 return self._error("unclosed action")
             case '"':
@@ -113,13 +113,13 @@ class GoLexer:
             case "`":
                 return self._error("unterminated raw quoted string")
             case _:
-                return self._error(f"unrecognized character in action: {sign!r}")
+                return self._error(f"unrecognized character in action: {character!r}")
 
     def _token(self, kind: str, text: str) -> GoToken:
         return GoToken(kind, text, self._line())
 
     def _line(self) -> int:
-        return self._source.count("\n", 0, self._place) + 1
+        return self._source.count("\n", 0, self._position) + 1
 
     def _error(self, problem: str) -> TemplateError:
         return go_error(self._line(), problem)

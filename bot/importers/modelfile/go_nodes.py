@@ -1,29 +1,35 @@
-"""The parts of a Go template that a prompt can be made of."""
+"""The syntax tree of a Go template, as far as prompts need it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class GoField:
-    """`.GoFunction.Name` of the dot, or `$tool.GoFunction.Name` of a variable; `$` is the root."""
+    """A field of the dot (`.Function.Name`) or of a variable (`$tool.Function.Name`)."""
 
     variable: str | None
+    """None for the dot; `$` is the root."""
+
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GoLiteral:
+    """A string, a number, `true`, `false` or `nil`."""
+
     value: str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class GoFunction:
+    """The name of a function."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoChain:
-    """`(index .Messages 0).Content`."""
+    """A field of a parenthesized pipeline, such as `(index .Messages 0).Content`."""
 
     pipe: "GoPipe"
     names: tuple[str, ...]
@@ -31,11 +37,16 @@ class GoChain:
 
 @dataclass(frozen=True, slots=True)
 class GoPipe:
-    """`$x := first | second "argument"`; a command is what is called and its arguments."""
+    """A pipeline, such as `$x := first | second "argument"`."""
 
     commands: tuple[tuple["GoOperand", ...], ...]
+    """Each command is a function or value, followed by its arguments."""
+
     variables: tuple[str, ...] = ()
-    declares: bool = False  # `:=`, against `=`
+
+    declares: bool = False
+    """True for `:=`, false for `=`."""
+
     line: int = 0
 
 
@@ -44,27 +55,33 @@ GoOperand = GoField | GoLiteral | GoFunction | GoChain | GoPipe
 
 @dataclass(frozen=True, slots=True)
 class GoText:
+    """Text outside the braces."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoAction:
+    """A pipeline that prints its value or sets a variable."""
+
     pipe: GoPipe
 
 
 @dataclass(frozen=True, slots=True)
 class GoJump:
-    word: str  # break or continue
+    """`break` or `continue`."""
+
+    keyword: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoBranch:
-    """`if`, `range` or `with`."""
+    """`if`, `range` or `with`, with its body and its `else` part."""
 
-    word: str
+    keyword: str
     pipe: GoPipe
     body: tuple["GoNode", ...]
-    otherwise: tuple["GoNode", ...]
+    else_body: tuple["GoNode", ...]
 
 
 GoNode = GoText | GoAction | GoJump | GoBranch

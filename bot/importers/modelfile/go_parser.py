@@ -1,4 +1,4 @@
-"""Read a Go template as ollama does (text/template), with Go's error texts."""
+"""Parse a Go template as ollama does (text/template), with Go's error texts."""
 
 from bot.importers.modelfile.go_lexer import GoLexer, GoToken, go_error, unquote
 from bot.importers.modelfile.go_nodes import (
@@ -15,38 +15,42 @@ from bot.importers.modelfile.go_nodes import (
     GoText,
 )
 
-# What Go itself defines and what ollama adds; a name beyond these is a parse error.
+# The functions of Go and of ollama; any other name is a parse error.
 GO_FUNCTIONS = frozenset(
     {"and", "call", "eq", "ge", "gt", "html", "index", "js", "json", "le", "len", "lt", "ne", "not"}
     | {"or", "print", "printf", "println", "slice", "urlquery", "currentDate"}
 )
 
-MAX_DEPTH = 100  # so that no source can exhaust the stack
-MAX_LOOPS = 4  # so that none can take for ever; two is what templates need
+MAX_DEPTH = 100  # protects the stack
+MAX_LOOPS = 4  # limits the run time; templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
 
-def parse(source: str) -> tuple[GoNode, ...]:
-    """Raise TemplateError with Go's text, or with the construct that no prompt template needs."""
+def parse_go_template(source: str) -> tuple[GoNode, ...]:
+    """Parse a template.
+
+    Raises:
+        TemplateError: a syntax error, with Go's text, or a construct that is not supported.
+    """
     return _GoParser(source).parse()
 
 
 class _GoParser:
     def __init__(self, source: str) -> None:
         self._tokens = list(GoLexer(source).tokens())
-        self._at = 0
+        self._position = 0
         self._variables = ["$"]
         self._loops = 0
         self._depth = 0
 
     def parse(self) -> tuple[GoNode, ...]:
-        nodes, stop = self._nodes()
+        nodes, stop = self._parse_nodes()
         if stop.kind != "eof":
             raise go_error(stop.line, f"unexpected {{{{{stop.text}}}}}")
         return nodes
 
-    def _nodes(self) -> tuple[tuple[GoNode, ...], GoToken]:
-        """Read up to an `end`, an `else` or the end of the file, which is returned with them."""
+    def _parse_nodes(self) -> tuple[tuple[GoNode, ...], GoToken]:
+        """Parse up to an `end`, an `else` or the end of the file; return this token, too."""
         nodes: list[GoNode] = []
         while True:
             token = self._next()
@@ -57,68 +61,70 @@ class _GoParser:
                     nodes.append(GoText(token.text))
                 case _:
                     self._skip_space()
-                    word = self._peek()
-                    if word.kind == "name" and word.text in {"end", "else"}:
-                        self._at += 1
-                        return tuple(nodes), word
-                    nodes.append(self._action(word))
+                    keyword = self._peek()
+                    if keyword.kind == "name" and keyword.text in {"end", "else"}:
+                        self._position += 1
+                        return tuple(nodes), keyword
+                    nodes.append(self._parse_action(keyword))
 
-    def _action(self, word: GoToken) -> GoNode:
-        match word.text if word.kind == "name" else "":
+    def _parse_action(self, keyword: GoToken) -> GoNode:
+        match keyword.text if keyword.kind == "name" else "":
             case "if" | "range" | "with":
-                self._at += 1
-                return self._branch(word)
+                self._position += 1
+                return self._parse_branch(keyword)
             case "break" | "continue":
-                self._at += 1
+                self._position += 1
                 if not self._loops:
-                    raise go_error(word.line, f"{{{{{word.text}}}}} outside {{{{range}}}}")
-                self._close(word.text)
-                return GoJump(word.text)
+                    raise go_error(keyword.line, f"{{{{{keyword.text}}}}} outside {{{{range}}}}")
+                self._expect_close(keyword.text)
+                return GoJump(keyword.text)
             case "template" | "block" | "define":
-                raise go_error(word.line, f"{{{{{word.text}}}}} cannot be translated to Jinja")
+                raise go_error(
+                    keyword.line, f"{{{{{keyword.text}}}}} cannot be translated to Jinja"
+                )
             case _:
-                return GoAction(self._pipe("command", "}}"))
+                return GoAction(self._parse_pipe("command", "}}"))
 
-    def _branch(self, word: GoToken) -> GoBranch:
-        self._enter(word)
+    def _parse_branch(self, keyword: GoToken) -> GoBranch:
+        self._enter(keyword)
         outside = len(self._variables)
-        pipe = self._pipe(word.text, "}}")
-        self._loops += word.text == "range"
+        pipe = self._parse_pipe(keyword.text, "}}")
+        self._loops += keyword.text == "range"
         if self._loops > MAX_LOOPS:
-            raise go_error(word.line, f"more than {MAX_LOOPS} ranges in each other")
-        body, stop = self._nodes()
-        self._loops -= word.text == "range"
-        otherwise: tuple[GoNode, ...] = ()
+            raise go_error(keyword.line, f"more than {MAX_LOOPS} ranges in each other")
+        body, stop = self._parse_nodes()
+        self._loops -= keyword.text == "range"
+        else_body: tuple[GoNode, ...] = ()
         chained = False
         if stop.text == "else":
             self._skip_space()
-            chained = self._peek().text == word.text != "range"
+            chained = self._peek().text == keyword.text != "range"
             if chained:  # `else if`: one `end` closes both
-                otherwise = (self._branch(self._next()),)
+                else_body = (self._parse_branch(self._next()),)
             else:
-                self._close("else")
-                otherwise, stop = self._nodes()
+                self._expect_close("else")
+                else_body, stop = self._parse_nodes()
         if not chained:
-            self._end(stop)
+            self._expect_end(stop)
         del self._variables[outside:]
         self._depth -= 1
-        return GoBranch(word.text, pipe, body, otherwise)
+        return GoBranch(keyword.text, pipe, body, else_body)
 
-    def _end(self, stop: GoToken) -> None:
+    def _expect_end(self, stop: GoToken) -> None:
         if stop.kind == "eof":
             raise go_error(stop.line, "unexpected EOF")
         if stop.text != "end":
             raise go_error(stop.line, "expected end; found {{else}}")
-        self._close("end")
+        self._expect_close("end")
 
-    def _pipe(self, context: str, closing: str) -> GoPipe:
+    def _parse_pipe(self, context: str, closing: str) -> GoPipe:
         self._enter(self._peek())
         line = self._peek().line
-        variables, declares = self._declaration(context)
-        commands = [self._command(context)]
+        variables, declares = self._parse_variables(context)
+        commands = [self._parse_command(context)]
         while self._peek().text == "|":
-            self._at += 1
-            commands.append(self._command(context))
+            self._position += 1
+            commands.append(self._parse_command(context))
         token = self._next()
         if token.text != closing:
             raise go_error(token.line, f'unexpected "{token.text}" in {context}')
@@ -126,64 +132,64 @@ class _GoParser:
         self._depth -= 1
         return GoPipe(tuple(commands), variables, declares, line)
 
-    def _declaration(self, context: str) -> tuple[tuple[str, ...], bool]:
-        """`$x :=`, `$x =`, or in a range `$i, $x :=`; nothing is read when there is none."""
+    def _parse_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
+        """Parse `$x :=`, `$x =` or, in a range, `$i, $x :=`, if one of these comes next."""
         self._skip_space()
-        start = self._at
+        start = self._position
         names: list[str] = []
         while self._peek().kind == "variable":
             names.append(self._next().text)
             self._skip_space()
-            sign = self._peek().text
-            if sign in {":=", "="}:
-                self._at += 1
-                if sign == "=":
+            operator = self._peek().text
+            if operator in {":=", "="}:
+                self._position += 1
+                if operator == "=":
                     for name in names:
-                        self._known(name)
-                return tuple(names), sign == ":="
-            if sign != "," or context != "range" or len(names) > 1:
+                        self._check_variable(name)
+                return tuple(names), operator == ":="
+            if operator != "," or context != "range" or len(names) > 1:
                 break
-            self._at += 1
+            self._position += 1
             self._skip_space()
-        self._at = start
+        self._position = start
         return (), False
 
-    def _command(self, context: str) -> tuple[GoOperand, ...]:
+    def _parse_command(self, context: str) -> tuple[GoOperand, ...]:
         operands: list[GoOperand] = []
         while True:
             self._skip_space()
             token = self._peek()
             if token.kind in {"}}", "eof"} or token.text in {"|", ")"}:
                 break
-            operands.append(self._operand(context))
+            operands.append(self._parse_operand(context))
         if not operands:
             raise go_error(self._peek().line, f"missing value for {context}")
         return tuple(operands)
 
-    def _operand(self, context: str) -> GoOperand:
+    def _parse_operand(self, context: str) -> GoOperand:
         token = self._next()
         match token.kind:
             case "string":
                 return GoLiteral(unquote(token.text))
             case "number":
-                return GoLiteral(_number(token))
+                return GoLiteral(_parse_number(token))
             case "field":
-                return GoField(None, (token.text[1:], *self._fields()))
+                return GoField(None, (token.text[1:], *self._parse_fields()))
             case "variable":
-                self._known(token.text)
-                return GoField(token.text, self._fields())
+                self._check_variable(token.text)
+                return GoField(token.text, self._parse_fields())
             case "name":
-                return self._named(token)
+                return self._parse_name(token)
             case "sign" if token.text == ".":
                 return GoField(None)
             case "sign" if token.text == "(":
-                pipe = self._pipe("parenthesized pipeline", ")")
-                names = self._fields()
+                pipe = self._parse_pipe("parenthesized pipeline", ")")
+                names = self._parse_fields()
                 return GoChain(pipe, names) if names else pipe
             case _:
                 raise go_error(token.line, f'unexpected "{token.text}" in {context}')
 
-    def _named(self, token: GoToken) -> GoOperand:
+    def _parse_name(self, token: GoToken) -> GoOperand:
         match token.text:
             case "true" | "false":
                 return GoLiteral(token.text == "true")
@@ -194,13 +200,13 @@ class _GoParser:
             case name:
                 raise go_error(token.line, f'function "{name}" not defined')
 
-    def _fields(self) -> tuple[str, ...]:
+    def _parse_fields(self) -> tuple[str, ...]:
         names: list[str] = []
         while self._peek().kind == "field":
             names.append(self._next().text[1:])
         return tuple(names)
 
-    def _known(self, variable: str) -> None:
+    def _check_variable(self, variable: str) -> None:
         if variable not in self._variables:
             raise go_error(self._peek().line, f'undefined variable "{variable}"')
 
@@ -209,7 +215,7 @@ class _GoParser:
         if self._depth > MAX_DEPTH:
             raise go_error(token.line, f"nested deeper than {MAX_DEPTH}")
 
-    def _close(self, context: str) -> None:
+    def _expect_close(self, context: str) -> None:
         self._skip_space()
         token = self._next()
         if token.kind != "}}":
@@ -217,18 +223,18 @@ class _GoParser:
 
     def _skip_space(self) -> None:
         while self._peek().kind == "space":
-            self._at += 1
+            self._position += 1
 
     def _peek(self) -> GoToken:
-        return self._tokens[self._at]
+        return self._tokens[self._position]
 
     def _next(self) -> GoToken:
         token = self._peek()
-        self._at += token.kind != "eof"
+        self._position += token.kind != "eof"
         return token
 
 
-def _number(token: GoToken) -> int | float:
+def _parse_number(token: GoToken) -> int | float:
     text = token.text.replace("_", "")
     if len(text) > _MAX_NUMBER_CHARS:
         raise go_error(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')

@@ -1,9 +1,10 @@
-"""Translate ollama's Go templates to Jinja, so that both give the same prompt byte for byte.
+"""Translate ollama's Go templates to Jinja, so that both render the same prompt byte for byte.
 
-Ollama runs a template in one of two ways (template/template.go, v0.5.7). One that names `.Messages`
-sees them all, neighbours of one role merged. Any other runs once per exchange with `.System`,
-`.Prompt` and `.Response`; in the last run everything after `.Response` is cut away, because there
-the model goes on. The Jinja source asks for an answer always, as ollama does.
+Ollama runs a template in one of two ways (template/template.go, v0.5.7; docs/sources.md#ollama). A
+template that names `.Messages` gets all of them, consecutive messages of one role merged. Any other
+runs once per exchange with `.System`, `.Prompt` and `.Response`; in the last run everything after
+`.Response` is cut, because the model continues there. As in ollama, the generation prompt is always
+rendered.
 """
 
 from collections import Counter
@@ -21,11 +22,11 @@ from bot.importers.modelfile.go_nodes import (
     GoPipe,
     GoText,
 )
-from bot.importers.modelfile.go_parser import parse
-from bot.importers.modelfile.go_types import TypedExpression, element
+from bot.importers.modelfile.go_parser import parse_go_template
+from bot.importers.modelfile.go_types import TypedExpression, element_type
 from bot.importers.modelfile.jinja_preludes import AS_JSON_MACRO, LOOP_OVER_TURNS, MERGE_MESSAGES
 
-_MAX_CHARS = 64 * 1024  # as much as the render worker takes
+_MAX_CHARS = 64 * 1024  # the limit of the render process
 
 _MESSAGES_ROOT = {
     "System": TypedExpression('(chat.system | join("\\n\\n"))', "text"),
@@ -41,10 +42,14 @@ _TURN_ROOT = {
 
 
 def jinja_from_go(source: str) -> str:
-    """Raise TemplateError for what Go refuses, and naming the construct that Jinja cannot say."""
+    """Translate a Go template.
+
+    Raises:
+        TemplateError: a syntax error with Go's text, or a construct that cannot be translated.
+    """
     if len(source) > _MAX_CHARS:
         raise TemplateError(f"the template is longer than {_MAX_CHARS} characters; shorten it")
-    nodes = parse(source)
+    nodes = parse_go_template(source)
     used = {
         name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names
     }
@@ -81,18 +86,18 @@ class _TemplateTranslator:
         return [*prelude, *self._lines]
 
     def _sequence(self, nodes: Sequence[GoNode]) -> None:
-        """Translate nodes; those behind the first `.Response` are left out of the last turn."""
-        for place, node in enumerate(nodes, start=1):
+        """Translate nodes; those after the first `.Response` are left out of the last turn."""
+        for position, node in enumerate(nodes, start=1):
             was_cut = self._cut
             self._node(node)
-            if self._cut and not was_cut and nodes[place:]:
+            if self._cut and not was_cut and nodes[position:]:
                 self._emit("{%- if not turn.last %}")
-                self._inside(nodes[place:])
+                self._inside(nodes[position:])
                 self._emit("{%- endif %}")
                 return
 
     def _inside(self, nodes: Sequence[GoNode]) -> None:
-        """Translate a body: what is declared in it ends with it."""
+        """Translate a body; its variables end with it."""
         with self._scope():
             self._depth += 1
             self._sequence(nodes)
@@ -108,8 +113,8 @@ class _TemplateTranslator:
                     field.variable is None and "Response" in field.names for field in _fields(pipe)
                 ):
                     self._cut = True
-            case GoJump(word):
-                self._emit(f"{{%- {word} %}}")
+            case GoJump(keyword):
+                self._emit(f"{{%- {keyword} %}}")
             case GoBranch("if"):
                 self._if(node)
             case GoBranch("with"):
@@ -133,7 +138,7 @@ class _TemplateTranslator:
         return target
 
     def _declare(self, name: str, type_name: str) -> TypedExpression:
-        """Give a Go variable a name in Jinja; one that is assigned later must outlive a loop."""
+        """Give a Go variable a name in Jinja; if it is assigned again, it lives in a namespace."""
         unique = self._unique("go_" + name.removeprefix("$"))
         target = TypedExpression(f"var.{unique}" if name in self._assigned else unique, type_name)
         self._expressions.variables[name] = target
@@ -146,7 +151,7 @@ class _TemplateTranslator:
                 condition = self._set(node.pipe, condition)
             self._emit(f"{{%- if {condition.source} %}}")
             self._inside(node.body)
-            self._otherwise(node)
+            self._else(node)
             self._emit("{%- endif %}")
 
     def _with(self, node: GoBranch) -> None:
@@ -158,56 +163,56 @@ class _TemplateTranslator:
             self._emit(f"{{%- if {value.source} %}}")
             self._inside(node.body)
             self._expressions.dot = outside
-            self._otherwise(node)
+            self._else(node)
             self._emit("{%- endif %}")
 
     def _range(self, node: GoBranch) -> None:
         with self._scope():
             container = self._expressions.value(node.pipe)
-            item = TypedExpression(self._unique("item"), element(container.type))
+            item = TypedExpression(self._unique("item"), element_type(container.type))
             if container.type.startswith("map of "):
-                place = self._unique("key")  # Go goes through a map in the order of its keys
+                index = self._unique("key")  # Go iterates over maps in the order of their keys
                 self._emit(
-                    f"{{%- for {place}, {item.source} in {container.source} | dictsort(true) %}}"
+                    f"{{%- for {index}, {item.source} in {container.source} | dictsort(true) %}}"
                 )
             else:
-                place = "loop.index0"
+                index = "loop.index0"
                 source = "[]" if container.type == "nothing" else container.source
                 self._emit(f"{{%- for {item.source} in {source} %}}")
-            self._bind(node.pipe.variables, TypedExpression(place), item)
+            self._bind(node.pipe.variables, TypedExpression(index), item)
             outside, self._expressions.dot = self._expressions.dot, item
             self._inside(node.body)
             self._expressions.dot = outside
-            self._otherwise(node)
+            self._else(node)
             self._emit("{%- endfor %}")
 
     def _bind(
-        self, variables: Sequence[str], place: TypedExpression, item: TypedExpression
+        self, variables: Sequence[str], index: TypedExpression, item: TypedExpression
     ) -> None:
-        """`range $item :=` or `range $index, $item :=`."""
+        """Declare the variables of `range $item :=` or `range $index, $item :=`."""
         self._depth += 1
-        for name, value in zip(reversed(variables), (item, place), strict=False):
+        for name, value in zip(reversed(variables), (item, index), strict=False):
             if name == "$_":
                 continue
             target = self._declare(name, value.type)
             self._emit(f"{{%- set {target.source} = {value.source} %}}")
         self._depth -= 1
 
-    def _otherwise(self, node: GoBranch) -> None:
-        match node.otherwise:
+    def _else(self, node: GoBranch) -> None:
+        match node.else_body:
             case ():
                 pass
-            case (GoBranch("if", GoPipe(variables=())) as inner,) if node.word != "range":
+            case (GoBranch("if", GoPipe(variables=())) as inner,) if node.keyword != "range":
                 self._emit(f"{{%- elif {self._expressions.value(inner.pipe).source} %}}")
                 self._inside(inner.body)
-                self._otherwise(inner)
+                self._else(inner)
             case nodes:
                 self._emit("{%- else %}")
                 self._inside(nodes)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """Forget at the end what was declared and where the dot pointed."""
+        """Restore the variables and the dot at the end."""
         dot, variables = self._expressions.dot, dict(self._expressions.variables)
         yield
         self._expressions.dot, self._expressions.variables = dot, variables
@@ -225,16 +230,16 @@ def _pipes(nodes: Sequence[GoNode]) -> Iterator[GoPipe]:
         match node:
             case GoAction(pipe):
                 yield pipe
-            case GoBranch(_, pipe, body, otherwise):
+            case GoBranch(_, pipe, body, else_body):
                 yield pipe
                 yield from _pipes(body)
-                yield from _pipes(otherwise)
+                yield from _pipes(else_body)
             case GoText() | GoJump():
                 pass
 
 
 def _fields(pipe: GoPipe) -> Iterator[GoField]:
-    """Yield the fields that ollama finds; it does not look into `(...).Name`."""
+    """Yield the fields that ollama finds: it does not look into `(...).Name`."""
     for command in pipe.commands:
         for operand in command:
             match operand:

@@ -1,18 +1,19 @@
-"""What ollama hands to a template: the fields of its values by Go's names, and ours for them."""
+"""The types of the values that ollama passes to a template: Go's field names and our keys."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TypedExpression:
-    """A Jinja expression and the Go type of what it yields."""
+    """A Jinja expression and the Go type of its value."""
 
     source: str
     type: str = "any"
 
 
-# Go's name -> our key and the type behind it. `list of x` and `map of x` are written out.
-FIELDS: dict[str, dict[str, tuple[str, str]]] = {
+# Type -> Go's field name -> our key and the type of its value. Lists and maps are written
+# `list of x` and `map of x`.
+FIELDS_BY_TYPE: dict[str, dict[str, tuple[str, str]]] = {
     "message": {
         "Role": ("role", "text"),
         "Content": ("content", "text"),
@@ -46,9 +47,9 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
-"""Ollama prints these as JSON; their keys come in the order in which they were given."""
+"""Types that ollama prints as JSON, with the keys in their original order."""
 
 
-def element(type_name: str) -> str:
-    """`list of tool` -> `tool`."""
+def element_type(type_name: str) -> str:
+    """Return the element type of a list or map type: `tool` for `list of tool`."""
     return type_name.partition(" of ")[2] or "any"

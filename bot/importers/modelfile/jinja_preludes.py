@@ -1,6 +1,6 @@
-"""What ollama does with a conversation before its template sees it, said in Jinja."""
+"""Jinja code for what ollama does with a conversation before it runs a template."""
 
-# Neighbours of one role become one message, and all system texts together are `.System`.
+# Consecutive messages of one role are merged, and all system messages together are `.System`.
 MERGE_MESSAGES = """\
 {%- set chat = namespace(system=[], messages=[]) %}
 {%- for message in messages %}
@@ -16,7 +16,7 @@ MERGE_MESSAGES = """\
   {%- endif %}
 {%- endfor %}"""
 
-# One exchange is a system text, a prompt and a response, each of which may be missing.
+# An exchange is a system message, a prompt and a response, each of which may be missing.
 LOOP_OVER_TURNS = """\
 {%- set past = namespace(turns=[], system="", prompt="", response="") %}
 {%- for message in chat.messages %}
@@ -39,7 +39,7 @@ LOOP_OVER_TURNS = """\
 {%- set last = {"system": past.system, "prompt": past.prompt, "response": past.response} %}
 {%- for turn in past.turns + [dict(last, last=true)] %}"""
 
-# Go escapes these three signs in JSON.
+# Go escapes these three characters in JSON.
 AS_JSON_MACRO = """\
 {%- macro as_json(value) %}
   {%- set text = value | tojson(separators=(",", ":")) %}

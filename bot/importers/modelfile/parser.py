@@ -1,4 +1,4 @@
-"""Read a Modelfile by ollama's own rules, with its error texts (parser/parser.go, v0.5.7)."""
+"""Parse a Modelfile by ollama's rules, with its error texts (parser/parser.go, v0.5.7)."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -19,13 +19,15 @@ _BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
 _UNEXPECTED_END = "unexpected EOF"
 _QUOTES = ('"""', '"')
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_PARAMETER_SIGNS = _LETTERS | frozenset("0123456789_")
+_PARAMETER_CHARACTERS = _LETTERS | frozenset("0123456789_")
 
 
 class ModelfileCommand(NamedTuple):
-    """One instruction of a Modelfile; as a text it is the line that ollama would write."""
+    """One instruction of a Modelfile; `str()` gives the line that ollama would write."""
 
-    name: str  # ollama's: FROM is `model`, a PARAMETER goes by its own name
+    name: str
+    """Ollama's name: FROM is `model`, a PARAMETER has its own name."""
+
     args: str
 
     @override
@@ -44,26 +46,30 @@ class ModelfileCommand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Modelfile:
-    """Its commands in the order of the file."""
+    """The commands of a Modelfile, in the order of the file."""
 
     commands: list[ModelfileCommand]
 
     @property
     def formatted(self) -> str:
-        """Ollama's canonical text, which does not always read back as the same commands."""
+        """Return ollama's canonical text, which does not always parse to the same commands."""
         return "".join(f"{command}\n" for command in self.commands)
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Raise PresetError with ollama's text; FROM may stand anywhere, but must be there."""
-    commands = _ModelfileParser(text.removeprefix("\ufeff")).read()
+    """Parse a Modelfile.
+
+    Raises:
+        PresetError: a syntax error with ollama's text, or there is no FROM.
+    """
+    commands = _ModelfileParser(text.removeprefix("\ufeff")).parse()
     if not any(command.name == "model" for command in commands):
         raise PresetError("no FROM line")
     return Modelfile(commands)
 
 
 class _ParserState(Enum):
-    BETWEEN = auto()
+    BETWEEN_COMMANDS = auto()
     NAME = auto()
     PARAMETER = auto()
     ROLE = auto()
@@ -72,44 +78,44 @@ class _ParserState(Enum):
 
 
 class _ArgumentBuffer:
-    """What stands behind a command so far; while its quotes are open it goes on for lines."""
+    """The argument of a command so far; it continues over lines while its quotes are open."""
 
     def __init__(self) -> None:
-        self._signs: list[str] = []
-        self._first = self._behind_last = 0  # of what is no blank
+        self._characters: list[str] = []
+        self._start_of_text = self._end_of_text = 0  # without white space
 
-    def add(self, sign: str) -> None:
-        if not sign.isspace():
-            if not self._behind_last:
-                self._first = len(self._signs)
-            self._behind_last = len(self._signs) + 1
-        self._signs.append(sign)
+    def add(self, character: str) -> None:
+        if not character.isspace():
+            if not self._end_of_text:
+                self._start_of_text = len(self._characters)
+            self._end_of_text = len(self._characters) + 1
+        self._characters.append(character)
 
     @property
     def is_open(self) -> bool:
-        """Asked at the end of each line, so the whole text is not looked at."""
+        """Tell whether quotes are still open, in constant time: it is asked at each line end."""
         size = len(self._quotes)
-        end = "".join(self._signs[self._behind_last - size : self._behind_last])
-        long_enough = self._behind_last - self._first >= 2 * size
+        end = "".join(self._characters[self._end_of_text - size : self._end_of_text])
+        long_enough = self._end_of_text - self._start_of_text >= 2 * size
         return not (long_enough and end == self._quotes)
 
     @property
     def unquoted(self) -> str:
         size = len(self._quotes)
-        return "".join(self._signs[self._first + size : self._behind_last - size])
+        return "".join(self._characters[self._start_of_text + size : self._end_of_text - size])
 
     @property
     def _quotes(self) -> str:
-        head = "".join(self._signs[self._first : self._first + 3])
+        head = "".join(self._characters[self._start_of_text : self._start_of_text + 3])
         return next((quotes for quotes in _QUOTES if head.startswith(quotes)), "")
 
 
 class _ModelfileParser:
-    """Ollama's machine of states: it reads sign by sign, and each state knows what may follow."""
+    """Ollama's state machine; it reads one character at a time."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._state = _ParserState.BETWEEN
+        self._state = _ParserState.BETWEEN_COMMANDS
         self._line = 1
         self._buffer: list[str] = []
         self._value = _ArgumentBuffer()
@@ -117,39 +123,39 @@ class _ModelfileParser:
         self._role = ""
         self._commands: list[ModelfileCommand] = []
 
-    def read(self) -> list[ModelfileCommand]:
-        for sign in self._text:
-            self._line += sign in "\r\n"  # so a line that ends in both counts twice
+    def parse(self) -> list[ModelfileCommand]:
+        for character in self._text:
+            self._line += character in "\r\n"  # CR LF counts twice, as in ollama
             match self._state:
-                case _ParserState.BETWEEN:
-                    self._between(sign)
+                case _ParserState.BETWEEN_COMMANDS:
+                    self._between(character)
                 case _ParserState.NAME:
-                    self._in_name(sign)
+                    self._in_name(character)
                 case _ParserState.PARAMETER:
-                    self._in_word(sign, _PARAMETER_SIGNS)
+                    self._in_word(character, _PARAMETER_CHARACTERS)
                 case _ParserState.ROLE:
-                    self._in_word(sign, _LETTERS)
+                    self._in_word(character, _LETTERS)
                 case _ParserState.VALUE:
-                    self._in_value(sign)
+                    self._in_value(character)
                 case _ParserState.COMMENT:
-                    if sign in "\r\n":
-                        self._state = _ParserState.BETWEEN
-        self._end()
+                    if character in "\r\n":
+                        self._state = _ParserState.BETWEEN_COMMANDS
+        self._finish()
         return self._commands
 
-    def _between(self, sign: str) -> None:
-        if sign == "#":
+    def _between(self, character: str) -> None:
+        if character == "#":
             self._state = _ParserState.COMMENT
-        elif sign not in " \t\r\n":
-            self._buffer = [sign] if _prints(sign) else []
+        elif character not in " \t\r\n":
+            self._buffer = [character] if _is_printable(character) else []
             self._state = _ParserState.NAME
 
-    def _in_name(self, sign: str) -> None:
-        if sign in _LETTERS:
-            self._buffer.append(sign)
+    def _in_name(self, character: str) -> None:
+        if character in _LETTERS:
+            self._buffer.append(character)
             return
         name = "".join(self._buffer).lower()
-        if sign not in " \t" or name not in _COMMANDS:
+        if character not in " \t" or name not in _COMMANDS:
             raise PresetError(f"(line {self._line}): {_BAD_COMMAND}")
         self._buffer = []
         self._name = "model" if name == "from" else name
@@ -157,13 +163,13 @@ class _ModelfileParser:
             name, _ParserState.VALUE
         )
 
-    def _in_word(self, sign: str, allowed: frozenset[str]) -> None:
-        """Stand in the name of a parameter or in the role of a message."""
-        if sign in allowed:
-            self._buffer.append(sign)
+    def _in_word(self, character: str, allowed: frozenset[str]) -> None:
+        """Handle a character of a parameter name or of a message role."""
+        if character in allowed:
+            self._buffer.append(character)
             return
         word = "".join(self._buffer)
-        if sign not in " \t":
+        if character not in " \t":
             raise PresetError(f"{_UNEXPECTED_END}: {word}")
         if self._state is _ParserState.PARAMETER:
             self._name = word
@@ -174,14 +180,14 @@ class _ModelfileParser:
         self._buffer = []
         self._state = _ParserState.VALUE
 
-    def _in_value(self, sign: str) -> None:
-        if sign in "\r\n" and not self._value.is_open:
-            self._keep()
-            self._state = _ParserState.BETWEEN
-        elif sign in " \t\r\n" or _prints(sign):  # the rest is dropped, as ollama does
-            self._value.add(sign)
+    def _in_value(self, character: str) -> None:
+        if character in "\r\n" and not self._value.is_open:
+            self._add_command()
+            self._state = _ParserState.BETWEEN_COMMANDS
+        elif character in " \t\r\n" or _is_printable(character):  # others are dropped, as in ollama
+            self._value.add(character)
 
-    def _keep(self) -> None:
+    def _add_command(self) -> None:
         value = self._value.unquoted
         if self._role:
             value = f"{self._role}: {value}"
@@ -189,21 +195,21 @@ class _ModelfileParser:
         self._role = ""
         self._value = _ArgumentBuffer()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         match self._state:
-            case _ParserState.BETWEEN | _ParserState.COMMENT:
+            case _ParserState.BETWEEN_COMMANDS | _ParserState.COMMENT:
                 return
             case _ParserState.VALUE:
                 if self._value.is_open:
                     raise PresetError(_UNEXPECTED_END)
-                self._keep()
+                self._add_command()
             case _ParserState.NAME | _ParserState.PARAMETER | _ParserState.ROLE:
                 raise PresetError(_UNEXPECTED_END)
 
 
-def _prints(sign: str) -> bool:
-    """Ask for what Go calls printable; signs newer than Python's tables are taken to be."""
-    return sign.isprintable() or unicodedata.category(sign) == "Cn"
+def _is_printable(character: str) -> bool:
+    """Tell whether Go would print a character; characters unknown to Python count as printable."""
+    return character.isprintable() or unicodedata.category(character) == "Cn"
 
 
 def _quoted(text: str) -> str:

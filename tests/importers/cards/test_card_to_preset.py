@@ -1,4 +1,4 @@
-"""What a card says becomes what a preset says, in its own words."""
+"""Conversion of character cards to presets."""
 
 from inline_snapshot import snapshot
 
@@ -7,20 +7,20 @@ from bot.importers.cards.card_to_preset import example_turns, preset_from_card
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
-from tests.importers.card_samples import FIVE
+from tests.importers.card_samples import CARD_FILES
 
 
 def preset(name: str) -> Preset:
-    return preset_from_card(read_card(FIVE[name], name), name)
+    return preset_from_card(read_card(CARD_FILES[name], name), name)
 
 
-def test_the_five_cards_become_presets_that_can_be_written_and_read() -> None:
-    for name in FIVE:
-        made = preset(name)
-        assert parse_preset(export_preset(made), name) == made
+def test_converted_presets_survive_export_and_parse() -> None:
+    for name in CARD_FILES:
+        converted = preset(name)
+        assert parse_preset(export_preset(converted), name) == converted
 
 
-def test_an_old_card_gets_instructions_and_keeps_its_texts() -> None:
+def test_v1_card_gets_the_default_instructions_and_keeps_its_texts() -> None:
     marta = preset("innkeeper.json")
 
     assert (marta.name, marta.role_name, marta.system) == ("Marta", "Marta", ORIGINAL_SYSTEM)
@@ -47,7 +47,7 @@ Breakfast is extra.\
     )
 
 
-def test_a_v2_card_brings_its_instructions_greetings_and_lore() -> None:
+def test_v2_card_brings_instructions_greetings_and_lorebook() -> None:
     ilse = preset("detective.png")
 
     assert ilse.system == "{{original}} Write in the first person."
@@ -60,13 +60,13 @@ def test_a_v2_card_brings_its_instructions_greetings_and_lore() -> None:
     assert ilse.book.entries[2].depth == 2
 
 
-def test_a_nickname_is_who_the_character_plays_as() -> None:
+def test_nickname_becomes_the_role_name() -> None:
     robot = preset("robot.png")
 
     assert (robot.name, robot.role_name) == ("Unit 7 Sieben", "Sieben")
 
 
-def test_a_hostile_card_has_a_plain_name_and_its_text_stays_text() -> None:
+def test_hostile_card_gets_a_plain_name_and_its_texts_stay_texts() -> None:
     trickster = preset("trickster.png")
 
     assert trickster.name == snapshot("char im_startsystem")
@@ -87,7 +87,7 @@ no speaker at all\
     )
 
 
-def test_examples_are_split_by_speakers_also_by_the_characters_name() -> None:
+def test_example_messages_are_split_by_speaker() -> None:
     text = "<START>\nNora: Hi\n{{user}}：你好\n<start>\n*walks in*\n<USER>: Bye\n<BOT>: Bye\n\nnow"
 
     assert [(one["role"], one["content"]) for one in example_turns(text, ["Nora"])] == snapshot(

@@ -1,4 +1,4 @@
-"""Modelfiles are read as ollama reads them, and become presets that make ollama's prompts."""
+"""Modelfiles are parsed as ollama does and become presets that render ollama's prompts."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def imported(template: str) -> Preset:
 
 
 def prompt(preset: Preset, messages: list[dict[str, str]]) -> str:
-    """What a local backend does with the two ways to say a template."""
+    """Render with the template or the string templates of a preset, as a local backend does."""
     if preset.template:
         return JinjaTemplate(preset.template).render(messages)
     given_templates: Any = [preset.parameters.get(key) for key in ROLE_TEMPLATES]
@@ -50,7 +50,7 @@ def problem_with(text: str) -> str:
 
 
 @pytest.mark.parametrize("case", cases("parse_modelfile", "expected"))
-def test_reads_the_commands_that_ollama_reads(case: dict[str, Any]) -> None:
+def test_parser_returns_ollama_s_commands(case: dict[str, Any]) -> None:
     modelfile = parse_modelfile(case["input"]["modelfile"])
 
     expected = case["expected"]
@@ -59,7 +59,7 @@ def test_reads_the_commands_that_ollama_reads(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("parse_modelfile", "error"))
-def test_refuses_with_ollamas_words(case: dict[str, Any]) -> None:
+def test_syntax_errors_have_ollama_s_text(case: dict[str, Any]) -> None:
     with pytest.raises(PresetError) as raised:
         parse_modelfile(case["input"]["modelfile"])
 
@@ -67,22 +67,22 @@ def test_refuses_with_ollamas_words(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("render_go_template", "expected"))
-def test_renders_ollamas_prompt(case: dict[str, Any]) -> None:
+def test_imported_template_renders_ollama_s_prompt(case: dict[str, Any]) -> None:
     preset = imported(case["input"]["template"])
 
     assert prompt(preset, case["input"]["messages"]) == case["expected"]
 
 
 @pytest.mark.parametrize("case", cases("render_go_template", "error"))
-def test_refuses_a_template_with_gos_words(case: dict[str, Any]) -> None:
+def test_template_errors_have_go_s_text(case: dict[str, Any]) -> None:
     with pytest.raises(TemplateError) as raised:
         imported(case["input"]["template"])
 
     assert str(raised.value) == case["error"]["message"]
 
 
-def test_documents_own_migration() -> None:
-    """The vector has no `end_template`; SEEDS.md [CONFLICT 0-c] resolves that it is derived."""
+def test_document_s_own_migration_example() -> None:
+    """The vector has no `end_template`; ours derives it (docs/sources.md#rodel)."""
     (case,) = [
         case for case in golden("rodel_templates") if case["id"] == "seed:modelfile_migration"
     ]
@@ -93,14 +93,12 @@ def test_documents_own_migration() -> None:
     )
 
     exported = json.loads(export_preset(preset))
-    assert exported.pop("template").startswith(
-        "{%-"
-    )  # the `<s>` that the vector drops is kept here
+    assert exported.pop("template").startswith("{%-")  # with the `<s>` that the vector drops
     assert exported["parameters"].pop("end_template") == "<|assistant|>\n"
     assert exported == case["expected"]
 
 
-def test_template_becomes_string_templates_where_they_say_it_exactly() -> None:
+def test_template_becomes_string_templates_if_they_are_equal() -> None:
     preset = imported(
         "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}</s>\n{{ end }}<|assistant|>\n"
     )
@@ -114,7 +112,7 @@ def test_template_becomes_string_templates_where_they_say_it_exactly() -> None:
     }
 
 
-def test_everything_else_in_a_modelfile_finds_its_place() -> None:
+def test_other_commands_are_imported_or_noted() -> None:
     text = """\
 # a comment
 FROM ./nova.gguf
@@ -150,7 +148,7 @@ LICENSE Apache-2.0
     )
     assert import_notes(parse_modelfile(text)) == snapshot(
         [
-            "PARAMETER num_gpu is left out: it concerns the engine, not the preset",
+            "PARAMETER num_gpu is left out: it configures the engine, not the preset",
             "PARAMETER num_ctx is left out: set the provider's context_tokens",
             "ADAPTER is left out: merge the adapter into the GGUF",
             "LICENSE is left out: keep the Modelfile beside the model",
@@ -169,11 +167,11 @@ LICENSE Apache-2.0
         ),
     ],
 )
-def test_parameters_that_ollama_would_refuse_are_named(line: str, problem: str) -> None:
+def test_invalid_parameter_is_named(line: str, problem: str) -> None:
     assert problem_with(f"FROM x\n{line}").startswith(problem)
 
 
-def test_a_preset_exports_to_a_modelfile_and_back() -> None:
+def test_preset_survives_export_and_import() -> None:
     preset = parse_preset(
         """{
             "name": "nova", "provider": "local", "model": "C:\\\\models\\\\nova.gguf",
@@ -202,14 +200,14 @@ def test_a_preset_exports_to_a_modelfile_and_back() -> None:
         ({"model": "default"}, "set `model` to a name or a file, which becomes FROM"),
         ({"template": "{{ messages }}"}, "remove `template` to export the rest"),
         ({"parameters": {"response_format": {}}}, "ollama has no parameter 'response_format'"),
-        ({"system": "ideographic\u3000space"}, "ollama cannot read back this system"),
+        ({"system": "ideographic\u3000space"}, "ollama cannot parse this system back"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "text": "https://x"}]}]},
-            "a Modelfile's MESSAGE holds no images",
+            "a Modelfile's MESSAGE cannot hold images",
         ),
     ],
 )
-def test_what_a_modelfile_cannot_say_is_refused(keys: dict[str, Any], problem: str) -> None:
+def test_export_rejects_what_a_modelfile_cannot_express(keys: dict[str, Any], problem: str) -> None:
     preset = Preset(**{"name": "nova", "provider": "local", "model": "x", **keys})
 
     with pytest.raises(PresetError, match=r"preset 'nova'.*") as raised:
@@ -219,7 +217,7 @@ def test_what_a_modelfile_cannot_say_is_refused(keys: dict[str, Any], problem: s
 
 
 @given(st.text('FROMSYTEPAL fromsg"\n\r\t #x:_1', max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         commands = parse_modelfile(text).commands
     except PresetError:
@@ -229,7 +227,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(' "\n'), min_size=1))
-def test_system_texts_survive_the_round_trip(system: str) -> None:
+def test_system_text_survives_a_round_trip(system: str) -> None:
     preset = Preset(name="nova", provider="local", model="x", system=system)
     try:
         text = modelfile_from_preset(preset)

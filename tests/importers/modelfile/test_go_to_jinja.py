@@ -1,4 +1,4 @@
-"""Go's template language, as far as ollama's prompts use it, in Jinja."""
+"""Translation of ollama's Go templates to Jinja."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from bot.errors import TemplateError
 from bot.importers.modelfile.go_to_jinja import jinja_from_go
 from bot.templates import JinjaTemplate
 
-TALK = [
+CONVERSATION = [
     {"role": "system", "content": "S"},
     {"role": "user", "content": "U"},
     {"role": "assistant", "content": "A"},
@@ -27,7 +27,7 @@ WEATHER = {
 
 def render(source: str, messages: list[dict[str, object]] | None = None) -> str:
     template = JinjaTemplate(jinja_from_go(source))
-    return template.render(TALK if messages is None else messages, tools=[WEATHER])
+    return template.render(CONVERSATION if messages is None else messages, tools=[WEATHER])
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def render(source: str, messages: list[dict[str, object]] | None = None) -> str:
         ),
     ],
 )
-def test_says_what_go_says(source: str, text: str) -> None:
+def test_translation_renders_as_go_does(source: str, text: str) -> None:
     assert render(source) == text
 
 
-def test_tools_print_as_gos_json() -> None:
+def test_tools_are_printed_as_go_s_json() -> None:
     assert '"description":"\\u003cnow\\u003e"' in render("{{ .Tools }}{{ len .Messages }}")
 
 
-def test_arguments_of_a_call_print_alike_as_text_and_as_object() -> None:
+def test_call_arguments_are_printed_alike_as_text_and_as_object() -> None:
     source = (
         "{{ range .Messages }}{{ range .ToolCalls }}{{ .Function.Arguments }}{{ end }}{{ end }}"
     )
@@ -86,7 +86,7 @@ def test_arguments_of_a_call_print_alike_as_text_and_as_object() -> None:
     )
 
 
-def test_legacy_template_cuts_the_last_turn_behind_the_response() -> None:
+def test_legacy_template_is_cut_after_the_last_response() -> None:
     source = "{{ .System }}|{{ .Prompt }}|{{ if .Prompt }}{{ .Response }}<a>{{ end }}<b>"
 
     assert render(source) == "S|U|A<a><b>|V|"
@@ -114,34 +114,59 @@ def test_legacy_template_cuts_the_last_turn_behind_the_response() -> None:
         ("{{ html .A }}", "template: :1: the function html with 1 arguments cannot be translated"),
         ("{{ range .Messages }}{{ . }}{{ end }}", "template: :1: printing a whole message cannot"),
         ("{{ range .Messages }}{{ .Rol }}{{ end }}", "template: :1: the field .Rol of a message"),
-        ("{{ .A 1 }}", "template: :1: an argument for something that is no function cannot"),
+        ("{{ .A 1 }}", "template: :1: an argument for something that is not a function cannot"),
         ("{{ ((((.A)))) " * 100, "template: :1: "),
         ("{{ range .A }}" * 5, "template: :1: more than 4 ranges in each other"),
         ("{{ if .A }}" * 200, "template: :1: nested deeper than 100"),
     ],
 )
-def test_refuses_with_gos_words_or_the_construct(source: str, problem: str) -> None:
+def test_errors_have_go_s_text_or_name_the_construct(source: str, problem: str) -> None:
     with pytest.raises(TemplateError) as raised:
         jinja_from_go(source)
 
     assert str(raised.value).startswith(problem)
 
 
-PIECES = ["{{ ", " }}", "{{- ", " -}}", "if ", "else ", "end ", "range ", ".Messages ", ".Content "]
-MORE = ["$x ", ":= ", "= ", "(", ")", "| ", "eq ", '"a" ', "1 ", "with ", ".Response ", "\n", "x"]
+SOURCE_PARTS = [
+    "{{ ",
+    " }}",
+    "{{- ",
+    " -}}",
+    "if ",
+    "else ",
+    "end ",
+    "range ",
+    ".Messages ",
+    ".Content ",
+]
+MORE_PARTS = [
+    "$x ",
+    ":= ",
+    "= ",
+    "(",
+    ")",
+    "| ",
+    "eq ",
+    '"a" ',
+    "1 ",
+    "with ",
+    ".Response ",
+    "\n",
+    "x",
+]
 
 
-@given(st.lists(st.sampled_from(PIECES + MORE), max_size=20))
-def test_any_source_is_translated_to_jinja_that_compiles_or_refused(pieces: list[str]) -> None:
+@given(st.lists(st.sampled_from(SOURCE_PARTS + MORE_PARTS), max_size=20))
+def test_any_source_is_translated_to_valid_jinja_or_rejected(parts: list[str]) -> None:
     try:
-        source = jinja_from_go("".join(pieces))
+        source = jinja_from_go("".join(parts))
     except TemplateError:
         return
 
     assert JinjaTemplate(source).source == source
 
 
-def test_translation_reads_like_a_template() -> None:
+def test_translated_source_is_readable() -> None:
     source = jinja_from_go("{{ range .Messages }}<|{{ .Role }}|>{{ .Content }}\n{{ end }}")
 
     assert source.split("{%- endfor %}", 1)[1] == snapshot("""\
