@@ -1,4 +1,4 @@
-"""Call Telegram's Bot API: every fault that comes out is a `PlatformError`, without the token."""
+"""Calls to Telegram's Bot API; every failure is a `PlatformError` without the token in it."""
 
 from typing import TypeVar
 
@@ -32,16 +32,14 @@ from bot.errors import (
 from bot.platforms.telegram.session import JsonSession
 from bot.platforms.telegram.settings import TelegramSettings
 
-T = TypeVar("T")
+Response = TypeVar("Response")
 
 CALL_SECONDS = 10
-_CONNECTIONS = 1000  # at once; fewer would queue calls where nobody sees them wait
-_RETRY_UNTOLD_SECONDS = 5.0
-# What `call` translates; a gateway's page in an odd encoding fails before aiogram can wrap it.
-_FAULTS = (AiogramError, UnicodeDecodeError)
-
-
-_NOT_THIS_ONE = (
+_CONNECTIONS = 1000  # with fewer, calls would wait for a free one in aiohttp, uncounted
+_DEFAULT_RETRY_SECONDS = 5.0
+# What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
+_CALL_ERRORS = (AiogramError, UnicodeDecodeError)
+_NOT_EDITABLE_REASONS = (
     "message can't be edited",
     "no text in the message to edit",
     "no caption in the message to edit",
@@ -53,19 +51,19 @@ class NotModified(Refused):
 
 
 class NotEditable(Refused):
-    """The message exists, but it is not one of ours, or of another kind."""
+    """The message exists, but it is not ours, or has no text or caption to edit."""
 
 
-class AnotherListener(Unreachable):
-    """Somebody else polls with our token, or a webhook is set."""
+class PollingConflict(Unreachable):
+    """Another process polls with this token, or a webhook is set."""
 
 
-class Api:
-    """One bot's connections, for the life of the process."""
+class BotApi:
+    """The connections of one bot, for the life of the process."""
 
     def __init__(self, settings: TelegramSettings) -> None:
         if settings.token is None:
-            raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; @BotFather gives one")
+            raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
         session = JsonSession(
             api=TelegramAPIServer.from_base(settings.api_base), limit=_CONNECTIONS
         )
@@ -76,21 +74,21 @@ class Api:
                 "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
             ) from None
 
-    async def call(self, method: TelegramMethod[T], seconds: int = CALL_SECONDS) -> T:
-        """Call once, within `seconds` in all; a group that moved is followed.
+    async def call(self, method: TelegramMethod[Response], seconds: int = CALL_SECONDS) -> Response:
+        """Call a method, and once more if the group became a supergroup with a new id.
 
         Raises:
-            PlatformError: what `translate` made of the fault.
+            PlatformError: what `translate` made of the failure.
         """
         try:
             return await self._bot(method, request_timeout=seconds)
-        except TelegramMigrateToChat as error:  # nothing was done yet
+        except TelegramMigrateToChat as error:  # the call had no effect
             method = method.model_copy(update={"chat_id": error.migrate_to_chat_id})
-        except _FAULTS as error:
-            raise translate(error) from None  # the cause's text has the token in an address
+        except _CALL_ERRORS as error:
+            raise translate(error) from None  # the cause's text has the token in its URL
         try:
             return await self._bot(method, request_timeout=seconds)
-        except _FAULTS as error:
+        except _CALL_ERRORS as error:
             raise translate(error) from None
 
     async def close(self) -> None:
@@ -98,7 +96,7 @@ class Api:
 
 
 def translate(error: Exception) -> PlatformError:
-    """Say in the house's words what went wrong; only Telegram's own description is quoted."""
+    """Return what a failed call means; of its text only Telegram's description is kept."""
     match error:
         case TelegramRetryAfter():
             return RateLimited(error.retry_after)
@@ -112,15 +110,15 @@ def translate(error: Exception) -> PlatformError:
         case TelegramNetworkError():
             return _translate_network(error.__cause__)
         case TelegramServerError():
-            return OutcomeUnknown(f"Telegram has a fault of its own: {error.message}")
+            return OutcomeUnknown(f"Telegram has an internal error: {error.message}")
         case TelegramConflictError():
-            return AnotherListener(
-                "another process listens with this bot's token; stop it, or use another bot"
+            return PollingConflict(
+                "another process polls with this bot's token; stop it, or use another bot"
             )
         case TelegramAPIError():
             return _translate_refusal(error.message)
         case _:  # ClientDecodeError, UnicodeDecodeError
-            return OutcomeUnknown("Telegram's answer cannot be read (a gateway's error page?)")
+            return OutcomeUnknown("Telegram's response cannot be read (an error page of a proxy?)")
 
 
 def _translate_network(cause: BaseException | None) -> PlatformError:
@@ -132,21 +130,21 @@ def _translate_network(cause: BaseException | None) -> PlatformError:
         case ConnectionTimeoutError():
             return Unreachable("no connection to Telegram in time")
         case InvalidURL():
-            return Unreachable("TROUPE_TELEGRAM__API_BASE is not an address")
+            return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
         case TimeoutError():
             return OutcomeUnknown("Telegram did not answer in time")
         case _:
-            return OutcomeUnknown(f"Telegram's answer was cut off ({type(cause).__name__})")
+            return OutcomeUnknown(f"Telegram's response was cut off ({type(cause).__name__})")
 
 
 def _translate_refusal(description: str) -> PlatformError:
-    said = description.lower()
-    if "message is not modified" in said:
+    lowered = description.lower()
+    if "message is not modified" in lowered:
         return NotModified(description)
-    if "message to edit not found" in said or "message to delete not found" in said:
+    if "message to edit not found" in lowered or "message to delete not found" in lowered:
         return MessageNotFound(description)
-    if any(reason in said for reason in _NOT_THIS_ONE):
+    if any(reason in lowered for reason in _NOT_EDITABLE_REASONS):
         return NotEditable(description)
-    if said.startswith("too many requests"):
-        return RateLimited(_RETRY_UNTOLD_SECONDS)
+    if lowered.startswith("too many requests"):
+        return RateLimited(_DEFAULT_RETRY_SECONDS)
     return Refused(f"Telegram refuses: {description}")

@@ -1,4 +1,4 @@
-"""Hear Telegram: poll, store, and only then let it forget, one batch after the other."""
+"""Telegram as a platform: poll, store, and only then acknowledge, batch by batch."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -22,26 +22,26 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError, TroupeError
 from bot.platforms.spec import PlatformContext
-from bot.platforms.telegram.api import CALL_SECONDS, AnotherListener, Api
+from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, Intake, Platform, Surface
 
-T = TypeVar("T")
+Response = TypeVar("Response")
 
-OFFSET = "telegram:offset"  # the cursor: the first update that is not stored yet
-_KINDS = ["message"]
+OFFSET_CURSOR = "telegram:offset"  # the first update that is not stored yet
+_UPDATE_TYPES = ["message"]
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
-_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: be the more patient one
-_MAX_DESCRIPTION = 256  # characters, of a command in Telegram's menu
+_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
+_MAX_DESCRIPTION_CHARS = 256  # of a command
 
 _log = structlog.get_logger(__name__)
 
 
 class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
-    """aiogram's `GetUpdates` before its typing: an odd update must not hide those beside it."""
+    """aiogram's `GetUpdates` without parsing: an invalid update must not hide the others."""
 
     __returning__ = list[dict[str, Any]]
     __api_method__ = "getUpdates"
@@ -56,18 +56,18 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
 
 
 class TelegramPlatform(Platform):
-    """One Telegram bot. Close it after the last answer is out."""
+    """One Telegram bot. Close it after the last answer was sent."""
 
     def __init__(
         self, settings: TelegramSettings, *, commands: Sequence[CommandSpec], clock: Clock
     ) -> None:
-        self._api = Api(settings)
+        self._api = BotApi(settings)
         self._surface = TelegramSurface(self._api)
         self._poll_seconds = settings.poll_seconds
-        self._menu = to_menu(commands)
+        self._bot_commands = to_bot_commands(commands)
         self._clock = clock
-        self._trouble: str | None = "not connected yet"
-        self._displaced = False  # another listener took our place
+        self._connection_error: str | None = "not connected yet"
+        self._has_conflict = False
 
     @property
     @override
@@ -82,7 +82,7 @@ class TelegramPlatform(Platform):
     @property
     @override
     def connection_error(self) -> str | None:
-        return self._trouble
+        return self._connection_error
 
     @override
     async def check(self) -> str:
@@ -93,106 +93,114 @@ class TelegramPlatform(Platform):
     async def close(self) -> None:
         await self._api.close()
 
-    # --- hearing -----------------------------------------------------------------------------
+    # --- receiving ---------------------------------------------------------------------------
 
     @override
     async def run(self, intake: Intake) -> None:
-        bot = await self._insist(GetMe)
-        await self._insist(lambda: DeleteWebhook(drop_pending_updates=False))
-        await self._offer_commands()
-        stored = (await intake.cursors(OFFSET)).get(OFFSET)
+        bot = await self._call_until_answered(GetMe)
+        await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
+        await self._register_commands()
+        stored = (await intake.cursors(OFFSET_CURSOR)).get(OFFSET_CURSOR)
         offset = None if stored is None else int(stored)
         while True:
             updates = await self._poll(offset)
             if not updates:
                 continue
-            # After a quiet week Telegram goes on with a lower number: follow, never compare.
+            # After a week without updates Telegram may continue with a lower id: do not compare.
             offset = updates[-1]["update_id"] + 1
-            await self._store(intake, self._read(updates, bot), offset)
+            await self._store_messages(intake, self._parse_updates(updates, bot), offset)
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
-        """Wait for the next updates; asking with `offset` makes Telegram forget those before."""
-        return await self._insist(
-            lambda: _GetRawUpdates(offset=offset, timeout=self._patience(), allowed_updates=_KINDS),
+        """Wait for the next updates; `offset` acknowledges those before it."""
+        return await self._call_until_answered(
+            lambda: _GetRawUpdates(
+                offset=offset, timeout=self._poll_timeout_seconds(), allowed_updates=_UPDATE_TYPES
+            ),
             seconds=self._poll_seconds + CALL_SECONDS,
         )
 
-    def _patience(self) -> int:
-        """How long to wait for an update; not at all to learn that a trouble is over.
+    def _poll_timeout_seconds(self) -> int:
+        """Return how long to wait for an update: after a failure 0, to see soon that it is over.
 
-        Somebody who displaced us is only displaced in turn by that, so then wait as usual.
+        In a conflict with another poller that would only cut the other one off: wait as usual.
         """
-        return self._poll_seconds if self._trouble is None or self._displaced else 0
+        return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
 
-    def _read(self, updates: Sequence[dict[str, Any]], bot: User) -> list[Incoming]:
-        heard = []
+    def _parse_updates(self, updates: Sequence[dict[str, Any]], bot: User) -> list[Incoming]:
+        incomings = []
         for raw in updates:
             try:
                 message = Update.model_validate(raw).message
             except ValidationError as error:
-                # The error's text quotes what people wrote: only say where it is.
+                # The error's text quotes what people wrote: log only the fields.
                 fields = [".".join(map(str, one["loc"])) for one in error.errors()]
                 _log.error("telegram_update_skipped", update_id=raw["update_id"], fields=fields)
                 continue
             incoming = None if message is None else to_incoming(message, bot)
             if incoming is not None:
-                heard.append(incoming)
-        return heard
+                incomings.append(incoming)
+        return incomings
 
-    async def _store(self, intake: Intake, heard: Sequence[Incoming], offset: int) -> None:
+    async def _store_messages(
+        self, intake: Intake, incomings: Sequence[Incoming], offset: int
+    ) -> None:
         for tries in count():
             try:
-                await intake.receive(heard, {OFFSET: str(offset)})
+                await intake.receive(incomings, {OFFSET_CURSOR: str(offset)})
             except StoreError as error:
-                self._report(f"messages cannot be stored: {error}")
+                self._set_connection_error(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))
             else:
-                self._report(None)
+                self._set_connection_error(None)
                 return
 
-    async def _insist(self, ask: Callable[[], TelegramMethod[T]], seconds: int = CALL_SECONDS) -> T:
-        """Ask until Telegram answers, however long it is away.
+    async def _call_until_answered(
+        self, make_method: Callable[[], TelegramMethod[Response]], seconds: int = CALL_SECONDS
+    ) -> Response:
+        """Repeat a call until Telegram answers.
 
         Raises:
-            PlatformFatal: it answered that it does not know this bot.
+            PlatformFatal: Telegram does not accept the token.
         """
         tries = 0
         while True:
             try:
-                answer = await self._api.call(ask(), seconds)
+                response = await self._api.call(make_method(), seconds)
             except PlatformFatal:
                 raise
-            except Refused as error:  # a token that never was one is "Not Found"
+            except Refused as error:  # a malformed token is answered by "Not Found"
                 raise PlatformFatal(
-                    f"Telegram does not know this bot ({error}); "
+                    f"Telegram does not accept the bot's token ({error}); "
                     "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
                 ) from None
             except PlatformError as error:
-                self._report(str(error), displaced=isinstance(error, AnotherListener))
+                self._set_connection_error(
+                    str(error), has_conflict=isinstance(error, PollingConflict)
+                )
                 await self._clock.sleep(_pause_seconds(error, tries))
                 tries += 1
             else:
-                self._report(None)
-                return answer
+                self._set_connection_error(None)
+                return response
 
-    def _report(self, trouble: str | None, *, displaced: bool = False) -> None:
-        if trouble != self._trouble:
-            if trouble is None:
+    def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
+        if reason != self._connection_error:
+            if reason is None:
                 _log.info("telegram_connected")
             else:
-                _log.warning("telegram_trouble", reason=trouble)
-        self._trouble, self._displaced = trouble, displaced
+                _log.warning("telegram_disconnected", reason=reason)
+        self._connection_error, self._has_conflict = reason, has_conflict
 
-    # --- the menu of commands ----------------------------------------------------------------
+    # --- commands ----------------------------------------------------------------------------
 
-    async def _offer_commands(self) -> None:
+    async def _register_commands(self) -> None:
         try:
-            if await self._api.call(GetMyCommands()) != self._menu:
-                await self._api.call(SetMyCommands(commands=self._menu))
+            if await self._api.call(GetMyCommands()) != self._bot_commands:
+                await self._api.call(SetMyCommands(commands=self._bot_commands))
         except PlatformError as error:
             _log.warning("telegram_commands_not_offered", reason=str(error))
 
-    # --- who may change what others see ------------------------------------------------------
+    # --- permissions -------------------------------------------------------------------------
 
     @override
     async def is_admin(self, incoming: Incoming) -> bool:
@@ -208,23 +216,23 @@ class TelegramPlatform(Platform):
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:
-    """How long to wait after a failure, longer after each."""
+    """Return how long to wait after a failure, longer after each."""
     if isinstance(error, RateLimited):
         return error.retry_after_seconds
-    displaced = isinstance(error, AnotherListener)
-    longest = _MAX_CONFLICT_PAUSE_SECONDS if displaced else _MAX_PAUSE_SECONDS
+    has_conflict = isinstance(error, PollingConflict)
+    longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
     return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
 
 
-def to_menu(commands: Sequence[CommandSpec]) -> list[BotCommand]:
-    """What Telegram shows when somebody types `/`; actions have no place there but the summary."""
+def to_bot_commands(commands: Sequence[CommandSpec]) -> list[BotCommand]:
+    """Return the commands that Telegram lists; their actions are named in the description."""
     return [
-        BotCommand(command=command.name, description=_described(command)) for command in commands
+        BotCommand(command=command.name, description=_description(command)) for command in commands
     ]
 
 
-def _described(command: CommandSpec) -> str:
+def _description(command: CommandSpec) -> str:
     if not command.actions:
-        return command.summary[:_MAX_DESCRIPTION]
+        return command.summary[:_MAX_DESCRIPTION_CHARS]
     actions = ", ".join(action.name for action in command.actions)
-    return f"{command.summary} ({actions})"[:_MAX_DESCRIPTION]
+    return f"{command.summary} ({actions})"[:_MAX_DESCRIPTION_CHARS]

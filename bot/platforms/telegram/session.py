@@ -1,4 +1,4 @@
-"""aiogram's session without its two largest costs: forms, and answer types made anew."""
+"""aiogram's HTTP session with JSON bodies and cached response types."""
 
 from typing import Any, cast
 
@@ -16,29 +16,29 @@ _UPLOADS = frozenset({SendDocument.__api_method__})
 
 
 class JsonSession(AiohttpSession):
-    """Sends every call as JSON, but for those that upload a file.
+    """Sends every call as JSON, except those that upload a file.
 
-    aiogram makes a type for each kind of answer, and pydantic keeps it only as long as somebody
-    else does: without `_answers` it would be made again for every call, for milliseconds.
+    aiogram makes a generic type for each kind of response, and pydantic caches it weakly: without
+    `_response_types` it would be built again for every call, which takes milliseconds.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(json_loads=msgspec.json.decode, **given)
-        self._answers: dict[Any, type[Response[Any]]] = {}
+        self._response_types: dict[Any, type[Response[Any]]] = {}
 
     @override
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        if method.__api_method__ in _UPLOADS:  # seldom enough to do as aiogram does
+        if method.__api_method__ in _UPLOADS:  # rare
             return await super().make_request(bot, method, timeout)
-        if method.__returning__ not in self._answers:
-            self._answers[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]
+        if method.__returning__ not in self._response_types:
+            self._response_types[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]
         session = await self.create_session()
         try:
             async with session.post(
                 self.api.api_url(bot.token, method.__api_method__),
-                # what is unset stands for aiogram's defaults, of which we set none
+                # unset fields stand for aiogram's defaults, of which we set none
                 data=method.model_dump_json(exclude_unset=True, exclude_none=True).encode(),
                 headers=_JSON,
                 timeout=ClientTimeout(self.timeout if timeout is None else timeout),

@@ -1,4 +1,4 @@
-"""Answer on Telegram: plain text that pings nobody, and a search for what arrived unannounced."""
+"""Answers on Telegram: plain text without pings, and a search for sends of unknown outcome."""
 
 import re
 from collections.abc import Set
@@ -16,14 +16,16 @@ from aiogram.methods import (
     SendMessage,
 )
 from aiogram.types import BufferedInputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
+from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, OutgoingMessage
 from bot.errors import MessageNotFound
-from bot.platforms.telegram.api import Api, NotEditable, NotModified
+from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
+from bot.ports import Surface
 
-# Telegram lets edits and messages share one budget: about 1 a second in a private chat, 20 a
-# minute in a group.
+# Edits and messages share one rate limit: about 1 a second in a private chat,
+# 20 a minute in a group.
 _PRIVATE = Limits(
     max_units=4096,
     unit="utf16",
@@ -40,28 +42,33 @@ _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _SPEAKER_LINE = re.compile(r"\*\*([^*\n]+)\*\*(?=\n)")
 _MAX_ENTITIES = 100  # Telegram drops what is above
 _MAX_PROBES = 64
-_MAX_GAP = 8  # ids in a row that a group does not have: its end is reached
+_MAX_GAP = 8  # missing ids in a row in a group: its end is reached
 
 
-class _Found(Enum):
+class _ProbeResult(Enum):
     OURS = auto()
     FOREIGN = auto()
     NOTHING = auto()
 
 
-class TelegramSurface:
-    """Telegram knows no key for a message, so `nonce` is unused: delivery opens with `…`."""
+class TelegramSurface(Surface):
+    """Sends to chats and topics.
 
-    def __init__(self, api: Api) -> None:
+    Telegram has no idempotency key, so the nonce is unused and messages open with a placeholder.
+    """
+
+    def __init__(self, api: BotApi) -> None:
         self._api = api
 
+    @override
     def limits(self, address: Address) -> Limits:
         return _PRIVATE if _is_private(address) else _GROUP
 
+    @override
     async def send(self, message: OutgoingMessage) -> str:
         reply = None
         if message.reply_to is not None:
-            # People delete what they asked; the answer is worth having all the same.
+            # Answer even if the question was deleted.
             reply = ReplyParameters(
                 message_id=int(message.reply_to), allow_sending_without_reply=True
             )
@@ -72,17 +79,21 @@ class TelegramSurface:
         }
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
-            upload = SendDocument(document=document, **_captioned(message.text), **to)
+            upload = SendDocument(document=document, **_formatted_caption(message.text), **to)
             return str((await self._api.call(upload)).message_id)
-        saying = SendMessage(**_spoken(message.text), link_preview_options=_NO_PREVIEW, **to)
-        return str((await self._api.call(saying)).message_id)
+        method = SendMessage(
+            **_formatted_text(message.text), link_preview_options=_NO_PREVIEW, **to
+        )
+        return str((await self._api.call(method)).message_id)
 
+    @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
         try:
             await self._api.call(_to_edit(address, int(message_id), text))
         except NotModified:
             return
 
+    @override
     async def delete(self, address: Address, message_id: str) -> None:
         try:
             await self._api.call(
@@ -91,6 +102,7 @@ class TelegramSurface:
         except MessageNotFound:
             return
 
+    @override
     async def typing(self, address: Address) -> None:
         await self._api.call(
             SendChatAction(
@@ -100,18 +112,18 @@ class TelegramSurface:
             )
         )
 
+    @override
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        """Look for a message of ours by trying to give the unaccounted ids this text or caption.
+        """Look for our message by editing messages of unknown ids to this text or caption.
 
-        Telegram lists no messages to bots, but it answers an edit differently for a message of
-        ours, of somebody else's and none. What is sent in a chat is sent in order, so the search
-        starts behind the newest known message: an older one that nobody accounts for, in a topic
-        perhaps, is not the one. In groups ids count up by one; private chats share one sequence
-        over all chats of the bot, so there a long gap means nothing and only the number of tries
-        is bounded. Both, and the wording of the answers, are modelled after the documentation and
-        must be confirmed once against the real service.
+        Bots cannot list messages, but an edit is answered differently for a message of ours, of
+        somebody else and for none. Messages of a chat are sent in order, so the search starts
+        after the newest known message. In groups ids count up by one; private chats share one
+        sequence over all chats of the bot, so there a long gap means nothing and only the number
+        of probes is bounded. Both, and the texts of the answers, follow the documentation and
+        must be confirmed once against the real service (docs/sources.md#telegram).
         """
         candidate = max([int(after or 0), *map(int, known)])
         probes = gap = 0
@@ -122,25 +134,25 @@ class TelegramSurface:
                 continue
             probes += 1
             match await self._probe(message, candidate):
-                case _Found.OURS:
+                case _ProbeResult.OURS:
                     return str(candidate)
-                case _Found.FOREIGN:
+                case _ProbeResult.FOREIGN:
                     gap = 0
-                case _Found.NOTHING:
+                case _ProbeResult.NOTHING:
                     gap += 1
         return None
 
-    async def _probe(self, message: OutgoingMessage, message_id: int) -> _Found:
+    async def _probe(self, message: OutgoingMessage, message_id: int) -> _ProbeResult:
         edit = _to_edit if message.file is None else _to_caption_edit
         try:
             await self._api.call(edit(message.address, message_id, message.text))
         except NotModified:
-            return _Found.OURS
+            return _ProbeResult.OURS
         except NotEditable:
-            return _Found.FOREIGN
+            return _ProbeResult.FOREIGN
         except MessageNotFound:
-            return _Found.NOTHING
-        return _Found.OURS
+            return _ProbeResult.NOTHING
+        return _ProbeResult.OURS
 
 
 def _is_private(address: Address) -> bool:
@@ -155,34 +167,36 @@ def _to_edit(address: Address, message_id: int, text: str) -> EditMessageText:
     return EditMessageText(
         chat_id=int(address.chat),
         message_id=message_id,
-        **_spoken(text),
+        **_formatted_text(text),
         link_preview_options=_NO_PREVIEW,
     )
 
 
 def _to_caption_edit(address: Address, message_id: int, text: str) -> EditMessageCaption:
-    return EditMessageCaption(chat_id=int(address.chat), message_id=message_id, **_captioned(text))
+    return EditMessageCaption(
+        chat_id=int(address.chat), message_id=message_id, **_formatted_caption(text)
+    )
 
 
-def _captioned(text: str) -> dict[str, Any]:
-    """The same beside a file, where Telegram takes 1,024 characters."""
-    said = _spoken(text)
-    return {"caption": said["text"], "caption_entities": said["entities"]}
+def _formatted_caption(text: str) -> dict[str, Any]:
+    """Return the fields of a caption; Telegram takes at most 1,024 characters there."""
+    fields = _formatted_text(text)
+    return {"caption": fields["text"], "caption_entities": fields["entities"]}
 
 
-def _spoken(text: str) -> dict[str, Any]:
-    """A text with its entities; a first line `**Nora**` says who speaks, and is set in bold."""
+def _formatted_text(text: str) -> dict[str, Any]:
+    """Return a text with its entities; a speaker line `**Nora**` at its start is set in bold."""
     found = _SPEAKER_LINE.match(text)
     if found is None:
-        return {"text": text, "entities": without_pings(text)}
+        return {"text": text, "entities": mention_entities(text)}
     name = found[1]
     plain = name + text[found.end() :]
     bold = MessageEntity(type=MessageEntityType.BOLD, offset=0, length=_utf16_units(name))
-    return {"text": plain, "entities": [bold, *(without_pings(plain) or ())][:_MAX_ENTITIES]}
+    return {"text": plain, "entities": [bold, *(mention_entities(plain) or ())][:_MAX_ENTITIES]}
 
 
-def without_pings(text: str) -> list[MessageEntity] | None:
-    """Set every `@name` as code: Telegram makes no mention of it, and the text stays as it is."""
+def mention_entities(text: str) -> list[MessageEntity] | None:
+    """Return entities that set every `@name` as code, which keeps Telegram from mentioning it."""
     entities = [
         MessageEntity(
             type=MessageEntityType.CODE,

@@ -1,4 +1,4 @@
-"""A Telegram on loopback, and fakes of what the platform is plugged into."""
+"""Fixtures of the Telegram tests: a Bot API server on loopback and an intake in memory."""
 
 import asyncio
 import time
@@ -25,20 +25,20 @@ COMMANDS = (
 
 
 class FakeIntake:
-    """Stores in memory, all or nothing, and each message once."""
+    """Stores batches in memory, each message once."""
 
     def __init__(self) -> None:
-        self.heard: list[Incoming] = []
+        self.received: list[Incoming] = []
         self.stored: dict[str, str] = {}
-        self.down = False  # while it is, nothing is stored
+        self.down = False  # while set, every call fails
         self.refused = 0
 
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, received: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         if self.down:
             self.refused += 1
             raise StoreError("the disk is full")
-        known = {incoming.external_key for incoming in self.heard}
-        self.heard += [incoming for incoming in heard if incoming.external_key not in known]
+        known = {incoming.external_key for incoming in self.received}
+        self.received += [incoming for incoming in received if incoming.external_key not in known]
         self.stored |= cursors
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -46,11 +46,11 @@ class FakeIntake:
 
     @property
     def texts(self) -> list[str]:
-        return [incoming.text for incoming in self.heard]
+        return [incoming.text for incoming in self.received]
 
 
-class HurriedClock:
-    """Notes how long it was asked to sleep, and does not."""
+class RecordingClock:
+    """Records every sleep and returns at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -67,12 +67,12 @@ class HurriedClock:
 
 
 class Rig:
-    """A Telegram, bots on it, and the intake that outlives them."""
+    """A Bot API server, platforms that poll it, and the intake that outlives them."""
 
     def __init__(self, telegram: TgWire) -> None:
         self.telegram = telegram
         self.intake = FakeIntake()
-        self.clock = HurriedClock()
+        self.clock = RecordingClock()
 
     def bot(self, **settings: object) -> TelegramPlatform:
         given = {
@@ -87,23 +87,23 @@ class Rig:
         )
 
     @asynccontextmanager
-    async def hearing(self, **settings: object) -> AsyncIterator[TelegramPlatform]:
-        """A bot that listens until the block ends, as abruptly as a killed process."""
+    async def running(self, **settings: object) -> AsyncIterator[TelegramPlatform]:
+        """Run a platform until the block ends, which cancels it like a killed process."""
         bot = self.bot(**settings)
         platform: Platform = bot
-        listening = asyncio.create_task(platform.run(self.intake))
+        run = asyncio.create_task(platform.run(self.intake))
         try:
             yield bot
         finally:
-            listening.cancel()
-            await asyncio.wait({listening})
+            run.cancel()
+            await asyncio.wait({run})
             await bot.close()
 
-    async def hears(self, *texts: str) -> None:
+    async def wait_for_texts(self, *texts: str) -> None:
         await self.telegram.wait(lambda: self.intake.texts[-len(texts) :] == list(texts))
 
-    async def polled(self) -> None:
-        """Wait until a bot waits for updates."""
+    async def wait_for_poll(self) -> None:
+        """Wait until a platform waits for updates."""
         await self.telegram.wait(lambda: self.telegram.waiter)
 
     def calls(self, method: str) -> list[dict[str, object]]:
@@ -117,7 +117,7 @@ async def telegram() -> AsyncIterator[TgWire]:
     wire.base = f"http://127.0.0.1:{wire.runner.addresses[0][1]}"
     yield wire
     if wire.waiter:
-        wire.waiter.set()  # the poll of a bot that is gone would hold up the end
+        wire.waiter.set()  # a poll of a cancelled bot would delay the shutdown
     await wire.stop()
 
 

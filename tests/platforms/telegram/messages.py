@@ -1,4 +1,4 @@
-"""Telegram messages as the wire brings them, for tests."""
+"""Telegram messages in the form of the Bot API, for tests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def utf16_units(text: str) -> int:
 
 
 def entity(kind: str, text: str, word: str, **more: object) -> dict[str, Any]:
-    """An entity over the first `word` in `text`, counted as Telegram counts."""
+    """Return an entity over the first `word` in `text`, in UTF-16 units."""
     return {
         "type": kind,
         "offset": utf16_units(text[: text.index(word)]),
@@ -34,7 +34,7 @@ def message(
     entities: Sequence[Mapping[str, Any]] = (),
     **more: Any,
 ) -> Message:
-    """A message from Alice; `more` are further fields of the wire."""
+    """Return a message from Alice; `more` are further fields."""
     body: dict[str, Any] = {"message_id": 42, "date": NOON, "chat": chat, "from": ALICE, **more}
     if text is not None:
         body |= {"text": text, "entities": list(entities)}

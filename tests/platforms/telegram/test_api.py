@@ -1,4 +1,4 @@
-"""Faults of the Bot API in the house's words, and never with the token."""
+"""Translation of the Bot API's errors, without the token in them."""
 
 import ssl
 
@@ -39,7 +39,7 @@ from bot.errors import (
     SettingsError,
     Unreachable,
 )
-from bot.platforms.telegram.api import AnotherListener, Api, NotEditable, NotModified, translate
+from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, PollingConflict, translate
 from bot.platforms.telegram.settings import TelegramSettings
 
 HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
@@ -59,14 +59,14 @@ TOKEN = "123456789:AAH-canary"
         (TelegramBadRequest(GetMe(), "Bad Request: message can't be edited"), NotEditable),
         (TelegramBadRequest(GetMe(), "Bad Request: message is not modified: s"), NotModified),
         (TelegramServerError(GetMe(), "Bad Gateway"), OutcomeUnknown),
-        (TelegramConflictError(GetMe(), "Conflict: terminated"), AnotherListener),
+        (TelegramConflictError(GetMe(), "Conflict: terminated"), PollingConflict),
         (TelegramAPIError(GetMe(), "Too Many Requests"), RateLimited),
         (ClientDecodeError("Failed to decode", ValueError(), "<html>"), OutcomeUnknown),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), OutcomeUnknown),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_answers_are_translated(error: Exception, meaning: type[PlatformError]) -> None:
+def test_api_errors_are_translated(error: Exception, meaning: type[PlatformError]) -> None:
     assert type(translate(error)) is meaning
 
 
@@ -84,7 +84,7 @@ def test_answers_are_translated(error: Exception, meaning: type[PlatformError]) 
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_network_faults_tell_whether_something_was_sent(
+def test_network_errors_distinguish_unsent_from_unknown(
     cause: Exception, meaning: type[PlatformError]
 ) -> None:
     error = TelegramNetworkError(GetMe(), f"at https://api.example/bot{TOKEN}/getMe")
@@ -96,14 +96,14 @@ def test_network_faults_tell_whether_something_was_sent(
     assert "canary" not in str(translated)
 
 
-def test_flood_control_says_how_long() -> None:
+def test_flood_control_error_has_retry_after() -> None:
     translated = translate(TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
     assert isinstance(translated, RateLimited)
     assert translated.retry_after_seconds == 7
 
 
 @pytest.mark.parametrize("token", [None, SecretStr("canary"), SecretStr("12 canary:x")])
-async def test_missing_or_misshapen_token_is_a_setting_to_mend(token: SecretStr | None) -> None:
+async def test_missing_or_malformed_token_is_a_settings_error(token: SecretStr | None) -> None:
     with pytest.raises(SettingsError, match="TROUPE_TELEGRAM__TOKEN") as caught:
-        Api(TelegramSettings(token=token))
+        BotApi(TelegramSettings(token=token))
     assert "canary" not in str(caught.value)

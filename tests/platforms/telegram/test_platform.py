@@ -1,4 +1,4 @@
-"""Hearing Telegram through outages, kills and rivals: each message once, none lost."""
+"""Polling of Telegram through outages, kills and conflicts: each message once, none lost."""
 
 import asyncio
 import traceback
@@ -10,7 +10,7 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import PlatformFatal
-from bot.platforms.telegram.platform import OFFSET, to_menu
+from bot.platforms.telegram.platform import OFFSET_CURSOR, to_bot_commands
 from tests.platforms.telegram.conftest import Rig
 
 pytestmark = pytest.mark.service
@@ -18,59 +18,59 @@ pytestmark = pytest.mark.service
 ALICE, GROUP, FORUM = 5, -100, -200
 
 
-async def test_private_message_is_heard(rig: Rig) -> None:
-    async with rig.hearing() as bot:
+async def test_private_message_is_received(rig: Rig) -> None:
+    async with rig.running() as bot:
         rig.telegram.say(ALICE, "hello")
-        await rig.hears("hello")
+        await rig.wait_for_texts("hello")
 
-    assert rig.intake.heard[0].wake is WakeReason.DM
+    assert rig.intake.received[0].wake is WakeReason.DM
     assert bot.connection_error is None
 
 
-async def test_group_in_privacy_mode_brings_only_what_is_meant_for_the_bot(rig: Rig) -> None:
-    async with rig.hearing() as bot:
+async def test_privacy_mode_delivers_only_messages_for_the_bot(rig: Rig) -> None:
+    async with rig.running() as bot:
         rig.telegram.say(ALICE, "among ourselves", chat=GROUP)
         rig.telegram.say(ALICE, "🌟 @sim_bot hello", chat=GROUP)
-        await rig.hears("🌟 @sim_bot hello")
+        await rig.wait_for_texts("🌟 @sim_bot hello")
         answer = await bot.surface.send(
             OutgoingMessage(Address("telegram", str(GROUP)), "hi", nonce="")
         )
         rig.telegram.say(ALICE, "and you?", chat=GROUP, reply_to=int(answer))
-        await rig.hears("and you?")
+        await rig.wait_for_texts("and you?")
 
-    assert [incoming.wake for incoming in rig.intake.heard] == [
+    assert [incoming.wake for incoming in rig.intake.received] == [
         WakeReason.MENTION,
         WakeReason.REPLY,
     ]
-    assert rig.intake.heard[1].quote == "hi"
+    assert rig.intake.received[1].quote == "hi"
 
 
-async def test_topics_are_places_of_their_own(rig: Rig) -> None:
-    async with rig.hearing():
+async def test_topics_have_their_own_addresses(rig: Rig) -> None:
+    async with rig.running():
         rig.telegram.say(ALICE, "@sim_bot hello", chat=FORUM, thread=9)
-        await rig.hears("hello")
+        await rig.wait_for_texts("hello")
 
-    assert rig.intake.heard[0].address == Address("telegram", str(FORUM), "9")
+    assert rig.intake.received[0].address == Address("telegram", str(FORUM), "9")
 
 
-async def test_a_batch_keeps_its_order_and_moves_the_cursor_once(rig: Rig) -> None:
+async def test_batch_keeps_its_order_and_moves_the_cursor_once(rig: Rig) -> None:
     for number in range(30):
         rig.telegram.say(ALICE, f"line {number}")
 
-    async with rig.hearing():
-        await rig.hears(*(f"line {number}" for number in range(30)))
+    async with rig.running():
+        await rig.wait_for_texts(*(f"line {number}" for number in range(30)))
 
-    assert rig.intake.stored == {OFFSET: "1031"}
+    assert rig.intake.stored == {OFFSET_CURSOR: "1031"}
 
 
-async def test_lost_answer_to_a_poll_is_delivered_once(rig: Rig) -> None:
-    async with rig.hearing():
-        await rig.polled()
+async def test_updates_of_a_lost_response_are_delivered_once(rig: Rig) -> None:
+    async with rig.running():
+        await rig.wait_for_poll()
         rig.telegram.fault("getUpdates", drop=True, after=True)
         rig.telegram.say(ALICE, "tick")
-        await rig.hears("tick")
+        await rig.wait_for_texts("tick")
         rig.telegram.say(ALICE, "tock")
-        await rig.hears("tock")
+        await rig.wait_for_texts("tock")
 
     assert not rig.telegram.faults
     assert rig.intake.texts == ["tick", "tock"]
@@ -90,9 +90,9 @@ async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None
     rig.telegram.fault("getUpdates", times=8, **outage)
     rig.telegram.say(ALICE, "during the outage")
 
-    async with rig.hearing() as bot:
+    async with rig.running() as bot:
         await rig.telegram.wait(lambda: bot.connection_error not in {None, "not connected yet"})
-        await rig.hears("during the outage")
+        await rig.wait_for_texts("during the outage")
         assert bot.connection_error is None
 
     growing = [0.25, 0.5, 1, 2, 4, 5, 5, 5]
@@ -104,109 +104,109 @@ async def test_outage_at_the_start_is_waited_out(rig: Rig) -> None:
     rig.telegram.fault("deleteWebhook", error_code=500)
     rig.telegram.fault("getMyCommands", error_code=500)
 
-    async with rig.hearing():
+    async with rig.running():
         rig.telegram.say(ALICE, "hello")
-        await rig.hears("hello")
+        await rig.wait_for_texts("hello")
 
 
-async def test_after_an_outage_a_short_poll_tells_at_once_that_it_is_over(rig: Rig) -> None:
+async def test_first_poll_after_an_outage_is_short(rig: Rig) -> None:
     rig.telegram.fault("getUpdates", error_code=502)
 
-    async with rig.hearing(poll_seconds=30) as bot:
+    async with rig.running(poll_seconds=30) as bot:
         await rig.telegram.wait(lambda: len(rig.calls("getUpdates")) == 3)
         assert bot.connection_error is None
 
     assert [call["timeout"] for call in rig.calls("getUpdates")][:3] == [30, 0, 30]
 
 
-async def test_what_was_not_stored_is_kept_and_never_acknowledged(rig: Rig) -> None:
+async def test_unstored_messages_are_not_acknowledged(rig: Rig) -> None:
     rig.intake.down = True
     rig.telegram.say(ALICE, "hello")
 
-    async with rig.hearing() as bot:
+    async with rig.running() as bot:
         await rig.telegram.wait(lambda: rig.intake.refused >= 3)
         assert bot.connection_error == "messages cannot be stored: the disk is full"
         assert len(rig.calls("getUpdates")) == 1
         rig.intake.down = False
-        await rig.hears("hello")
-        await rig.polled()
+        await rig.wait_for_texts("hello")
+        await rig.wait_for_poll()
         assert bot.connection_error is None
 
     assert rig.intake.texts == ["hello"]
 
 
-async def test_bot_killed_before_it_stored_hears_the_message_again(rig: Rig) -> None:
+async def test_message_is_received_again_after_a_kill_before_storing(rig: Rig) -> None:
     rig.intake.down = True
     rig.telegram.say(ALICE, "hello")
-    async with rig.hearing():
+    async with rig.running():
         await rig.telegram.wait(lambda: rig.intake.refused)
     rig.intake.down = False
 
-    async with rig.hearing():
-        await rig.hears("hello")
+    async with rig.running():
+        await rig.wait_for_texts("hello")
 
 
-async def test_bot_killed_after_it_stored_goes_on_from_its_cursor(rig: Rig) -> None:
+async def test_poll_continues_from_the_cursor_after_a_kill(rig: Rig) -> None:
     rig.telegram.say(ALICE, "one")
-    async with rig.hearing():
-        await rig.hears("one")
+    async with rig.running():
+        await rig.wait_for_texts("one")
     rig.telegram.say(ALICE, "two")
 
-    async with rig.hearing():
-        await rig.hears("one", "two")
+    async with rig.running():
+        await rig.wait_for_texts("one", "two")
 
     assert rig.intake.texts == ["one", "two"]
 
 
-async def test_numbering_that_starts_again_lower_is_followed(rig: Rig) -> None:
-    async with rig.hearing():
+async def test_lower_update_ids_are_followed(rig: Rig) -> None:
+    async with rig.running():
         rig.telegram.say(ALICE, "before the quiet week")
-        await rig.hears("before the quiet week")
-        await rig.polled()
+        await rig.wait_for_texts("before the quiet week")
+        await rig.wait_for_poll()
         rig.telegram.uid = 17
         rig.telegram.say(ALICE, "after it")
-        await rig.hears("after it")
+        await rig.wait_for_texts("after it")
 
-    assert rig.intake.stored == {OFFSET: "19"}
+    assert rig.intake.stored == {OFFSET_CURSOR: "19"}
 
 
-async def test_update_that_cannot_be_read_does_not_hide_the_next(rig: Rig) -> None:
+async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:
     rig.telegram.push({"message": {"message_id": "canary", "date": 1}})
     rig.telegram.say(ALICE, "hello")
 
     with capture_logs() as logs:
-        async with rig.hearing():
-            await rig.hears("hello")
+        async with rig.running():
+            await rig.wait_for_texts("hello")
 
     skipped = [entry for entry in logs if entry["event"] == "telegram_update_skipped"]
     assert [entry["update_id"] for entry in skipped] == [1001]
     assert "canary" not in str(skipped)
 
 
-async def test_forgotten_webhook_is_removed_with_its_updates_kept(rig: Rig) -> None:
+async def test_webhook_is_removed_and_its_updates_are_kept(rig: Rig) -> None:
     rig.telegram.wh = {"url": "http://127.0.0.1:9/gone", "secret": None, "err": None}
     rig.telegram.say(ALICE, "for the webhook")
 
-    async with rig.hearing():
-        await rig.hears("for the webhook")
+    async with rig.running():
+        await rig.wait_for_texts("for the webhook")
 
 
-async def test_rival_poller_is_named_and_given_more_and_more_time(rig: Rig) -> None:
+async def test_polling_conflict_is_reported_and_backs_off(rig: Rig) -> None:
     rig.telegram.fault(
         "getUpdates", times=9, error_code=409, description="Conflict: terminated by other"
     )
 
-    async with rig.hearing() as bot:
+    async with rig.running() as bot:
         await rig.telegram.wait(lambda: "another process" in (bot.connection_error or ""))
         rig.telegram.say(ALICE, "hello")
-        await rig.hears("hello")
+        await rig.wait_for_texts("hello")
         assert bot.connection_error is None
 
     assert rig.clock.slept == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-async def test_two_bots_with_one_token_lose_nothing_between_them(rig: Rig) -> None:
-    async with rig.hearing(), rig.hearing():
+async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:
+    async with rig.running(), rig.running():
         for number in range(5):
             rig.telegram.say(ALICE, f"line {number}")
             await rig.telegram.wait(lambda n=number: f"line {n}" in rig.intake.texts)
@@ -217,7 +217,7 @@ async def test_two_bots_with_one_token_lose_nothing_between_them(rig: Rig) -> No
 @pytest.mark.parametrize(
     "fault", [None, {"error_code": 404, "description": "Not Found"}], ids=["401", "404"]
 )
-async def test_wrong_token_is_fatal_and_never_shown(
+async def test_wrong_token_is_fatal_and_not_logged(
     rig: Rig, fault: dict[str, object] | None
 ) -> None:
     if fault is not None:
@@ -231,10 +231,10 @@ async def test_wrong_token_is_fatal_and_never_shown(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_token_revoked_while_it_runs_is_fatal(rig: Rig) -> None:
+async def test_token_revoked_during_a_run_is_fatal(rig: Rig) -> None:
     bot = rig.bot()
     listening = asyncio.create_task(bot.run(rig.intake))
-    await rig.polled()
+    await rig.wait_for_poll()
     rig.telegram.token = "1:revoked"
     rig.telegram.say(ALICE, "last words")
 
@@ -248,10 +248,10 @@ async def test_token_revoked_while_it_runs_is_fatal(rig: Rig) -> None:
 # --- the menu --------------------------------------------------------------------------------
 
 
-async def test_menu_is_offered_once(rig: Rig) -> None:
+async def test_commands_are_registered_once(rig: Rig) -> None:
     for _ in range(2):
-        async with rig.hearing():
-            await rig.polled()
+        async with rig.running():
+            await rig.wait_for_poll()
 
     (menu,) = rig.telegram.commands.values()
     assert menu == [
@@ -261,38 +261,38 @@ async def test_menu_is_offered_once(rig: Rig) -> None:
     assert len(rig.calls("setMyCommands")) == 1
 
 
-async def test_menu_that_telegram_refuses_does_not_stop_the_bot(rig: Rig) -> None:
+async def test_refused_commands_do_not_stop_the_bot(rig: Rig) -> None:
     rig.telegram.fault("setMyCommands", error_code=400)
 
-    async with rig.hearing():
+    async with rig.running():
         rig.telegram.say(ALICE, "hello")
-        await rig.hears("hello")
+        await rig.wait_for_texts("hello")
 
 
-def test_summary_is_cut_to_what_telegram_shows() -> None:
-    (shown,) = to_menu([CommandSpec("help", "x" * 300)])
+def test_description_is_cut_to_the_limit() -> None:
+    (shown,) = to_bot_commands([CommandSpec("help", "x" * 300)])
     assert len(shown.description) == 256
 
 
-# --- who may change what others see ----------------------------------------------------------
+# --- permissions -------------------------------------------------------------------------
 
 
-async def test_who_is_no_admin_any_more_may_nothing_from_that_moment(rig: Rig) -> None:
-    async with rig.hearing() as bot:
+async def test_is_admin_asks_telegram_each_time(rig: Rig) -> None:
+    async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
-        await rig.hears("x")
-        said = rig.intake.heard[0]
+        await rig.wait_for_texts("x")
+        incoming = rig.intake.received[0]
         rig.telegram.chats[GROUP]["_admins"] = {ALICE}
-        assert await bot.is_admin(said)
+        assert await bot.is_admin(incoming)
         rig.telegram.chats[GROUP]["_admins"] = set()
-        assert not await bot.is_admin(said)
+        assert not await bot.is_admin(incoming)
 
 
-async def test_nobody_is_admin_while_telegram_cannot_be_asked(rig: Rig) -> None:
-    async with rig.hearing() as bot:
+async def test_is_admin_is_false_while_telegram_fails(rig: Rig) -> None:
+    async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
-        await rig.hears("x")
+        await rig.wait_for_texts("x")
         rig.telegram.chats[GROUP]["_admins"] = {ALICE}
         rig.telegram.fault("getChatMember", retry_after=9)
-        assert not await bot.is_admin(rig.intake.heard[0])
-        assert await bot.is_admin(rig.intake.heard[0])
+        assert not await bot.is_admin(rig.intake.received[0])
+        assert await bot.is_admin(rig.intake.received[0])

@@ -1,4 +1,4 @@
-"""Answering on Telegram: what goes out, what it means when it fails, what is found again."""
+"""Sending on Telegram: requests, the meaning of errors, and the search for lost messages."""
 
 import re
 import traceback
@@ -22,7 +22,7 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.platforms.telegram.surface import without_pings
+from bot.platforms.telegram.surface import mention_entities
 from bot.ports import Surface
 from tests.attacks import with_ours
 from tests.platforms.telegram.conftest import Rig
@@ -64,9 +64,9 @@ async def find(
 
 
 @given(before=st.text(st.characters(exclude_categories=["Cs"])))
-def test_name_behind_any_text_is_set_as_code(before: str) -> None:
+def test_mention_after_any_text_is_set_as_code(before: str) -> None:
     text = f"{before} (@alice_2)"
-    marks = without_pings(text) or []
+    marks = mention_entities(text) or []
     assert marks[-1].extract_from(text) == "@alice_2"
     assert all(mark.extract_from(text).startswith("@") for mark in marks)
 
@@ -83,7 +83,7 @@ def test_name_behind_any_text_is_set_as_code(before: str) -> None:
         },
     ),
 )
-async def test_a_mention_on_telegram_is_text_however_it_goes_out(
+async def test_mentions_are_code_in_any_request(
     rig: Rig, surface: Surface, title: str, given: Any
 ) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
@@ -91,34 +91,32 @@ async def test_a_mention_on_telegram_is_text_however_it_goes_out(
     await surface.edit(GROUP_CHAT, sent, f"{text}!")
 
     for call in [*rig.calls("sendMessage"), *rig.calls("editMessageText")]:
-        said, entities = str(call["text"]), call.get("entities", [])
+        text_sent, entities = str(call["text"]), call.get("entities", [])
         assert isinstance(entities, list)
         marks = [MessageEntity.model_validate(one) for one in entities]
         assert {mark.type for mark in marks} <= {"bold", "code"}
-        coded = {mark.extract_from(said) for mark in marks if mark.type == "code"}
-        assert coded >= set(re.findall(r"(?<!\w)@[a-z0-9_]{3,}", said))
+        coded = {mark.extract_from(text_sent) for mark in marks if mark.type == "code"}
+        assert coded >= set(re.findall(r"(?<!\w)@[a-z0-9_]{3,}", text_sent))
         assert "parse_mode" not in call
         assert call["link_preview_options"] == {"is_disabled": True}
 
 
-def test_text_without_names_has_no_entities() -> None:
-    assert without_pings("mail@host @ 5 @me") is None
+def test_text_without_mentions_has_no_entities() -> None:
+    assert mention_entities("mail@host @ 5 @me") is None
 
 
-def test_more_names_than_telegram_takes_entities_are_left_alone() -> None:
-    marks = without_pings("@name " * 120)
+def test_mention_entities_stop_at_the_limit() -> None:
+    marks = mention_entities("@name " * 120)
     assert marks is not None
     assert len(marks) == 100
     assert all(isinstance(mark, MessageEntity) for mark in marks)
 
 
-# --- what goes out ---------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------
 
 
 @pytest.mark.service
-async def test_message_goes_out_plain_without_preview_as_a_reply(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "<b>5 < 6</b> ask @alice", GROUP_CHAT, to="1")
 
     assert rig.telegram.texts(GROUP) == ["<b>5 < 6</b> ask @alice"]
@@ -134,16 +132,14 @@ async def test_message_goes_out_plain_without_preview_as_a_reply(
 
 
 @pytest.mark.service
-async def test_answer_goes_out_although_the_question_was_deleted(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_reply_to_a_deleted_message_is_sent(rig: Rig, surface: Surface) -> None:
     del rig.telegram.msgs[GROUP][1]
     await send(surface, "hi", GROUP_CHAT, to="1")
     assert rig.telegram.texts(GROUP) == ["hi"]
 
 
 @pytest.mark.service
-async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
+async def test_message_is_sent_to_its_topic(rig: Rig, surface: Surface) -> None:
     rig.telegram.say(ALICE, "hi", chat=FORUM, thread=9)
     rig.telegram.topics[FORUM] = {9: "T"}
     topic = Address("telegram", str(FORUM), "9")
@@ -158,7 +154,7 @@ async def test_answer_stays_in_its_topic(rig: Rig, surface: Surface) -> None:
 
 
 @pytest.mark.service
-async def test_file_goes_out_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
+async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     sent = await surface.send(
         OutgoingMessage(GROUP_CHAT, "for @alice", nonce="n", reply_to="1", file=file)
@@ -191,7 +187,7 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
 
 
 @pytest.mark.service
-async def test_edit_of_a_message_that_is_gone_says_so(surface: Surface) -> None:
+async def test_edit_of_a_deleted_message_raises_message_not_found(surface: Surface) -> None:
     with pytest.raises(MessageNotFound):
         await surface.edit(PRIVATE_CHAT, "99", "text")
 
@@ -210,7 +206,7 @@ def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:
     assert surface.limits(GROUP_CHAT).seconds_between_edits == 3.5
 
 
-# --- what it means when it fails -------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.service
@@ -226,7 +222,7 @@ def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:
     ],
     ids=["429", "403", "400", "502 json", "502 html", "cut"],
 )
-async def test_faults_of_a_send_are_told_apart(
+async def test_send_errors_are_translated(
     rig: Rig, surface: Surface, fault: dict[str, object], meaning: type[PlatformError]
 ) -> None:
     rig.telegram.fault("sendMessage", **fault)
@@ -238,7 +234,7 @@ async def test_faults_of_a_send_are_told_apart(
 
 
 @pytest.mark.service
-async def test_wait_after_flood_control_is_passed_on(rig: Rig, surface: Surface) -> None:
+async def test_flood_control_of_a_send_has_retry_after(rig: Rig, surface: Surface) -> None:
     rig.telegram.fault("sendMessage", retry_after=7)
     with pytest.raises(RateLimited) as caught:
         await send(surface, "hi")
@@ -255,7 +251,7 @@ async def test_wait_after_flood_control_is_passed_on(rig: Rig, surface: Surface)
     ],
     ids=["nobody there", "no address", "wrong token"],
 )
-async def test_settings_that_lead_nowhere_are_told_without_the_token(
+async def test_wrong_settings_are_reported_without_the_token(
     rig: Rig, settings: dict[str, object], meaning: type[PlatformError]
 ) -> None:
     bot = rig.bot(**{"token": "123456789:AAH-canary", **settings})
@@ -267,12 +263,12 @@ async def test_settings_that_lead_nowhere_are_told_without_the_token(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-# --- what is found again ---------------------------------------------------------------------
+# --- find ------------------------------------------------------------------------------------
 
 
 @pytest.mark.service
 @pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])
-async def test_message_whose_receipt_was_lost_is_found(
+async def test_find_returns_a_message_whose_response_was_lost(
     rig: Rig, surface: Surface, at: Address
 ) -> None:
     rig.telegram.fault("sendMessage", drop=True, after=True)
@@ -285,9 +281,7 @@ async def test_message_whose_receipt_was_lost_is_found(
 
 
 @pytest.mark.service
-async def test_found_behind_what_others_said_and_what_is_accounted_for(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: Surface) -> None:
     first = await send(surface, "…", GROUP_CHAT)
     for _ in range(12):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
@@ -302,7 +296,7 @@ async def test_found_behind_what_others_said_and_what_is_accounted_for(
 @pytest.mark.parametrize(
     ("at", "tries"), [(PRIVATE_CHAT, 64), (GROUP_CHAT, 8)], ids=["private", "group"]
 )
-async def test_what_never_arrived_is_not_found(
+async def test_find_returns_none_for_a_message_that_never_arrived(
     rig: Rig, surface: Surface, at: Address, tries: int
 ) -> None:
     assert await find(surface, at, "…", after="1", known=set()) is None
@@ -310,7 +304,7 @@ async def test_what_never_arrived_is_not_found(
 
 
 @pytest.mark.service
-async def test_file_is_found_among_texts_of_ours(rig: Rig, surface: Surface) -> None:
+async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     await send(surface, "of a version before", GROUP_CHAT)
     rig.telegram.fault("sendDocument", drop=True, after=True)
@@ -324,7 +318,7 @@ async def test_file_is_found_among_texts_of_ours(rig: Rig, surface: Surface) -> 
 
 
 @pytest.mark.service
-async def test_search_in_a_busy_group_ends(rig: Rig, surface: Surface) -> None:
+async def test_find_probes_a_bounded_number_of_ids(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
     assert await find(surface, GROUP_CHAT, "…", after="1", known=set()) is None
@@ -332,16 +326,14 @@ async def test_search_in_a_busy_group_ends(rig: Rig, surface: Surface) -> None:
 
 
 @pytest.mark.service
-async def test_search_without_a_beginning_looks_behind_the_newest_known(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_find_without_after_starts_at_the_newest_known_id(rig: Rig, surface: Surface) -> None:
     first = await send(surface, "…")
     lost = await send(surface, "…")
     assert await find(surface, PRIVATE_CHAT, "…", after=None, known={first}) == lost
 
 
 @pytest.mark.service
-async def test_stray_that_is_older_than_what_is_known_is_not_taken_for_it(
+async def test_find_ignores_messages_older_than_the_newest_known(
     rig: Rig, surface: Surface
 ) -> None:
     await send(surface, "…", GROUP_CHAT)
@@ -350,9 +342,7 @@ async def test_stray_that_is_older_than_what_is_known_is_not_taken_for_it(
 
 
 @pytest.mark.service
-async def test_long_talk_before_what_is_known_does_not_use_up_the_tries(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_messages_before_the_newest_known_are_not_probed(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
     known = await send(surface, "…", GROUP_CHAT)
@@ -361,14 +351,14 @@ async def test_long_talk_before_what_is_known_does_not_use_up_the_tries(
 
 
 @pytest.mark.service
-async def test_search_stops_for_flood_control(rig: Rig, surface: Surface) -> None:
+async def test_find_stops_at_flood_control(rig: Rig, surface: Surface) -> None:
     rig.telegram.fault("editMessageText", retry_after=7)
     with pytest.raises(RateLimited):
         await find(surface, GROUP_CHAT, "…", after="1", known=set())
 
 
 @pytest.mark.service
-async def test_search_in_a_chat_that_shut_the_bot_out_says_so(rig: Rig, surface: Surface) -> None:
+async def test_find_in_a_forbidden_chat_raises_refused(rig: Rig, surface: Surface) -> None:
     rig.telegram.blocked.add(GROUP)
     with pytest.raises(Refused):
         await find(surface, GROUP_CHAT, "…", after="1", known=set())
