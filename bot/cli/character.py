@@ -128,10 +128,10 @@ def load_card(preset: Preset, folder: Path) -> Card:
 
 def describe_character(preset: Preset, card: Card) -> str:
     """Describe for people what a character has."""
-    book = preset.book
+    book = preset.parsed_lorebook
     facts = {
         "name": card.name,
-        "plays as": preset.plays_as,
+        "plays as": preset.character_name,
         "card": f"{card.spec.value.upper()} {card.character_version}".rstrip(),
         "by": card.creator,
         "tags": ", ".join(card.tags),
@@ -148,7 +148,7 @@ def _as_card(preset: Preset) -> dict[str, object]:
         f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
     ]
     fields: dict[str, object] = {
-        "name": preset.plays_as,
+        "name": preset.character_name,
         "description": preset.persona or "",
         "personality": "",
         "scenario": "",

@@ -97,7 +97,7 @@ async def _test_presets(settings: Settings) -> str:
         f"{len(presets)} in {presets_folder(settings.presets_dir)}; {default.name} is the default"
     )
     unused = [
-        f"{preset.name}'s {key}" for preset in presets.values() for key in preset.without_effect
+        f"{preset.name}'s {key}" for preset in presets.values() for key in preset.unsupported_keys
     ]
     return f"{found}; nothing comes yet of {', '.join(unused)}" if unused else found
 

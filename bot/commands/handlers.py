@@ -94,7 +94,8 @@ class CommandHandlers:
     def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         lines = [
-            f"I am {preset.plays_as}. Write to me here; in a group, mention me or reply to me.",
+            f"I am {preset.character_name}. Write to me here; in a group, "
+            "mention me or reply to me.",
             *(f"/{spec.name} – {spec.summary}" for spec in COMMANDS),
         ]
         if prompter := build_prompter(preset):

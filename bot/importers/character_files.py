@@ -10,7 +10,7 @@ from pathlib import Path
 from bot.errors import CharacterError, PresetError
 from bot.prompting.personas.builtin_roles import load_known, name_of
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
-from bot.prompting.presets.files import load_presets, preset_from
+from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 
 
@@ -67,7 +67,7 @@ def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
         file = read_character_file(preset.character, directory)
     except CharacterError as error:
         raise PresetError(f"{source}: {error}") from error
-    merged = preset_from({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
+    merged = validate_preset({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
         raise PresetError(f"{source}: the file has no name for the character; add 'role_name'")
     return PresetWithStories(merged, file.stories)

@@ -12,7 +12,7 @@ from bot.importers.sillytavern import (
     preset_from_context,
     preset_from_instruct,
 )
-from bot.prompting.presets.files import parse_preset, preset_from
+from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 
@@ -46,7 +46,7 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
             return imported
         preset = parse_preset(text, str(file))
         if name:
-            preset = preset_from({**preset.model_dump(), "name": name}, str(file))
+            preset = validate_preset({**preset.model_dump(), "name": name}, str(file))
         return ImportedPreset(preset, [])
     if not _FROM_LINE.search(text):
         raise PresetError(

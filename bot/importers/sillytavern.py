@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bot.errors import PresetError, TemplateError
 from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.json_fields import JsonFields
 from bot.templates import JinjaTemplate
@@ -60,7 +60,7 @@ def preset_from_instruct(
     jinja = _jinja(texts, wrap=wrap, same=bool(data.get("system_same_as_user")))
     extracted = extract_string_templates(JinjaTemplate(jinja))
     exact = extracted is not None and extracted.exact and not texts["user_alignment_message"]
-    preset = preset_from(
+    preset = validate_preset(
         {
             "name": name or _template_name(data, "instruct"),
             "provider": "local",
@@ -92,7 +92,7 @@ def preset_from_context(
         parse_story_string(text)
     except TemplateError as error:
         raise PresetError(f"{source}: {error}") from None
-    preset = preset_from(
+    preset = validate_preset(
         {
             "name": name or _template_name(data, "context"),
             "provider": "local",

@@ -74,7 +74,7 @@ class PresetResolver:
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Return the name of each preset's character; the preset's own if its file is gone."""
         return {
-            name: self.presets[name].plays_as if name in self.presets else name
+            name: self.presets[name].character_name if name in self.presets else name
             for name in sorted(presets)
         }
 

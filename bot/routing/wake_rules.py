@@ -55,7 +55,7 @@ def quoted_preset(
         return None
     first_line = text.splitlines()[0].strip(_MARKUP).casefold()
     for preset in presets:
-        if first_line == preset.plays_as.casefold():
+        if first_line == preset.character_name.casefold():
             return preset.name
     names = {preset.name for preset in presets}
     for turn in reversed(recent):

@@ -24,7 +24,7 @@ from bot.intake.intake import InboxIntake
 from bot.platforms.registry import make_platform, terminal_platforms
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Backend, ConversationMemory, Coordinator, Platform
-from bot.prompting.presets.files import edition
+from bot.prompting.presets.files import preset_version
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
@@ -321,7 +321,7 @@ async def running(
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         choices = SqlChatSettings(database, SystemClock())
         versions = SqlPresetVersions(database, SystemClock())
-        numbers = await versions.save([edition(preset) for preset in presets.values()])
+        numbers = await versions.save([preset_version(preset) for preset in presets.values()])
         resolver = PresetResolver(presets, settings.default_preset, choices, numbers)
         await provide_model(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())

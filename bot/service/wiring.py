@@ -35,7 +35,7 @@ async def provide_model(
     Raises:
         SettingsError: it, or one of its fallbacks, is to run on another file, which is not there.
     """
-    for preset in default.alternatives:
+    for preset in default.with_fallbacks:
         provider = settings.providers.get(preset.provider)
         if provider is None or provider.kind != "llama_cpp":
             continue
@@ -117,7 +117,7 @@ def make_backends(
 
 def misunderstood(preset: Preset, settings: Settings) -> Sequence[str]:
     """What the preset's providers, as far as they are set up, do not take of its parameters."""
-    names = dict.fromkeys(one.provider for one in preset.alternatives)
+    names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
     asked = [settings.providers[name] for name in names if name in settings.providers]
     found = (each for one in asked for each in parameter_problems(one, preset.parameters))
     return list(dict.fromkeys(found))
@@ -125,7 +125,7 @@ def misunderstood(preset: Preset, settings: Settings) -> Sequence[str]:
 
 def _providers_of(preset: Preset) -> list[str]:
     summing = preset.summary.provider if preset.summary else None
-    asked = [one.provider for one in preset.alternatives]
+    asked = [one.provider for one in preset.with_fallbacks]
     return [*asked, *([summing] if summing else [])]
 
 

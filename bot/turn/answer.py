@@ -99,7 +99,7 @@ class AnswerPipeline:
         self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply
     ) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
-        *others, last = (replace(speaker, preset=one) for one in speaker.preset.alternatives)
+        *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
         for one in others:
             try:
                 return await self._generate(one, context, live_reply)

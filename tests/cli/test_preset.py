@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from bot.cli.app import app
 from bot.cli.preset.configured_folder import configured_presets_folder
 from bot.errors import PresetError, SettingsError, UserError
-from bot.prompting.presets.files import edition, load_presets
+from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
@@ -143,7 +143,7 @@ async def started_with(folder: Path, name: str) -> None:
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
     async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
-        await SqlPresetVersions(database, SystemClock()).save([edition(preset)])
+        await SqlPresetVersions(database, SystemClock()).save([preset_version(preset)])
 
 
 def test_list_names_presets_with_their_descriptions(folder: Path) -> None:

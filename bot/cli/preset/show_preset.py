@@ -4,7 +4,7 @@ import uvloop
 
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.prompting.presets.files import edition, export_preset, find_preset, load_presets
+from bot.prompting.presets.files import export_preset, find_preset, load_presets, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
@@ -40,6 +40,6 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
         newest = await SqlPresetVersions(database, SystemClock()).newest(preset.name)
     if newest is None:
         return _NO_VERSION
-    if newest.content == edition(preset).content:
+    if newest.content == preset_version(preset).content:
         return f"version {newest.version}"
     return f"edited since version {newest.version}; the next start makes it a new one"

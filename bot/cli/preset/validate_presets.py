@@ -8,7 +8,7 @@ import typer
 from bot.cli.text_io import print_line, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError
-from bot.prompting.presets.files import parse_preset, with_lorebook
+from bot.prompting.presets.files import load_preset_lorebook, parse_preset
 from bot.service.wiring import misunderstood
 from bot.settings import read_settings
 
@@ -25,9 +25,9 @@ def validate_presets(
     """
     settings = read_settings()
     for file in files:
-        preset = with_lorebook(parse_preset(read_text(file), str(file)), file)
+        preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
         if problems := misunderstood(preset, settings):
             raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
-        unused = ", ".join(preset.without_effect)
+        unused = ", ".join(preset.unsupported_keys)
         note = f"; nothing comes yet of {unused}" if unused else ""
         print_line(f"{file}: {preset.name} is fine{note}")

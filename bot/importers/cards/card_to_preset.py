@@ -7,7 +7,7 @@ from bot.importers.cards.card import Card
 from bot.importers.cards.safe_json import Json
 from bot.prompting.compose.scene import ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.speakers.clean_name import clean_name
@@ -48,7 +48,7 @@ def preset_from_card(
         "macros": True,
         "talkativeness": _talkativeness(card),
     }
-    return preset_from(data, source)
+    return validate_preset(data, source)
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:

@@ -9,7 +9,7 @@ from bot.errors import PresetError
 from bot.importers.modelfile.go_to_jinja import jinja_from_go
 from bot.importers.modelfile.parser import Modelfile, ModelfileCommand, parse_modelfile
 from bot.importers.string_template_extraction import extract_string_templates
-from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
 
@@ -80,7 +80,7 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
         found = extract_string_templates(JinjaTemplate(source))
         data["parameters"] |= found.templates if found else {}
         data["template"] = None if found and found.exact else source
-    return preset_from(data, f"Modelfile of {name!r}")
+    return validate_preset(data, f"Modelfile of {name!r}")
 
 
 def import_notes(modelfile: Modelfile) -> list[str]:

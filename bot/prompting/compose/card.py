@@ -33,11 +33,16 @@ _NO_LORE = LoreResult((), (), 0, TimedEffects())
 def stage(draft: Draft, room: Room) -> Draft:
     """Leave a draft as it is, but for what people say of themselves, where no card is played."""
     preset = room.preset
-    if preset.macros or preset.book or preset.post_history_instructions or preset.story_string:
+    if (
+        preset.macros
+        or preset.parsed_lorebook
+        or preset.post_history_instructions
+        or preset.story_string
+    ):
         scene = set_scene(room)
         if preset.macros:
             draft = _with_macros(draft, scene.standing)
-        lore = _lore(preset.book, room, scene) if preset.book else _NO_LORE
+        lore = _lore(preset.parsed_lorebook, room, scene) if preset.parsed_lorebook else _NO_LORE
         draft = _with_lore(draft, lore)
         draft = replace(
             draft,

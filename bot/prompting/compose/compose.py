@@ -128,7 +128,7 @@ def _room(
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**gone, **company, preset.name: preset.plays_as}
+    names = {**gone, **company, preset.name: preset.character_name}
     people = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
     return Room(preset, session, incoming, turns, people, personas)
 
@@ -146,7 +146,7 @@ def _frame(room: Room, *, tagged: bool) -> Prompt:
         answers_as=labels.characters[preset.name] if tagged else None,
         speakers=labels.others(preset.name) if tagged else (),
         template=template_of(preset),
-        character=preset.plays_as,
+        character=preset.character_name,
         asked_by=room.incoming.author.id,
     )
 

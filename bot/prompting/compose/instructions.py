@@ -46,9 +46,9 @@ def instructions(
         )
     else:
         filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
-        played = replace(filled, text=with_names(filled.text, preset.plays_as, user_name))
+        played = replace(filled, text=with_names(filled.text, preset.character_name, user_name))
     told = [
-        replace(story, text=with_names(story.text.strip(), preset.plays_as, user_name))
+        replace(story, text=with_names(story.text.strip(), preset.character_name, user_name))
         for story in played.stories
     ]
     text = "\n\n".join(part for part in (preset.system, played.text) if part)

@@ -59,7 +59,7 @@ class Room:
     def called(self, turn: Turn) -> str:
         """Name the speaker of a turn, whether lines are tagged or not."""
         return (
-            self.preset.plays_as
+            self.preset.character_name
             if self.is_own(turn)
             else self.speakers.label_of(turn, self.preset.name)
         )
@@ -72,7 +72,7 @@ def set_scene(room: Room) -> Scene:
     company = room.speakers.characters.items()
     others = [label for preset, label in company if preset != room.preset.name]
     standing = Macros(
-        char=room.preset.plays_as,
+        char=room.preset.character_name,
         user=_listed(people),
         group=_listed([*others, *people]),
         at=room.incoming.at,
@@ -108,7 +108,7 @@ def greet(
     if not preset.macros:
         return text
     return Macros(
-        char=preset.plays_as,
+        char=preset.character_name,
         user=clean_name(incoming.author.name) or "user",
         at=incoming.at,
         dice=dice,

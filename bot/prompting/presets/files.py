@@ -1,4 +1,4 @@
-"""Read presets from files and write them back; what is wrong is named with file and line."""
+"""Load and export preset files; errors name the file and the line."""
 
 import difflib
 import json
@@ -20,27 +20,31 @@ from bot.prompting.text.preset_folder import is_lorebook, json_files, read_prese
 
 __all__ = [
     "Preset",
-    "edition",
     "export_preset",
     "find_preset",
+    "load_preset_lorebook",
     "load_presets",
     "parse_preset",
-    "preset_from",
-    "with_lorebook",
+    "preset_version",
+    "validate_preset",
 ]
 
 
 def load_presets(directory: Path) -> dict[str, Preset]:
-    """Read every `*.json` here, by name. A PresetError tells all that is wrong, a line each."""
+    """Load every `*.json` of a directory, by preset name.
+
+    Raises:
+        PresetError: lists all problems, one per line.
+    """
     presets: dict[str, Preset] = {}
     origins: dict[str, Path] = {}
     problems: list[str] = []
     for file in json_files(directory):
         try:
             text = read_preset_text(file)
-            if is_lorebook(text):  # that of a preset beside it
+            if is_lorebook(text):  # of a preset beside it
                 continue
-            preset = with_lorebook(parse_preset(text, str(file)), file)
+            preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             problems.append(str(error))
             continue
@@ -56,20 +60,25 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Comments and trailing commas pass. Raises PresetError with `source` and the line."""
+    """Parse a preset; comments and trailing commas are allowed.
+
+    Raises:
+        PresetError: names `source` and the line.
+    """
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
         raise PresetError(f"{source}, line {error.line}: {error}") from error
     if not isinstance(document.value, dict):
         raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
-    return preset_from(document.value, source, document)
+    return validate_preset(document.value, source, document)
 
 
-def with_lorebook(preset: Preset, file: Path) -> Preset:
-    """Read in the lorebook that a preset names by its path from the preset's own folder.
+def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
+    """Replace the path of a lorebook, relative to the preset's folder, by the lorebook itself.
 
-    Raises PresetError when there is none, or when the path leads out of that folder.
+    Raises:
+        PresetError: the file cannot be read, or the path leads out of the folder.
     """
     if not isinstance(preset.lorebook, str):
         return preset
@@ -77,7 +86,7 @@ def with_lorebook(preset: Preset, file: Path) -> Preset:
     book = (folder / preset.lorebook).resolve()
     if folder not in book.parents:
         raise PresetError(
-            f"{file}: lorebook: {preset.lorebook!r} leads out of {folder}; move it in"
+            f"{file}: lorebook: {preset.lorebook!r} is outside {folder}; move it into that folder"
         )
     try:
         document = read_json(read_preset_text(book))
@@ -87,8 +96,12 @@ def with_lorebook(preset: Preset, file: Path) -> Preset:
     return preset.model_copy(update={"lorebook": document.value})
 
 
-def preset_from(data: object, source: str, document: JsonDocument | None = None) -> Preset:
-    """Check data that came as JSON or from another format; a document tells the lines."""
+def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
+    """Make a preset of data; `document` supplies the line numbers for errors.
+
+    Raises:
+        PresetError: lists all problems, one per line.
+    """
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
@@ -97,7 +110,7 @@ def preset_from(data: object, source: str, document: JsonDocument | None = None)
 
 
 def export_preset(preset: Preset) -> str:
-    """Strict JSON, without what is at its default, and with plain texts in their short form."""
+    """Return strict JSON, without default values, and with plain texts in their short form."""
     data = preset.model_dump(mode="json", exclude_defaults=True)
     for message in data.get("messages", ()):
         match message["content"]:
@@ -106,20 +119,24 @@ def export_preset(preset: Preset) -> str:
     return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def edition(preset: Preset) -> PresetVersion:
-    """Write it down for the list of its versions; its own `version` is the lowest number."""
+def preset_version(preset: Preset) -> PresetVersion:
+    """Return the stored form of a preset; its own `version` is the lowest number it may get."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
 def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
-    """By name in any case. Raises PresetError that tells the nearest name."""
+    """Look a preset up by name, in any case.
+
+    Raises:
+        PresetError: there is none; the message suggests the nearest name.
+    """
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
     if wanted in by_id:
         return by_id[wanted]
     near = difflib.get_close_matches(wanted, by_id, n=1)
     names = ", ".join(sorted(presets))
-    hint = f"did you mean {by_id[near[0]].name!r}?" if near else f"there are: {names}"
+    hint = f"did you mean {by_id[near[0]].name!r}?" if near else f"available: {names}"
     raise PresetError(f"no preset {word!r}; {hint}")
 
 
@@ -164,7 +181,7 @@ def _nearest(path: tuple[str | int, ...]) -> str:
 
 
 def _keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """Which keys the schema knows in the object at this place."""
+    """Return the keys that the schema allows in the object at this path."""
     model: type[BaseModel] = Preset
     for step in path:
         if isinstance(step, str):

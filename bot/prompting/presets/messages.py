@@ -1,4 +1,4 @@
-"""The lines that stand in every conversation with a preset: texts and images."""
+"""The pinned messages of a preset, which begin every conversation: texts and images."""
 
 import base64
 import binascii
@@ -15,8 +15,8 @@ from pydantic import (
 
 from bot.chat.prompt import Role
 
-_BASE64_HEADS = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
-_ADDRESSES = ("http://", "https://", "data:image/")
+_BASE64_PREFIXES = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+_URL_PREFIXES = ("http://", "https://", "data:image/")
 
 
 def _lower(value: object) -> object:
@@ -28,13 +28,13 @@ def _part_type(value: object) -> object:
     return "image" if lowered in {"image_url", "imageurl"} else lowered
 
 
-class Strict(BaseModel):
-    """A part of a preset: nothing changes it, and a key that it does not know is an error."""
+class StrictModel(BaseModel):
+    """A frozen part of a preset, in which an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ContentPart(Strict):
+class ContentPart(StrictModel):
     """A text, or an image as a link, a `data:` URI or bare base64."""
 
     type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
@@ -43,31 +43,32 @@ class ContentPart(Strict):
 
     @property
     def image_url(self) -> str:
-        """What an API takes as the address of the image: a link or a `data:` URI."""
-        if self.text.startswith(_ADDRESSES):
+        """The image as an API takes it: a link or a `data:` URI."""
+        if self.text.startswith(_URL_PREFIXES):
             return self.text
-        kinds = (kind for head, kind in _BASE64_HEADS.items() if self.text.startswith(head))
+        kinds = (kind for prefix, kind in _BASE64_PREFIXES.items() if self.text.startswith(prefix))
         kind = next(kinds, "png")
         return f"data:image/{kind};base64,{self.text}"
 
     @model_validator(mode="after")
     def _is_an_image(self) -> Self:
-        if self.type == "image" and not self.text.startswith(_ADDRESSES):
+        if self.type == "image" and not self.text.startswith(_URL_PREFIXES):
             try:
                 base64.b64decode(self.text, validate=True)
             except binascii.Error:
-                raise ValueError("an image is a link, a data:image/ URI or base64") from None
+                raise ValueError("an image must be a link, a data:image/ URI or base64") from None
             if not self.text:
-                raise ValueError("an image is a link, a data:image/ URI or base64, not empty")
+                raise ValueError("an image must be a link, a data:image/ URI or base64, not empty")
         return self
 
 
-class PresetMessage(Strict):
-    """A line that stands in every conversation from the start. A bare string is one text part."""
+class PresetMessage(StrictModel):
+    """A message that begins every conversation. A bare string is one text part."""
 
     role: Annotated[Role, BeforeValidator(_lower)]
     content: tuple[ContentPart, ...]
-    time: StrictInt | None = None  # Unix seconds
+    time: StrictInt | None = None
+    """Unix seconds."""
 
     @property
     def text(self) -> str:

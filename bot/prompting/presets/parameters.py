@@ -1,4 +1,4 @@
-"""What a preset hands to its model to sample by; a number that makes no sense is refused."""
+"""The sampling parameters of a preset, with the range of each number."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-MOST_WORDS = 256
+MAX_LIST_ITEMS = 256
 
 
 def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
@@ -17,7 +17,7 @@ def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
-        if not low <= value <= high:  # so is NaN
+        if not low <= value <= high:  # NaN as well
             raise PydanticCustomError("range", "{span}", {"span": span})
         if whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
@@ -26,16 +26,16 @@ def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _few_words(value: object) -> object:
-    if isinstance(value, list | tuple) and len(value) > MOST_WORDS:
-        raise PydanticCustomError("length", f"should have at most {MOST_WORDS} items")
+def _check_length(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) > MAX_LIST_ITEMS:
+        raise PydanticCustomError("length", f"should have at most {MAX_LIST_ITEMS} items")
     return value
 
 
 class Parameters(TypedDict, total=False):
-    """What goes to the model as it is; the provider decides about keys that are not named here."""
+    """Parameters that are sent to the model; keys not named here are the provider's to check."""
 
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic's way to say so
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic reads it
 
     system_template: str | None
     user_template: str | None
@@ -48,9 +48,9 @@ class Parameters(TypedDict, total=False):
     frequency_penalty: Annotated[object, _within(-2, 2)]
     presence_penalty: Annotated[object, _within(-2, 2)]
     repeat_penalty: Annotated[object, _within(0, 10)]
-    max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's own limit
+    max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's limit
     seed: Annotated[object, _within(-(2**63), 2**64, whole=True)]
     max_completion_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]
-    n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is asked for
+    n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is requested
     best_of: Annotated[object, _within(1, 1)]
-    stop: Annotated[object, AfterValidator(_few_words)]
+    stop: Annotated[object, AfterValidator(_check_length)]

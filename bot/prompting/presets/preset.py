@@ -1,4 +1,4 @@
-"""What a preset says: RodelAgent's session preset, and what a room full of people needs besides."""
+"""The preset model: RodelAgent's session preset with our additions for groups and characters."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -18,144 +18,158 @@ from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.personas.persona import parse_persona
-from bot.prompting.presets.messages import PresetMessage, Strict
+from bot.prompting.presets.messages import PresetMessage, StrictModel
 from bot.prompting.presets.names import name_problem, preset_id
-from bot.prompting.presets.parameters import MOST_WORDS, Parameters
+from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import get
 
 DEFAULT_MODEL = "default"
-"""As a preset's `model`: what the provider is configured with."""
+"""The value of `model` that stands for the model that the provider is configured with."""
 
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
-"""RodelAgent writes these too; they mean nothing here and are dropped."""
+"""Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
 
-Word = Annotated[str, Field(min_length=1)]
-Words = Annotated[tuple[Word, ...], Field(max_length=MOST_WORDS)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
+NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
-class WakeRules(Strict):
-    """What makes the bot answer where several people talk; a private chat always does."""
+class WakeRules(StrictModel):
+    """When the bot answers in a group; in a private chat it always does."""
 
     mention: StrictBool = True
     reply: StrictBool = True
-    words: Words = ()  # said anywhere in a message, in any case
+    words: NonEmptyTexts = ()
+    """Words that may stand anywhere in a message, in any case."""
     always: StrictBool = False
-    chance: Annotated[float, Field(ge=0, le=1)] = (
-        0  # of answering a message that nothing else made it answer
-    )
+    chance: Annotated[float, Field(ge=0, le=1)] = 0
+    """The probability of answering a message that no other rule applies to."""
 
 
-class Fallback(Strict):
-    """Whom to ask when the first provider gives no word."""
+class Fallback(StrictModel):
+    """A model that is tried when the one before it fails before its first token."""
 
-    provider: Word
-    model: Word = DEFAULT_MODEL
+    provider: NonEmptyText
+    model: NonEmptyText = DEFAULT_MODEL
 
 
-class SummaryChoice(Strict):
-    """Who sums up what is too old for the history; {} is the preset's own model."""
+class SummaryChoice(StrictModel):
+    """The model that summarizes turns too old for the history; {} is the preset's own model."""
 
-    provider: Word | None = None
-    model: Word | None = None
+    provider: NonEmptyText | None = None
+    model: NonEmptyText | None = None
     max_output_tokens: StrictInt = Field(200, ge=16)
 
 
-_NOT_YET = ("avatar", "busy", "scope")
+_UNSUPPORTED_KEYS = ("avatar", "busy", "scope")
 
 
-def _kind_alone(value: object) -> object:
+def _kind_to_object(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-class PrompterChoice(Strict):
-    """How a command's slots become a prompt (prompters.py); its kind alone is enough."""
+class PrompterChoice(StrictModel):
+    """How a command's form fields become a prompt; a text is short for the kind alone."""
 
     kind: Literal["alpaca", "chat"]
-    instruction: str = ""  # behind `system`; `Translate into {language}.` has a slot
-    user: str | None = None  # in front of the user's words; may have slots, too
-    extra_keys: Words = ()
+    instruction: str = ""
+    """Follows `system`; may have form fields, as in `Translate into {language}.`."""
+    user: str | None = None
+    """Precedes the user's text; may have form fields as well."""
+    extra_keys: NonEmptyTexts = ()
 
 
-class Preset(Strict):
-    """One character or assistant. The first block is RodelAgent's, unchanged (SEEDS.md, 000)."""
+class Preset(StrictModel):
+    """One character or assistant; the first block of keys is RodelAgent's.
+
+    See docs/sources.md#rodel.
+    """
 
     name: str
-    provider: Word
-    model: Word
+    provider: NonEmptyText
+    model: NonEmptyText
     system: str | None = None
     stream: StrictBool = True
-    max_rounds: StrictInt = 0  # questions with their answers that are sent; 0 and less: all
+    max_rounds: StrictInt = 0
+    """How many questions with their answers are sent; 0 or less: all."""
     messages: tuple[PresetMessage, ...] = ()
     parameters: Parameters = Field(default_factory=Parameters)
-    stop_sequences: Words = ()
-    filter_chars: Words = ()
+    stop_sequences: NonEmptyTexts = ()
+    filter_chars: NonEmptyTexts = ()
 
     version: StrictInt = Field(1, ge=1)
     description: str = ""
-    avatar: str | None = None  # a link
+    avatar: str | None = None
+    """An address."""
     role_name: str | None = None
     persona: str | None = None
-    # A file with persona and stories, as seen from the presets' folder, or a known role's name.
-    character: Word | None = None
+    character: NonEmptyText | None = None
+    """A file with persona and stories, relative to the presets directory, or a built-in role."""
     greeting: str | None = None
-    alternate_greetings: Words = ()  # one of all is chosen by dice, or by its number: `/new 2`
-    post_history_instructions: str | None = None  # said last, beside the newest message
-    # SillyTavern's World Info or a card's `character_book`, or a file with one near the preset's.
+    alternate_greetings: NonEmptyTexts = ()
+    """One of all greetings is chosen at random, or by its number: `/new 2`."""
+    post_history_instructions: str | None = None
+    """The last text of the prompt, in front of the newest message."""
     lorebook: str | dict[str, object] | None = None
-    story_string: str | None = None  # SillyTavern's layout of the system message
-    macros: StrictBool = False  # the texts come from a card: fill {{char}}, {{user}}, {{random}}
+    """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
+    story_string: str | None = None
+    """SillyTavern's layout of the system message."""
+    macros: StrictBool = False
+    """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
-    max_input_tokens: StrictInt | None = Field(1600, ge=1)  # null: what the model's context holds
+    max_input_tokens: StrictInt | None = Field(1600, ge=1)
+    """The token budget of the prompt; null: the model's context length."""
     max_output_tokens: StrictInt | None = Field(None, ge=1)
-    token_counter: str | None = None  # an encoding to count in; null: the backend's own
-    # A registered name, Jinja source, or `model`: the GGUF's own; before string templates.
+    token_counter: str | None = None
+    """The encoding to count tokens in; null: the backend's own tokenizer."""
     template: str | None = None
+    """A registered name, Jinja source, or `model` (the GGUF's own); overrides string templates."""
     trim_inputs: StrictBool = False
-    prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_alone)] = None
+    prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_to_object)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
     context: Literal["addressed", "all"] = "addressed"
     wake: WakeRules = Field(default_factory=WakeRules)
-    aliases: Words = ()  # what people call it besides, where several characters are
-    talkativeness: Annotated[float, Field(ge=0, le=1)] = (
-        0.5  # of answering what it was not called to
-    )
-    cooldown_seconds: Annotated[float, Field(ge=0)] = 0  # of silence after it spoke, unless called
+    aliases: NonEmptyTexts = ()
+    """Further names that people address it by."""
+    talkativeness: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The probability of answering a message that does not name it, among several characters."""
+    cooldown_seconds: Annotated[float, Field(ge=0)] = 0
+    """How long it does not answer after its last answer, unless it is named."""
     busy: Literal["collect", "interrupt", "queue"] = "collect"
     fallbacks: tuple[Fallback, ...] = ()
     summary: SummaryChoice | None = None
 
     @property
-    def plays_as(self) -> str:
-        """What its character is called."""
+    def character_name(self) -> str:
+        """The name that the character answers under."""
         return self.role_name or self.name
 
     @property
-    def alternatives(self) -> tuple["Preset", ...]:
-        """Itself, then itself on each of its fallbacks' models."""
+    def with_fallbacks(self) -> tuple["Preset", ...]:
+        """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
 
     @property
-    def without_effect(self) -> tuple[str, ...]:
-        """The keys that it sets and that are kept, but of which nothing comes yet."""
+    def unsupported_keys(self) -> tuple[str, ...]:
+        """The keys that are set, but have no effect yet."""
         fields = type(self).model_fields
-        return tuple(key for key in _NOT_YET if getattr(self, key) != fields[key].default)
+        return tuple(key for key in _UNSUPPORTED_KEYS if getattr(self, key) != fields[key].default)
 
     @property
     def id(self) -> str:
-        """The name as commands and files look it up: case and width do not matter."""
+        """The name in the form that lookups compare: case and width do not matter."""
         return preset_id(self.name)
 
     @cached_property
-    def book(self) -> Lorebook | None:
-        """The lorebook as a value; None also for a file that nobody has read in."""
+    def parsed_lorebook(self) -> Lorebook | None:
+        """The lorebook as a value; None also if it names a file that was not loaded."""
         return read_lorebook(self.lorebook, self.name) if isinstance(self.lorebook, dict) else None
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: object) -> object:
-        """RodelAgent writes null for what is not set, and keys of its own."""
+        """Drop null values and keys of RodelAgent's own."""
         if not isinstance(data, Mapping):
             return data
         return {
@@ -185,7 +199,7 @@ class Preset(Strict):
     @classmethod
     def _token_counter(cls, name: str | None) -> str | None:
         if name is not None and name not in ENCODINGS:
-            raise ValueError(f"counts in no encoding {name!r}; there are {', '.join(ENCODINGS)}")
+            raise ValueError(f"there is no encoding {name!r}; known are {', '.join(ENCODINGS)}")
         return name
 
     @field_validator("story_string")
@@ -206,7 +220,7 @@ class Preset(Strict):
             except PresetError as error:
                 raise ValueError(str(error)) from None
         elif isinstance(lorebook, str) and "\0" in lorebook:
-            raise ValueError("no file's path has a NUL in it")
+            raise ValueError("a file path cannot contain a NUL character")
         return lorebook
 
     @field_validator("name")

@@ -55,9 +55,13 @@ def test_v2_card_brings_instructions_greetings_and_lorebook() -> None:
     assert ilse.alternate_greetings == ("*The phone rings.* Brandt.", "Shut the door, {{user}}.")
     assert ilse.description == "Works best with a low temperature."
     assert ilse.talkativeness == 0.4
-    assert ilse.book is not None
-    assert [entry.label for entry in ilse.book.entries] == ["the crane", "#1", "note at depth"]
-    assert ilse.book.entries[2].depth == 2
+    assert ilse.parsed_lorebook is not None
+    assert [entry.label for entry in ilse.parsed_lorebook.entries] == [
+        "the crane",
+        "#1",
+        "note at depth",
+    ]
+    assert ilse.parsed_lorebook.entries[2].depth == 2
 
 
 def test_nickname_becomes_the_role_name() -> None:

@@ -10,7 +10,7 @@ from bot.errors import PresetError
 from bot.ports import TokenCountingBackend
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.draft.draft import Draft, group_history
-from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import get_counter
 from tests.fakes import FakeBackend
@@ -86,6 +86,8 @@ async def test_a_backend_that_cannot_count_gets_an_estimate() -> None:
     assert (await fit_for_backend(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
 
 
-def test_an_encoding_that_nobody_knows_is_named() -> None:
-    with pytest.raises(PresetError, match="no encoding 'gpt2'; there are cl100k, "):
-        preset_from({"name": "n", "provider": "p", "model": "m", "token_counter": "gpt2"}, "n.json")
+def test_unknown_encoding_is_named() -> None:
+    with pytest.raises(PresetError, match="no encoding 'gpt2'; known are cl100k, "):
+        validate_preset(
+            {"name": "n", "provider": "p", "model": "m", "token_counter": "gpt2"}, "n.json"
+        )

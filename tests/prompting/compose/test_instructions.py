@@ -15,7 +15,7 @@ from bot.prompting.character.story_index import Shelf
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import searches_of
 from bot.prompting.draft.draft import Draft, PromptPart
-from bot.prompting.presets.files import preset_from
+from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, incoming
 
@@ -80,7 +80,7 @@ def test_a_persona_with_a_slip_is_a_broken_preset(persona: str) -> None:
     data = {"name": "nora", "provider": "p", "model": "m", "persona": persona}
 
     with pytest.raises(PresetError, match=r"nora\.json: persona: line 1 of the persona: "):
-        preset_from(data, "nora.json")
+        validate_preset(data, "nora.json")
 
 
 def test_the_stories_of_a_prompt_have_stretches_of_their_own_in_its_layout() -> None:

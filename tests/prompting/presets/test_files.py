@@ -48,7 +48,7 @@ def test_shipped_presets_are_in_export_form() -> None:
     assert texts == {export_preset(preset) for preset in presets.values()}
 
 
-def test_defaults_are_those_of_the_document() -> None:
+def test_defaults_equal_rodelagents() -> None:
     preset = parse()
 
     assert (preset.stream, preset.max_rounds, preset.max_input_tokens) == (True, 0, 1600)
@@ -61,11 +61,11 @@ def test_null_input_limit_means_unlimited_and_is_kept() -> None:
     assert parse_preset(export_preset(preset), "again") == preset
 
 
-def test_rodelagents_own_keys_and_nulls_are_dropped() -> None:
+def test_rodelagents_extra_keys_and_nulls_are_dropped() -> None:
     assert parse(id="7", plugins=[], emoji="🙂", system=None, messages=None) == parse()
 
 
-def test_both_message_forms_mean_the_same_and_export_short() -> None:
+def test_both_message_forms_are_equal_and_exported_short() -> None:
     line = "从现在开始，你叫小明。"
     short = parse(messages=[{"role": "User", "content": line}])
     long = parse(messages=[{"role": "user", "content": [{"type": "Text", "text": line}]}])
@@ -82,7 +82,7 @@ def test_both_message_forms_mean_the_same_and_export_short() -> None:
         ("/9j/4AAQ", "data:image/jpeg;base64,/9j/4AAQ"),
     ],
 )
-def test_images_are_links_data_uris_or_base64(given_text: str, address: str) -> None:
+def test_image_may_be_a_link_a_data_uri_or_base64(given_text: str, address: str) -> None:
     image = {"type": "image_url", "text": given_text, "detail": "high"}
     preset = parse(messages=[{"role": "user", "content": [image]}])
 
@@ -109,7 +109,7 @@ def test_images_are_links_data_uris_or_base64(given_text: str, address: str) -> 
         ("[]", "nova.json: a preset is one JSON object: {...}"),
     ],
 )
-def test_broken_text_is_named_with_file_line_and_nearest_key(text: str, problem: str) -> None:
+def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem: str) -> None:
     assert problem_with(text) == problem
 
 
@@ -126,27 +126,27 @@ def test_broken_text_is_named_with_file_line_and_nearest_key(text: str, problem:
         ({"parameters": {"n": 1000000}}, "parameters.n: must be 1, not 1000000"),
         ({"parameters": {"best_of": 9}}, "parameters.best_of: must be 1, not 9"),
         ({"parameters": {"stop": ["x"] * 257}}, "parameters.stop: should have at most 256 items"),
-        ({"lorebook": "a\0"}, "lorebook: no file's path has a NUL in it"),
+        ({"lorebook": "a\0"}, "lorebook: a file path cannot contain a NUL character"),
         ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a valid string"),
         ({"template": "qwen33"}, "template: no template 'qwen33'; did you mean 'qwen3'"),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role: should be 'system'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "text": "cat.png"}]}]},
-            "messages[0].content[0]: an image is a link, a data:image/ URI or base64",
+            "messages[0].content[0]: an image must be a link, a data:image/ URI or base64",
         ),
         ({"wake": {"mentions": True}}, "unknown key 'wake.mentions'; did you mean 'mention'?"),
         ({"busy": "drop"}, "busy: should be 'collect', 'interrupt' or 'queue', not \"drop\""),
     ],
 )
-def test_wrong_values_are_named(keys: dict[str, object], problem: str) -> None:
+def test_errors_name_the_wrong_value(keys: dict[str, object], problem: str) -> None:
     assert f"nova.json, line 1: {problem}" in problem_with(json.dumps(LEAST | keys))
 
 
-def test_unknown_parameters_pass_to_the_provider() -> None:
+def test_unknown_parameters_are_passed_to_the_provider() -> None:
     assert parse(parameters={"mirostat": 2}).parameters == {"mirostat": 2}
 
 
-def test_all_broken_files_are_told_at_once(tmp_path: Path) -> None:
+def test_load_reports_all_broken_files_at_once(tmp_path: Path) -> None:
     write(tmp_path, a="{", b='{"name": 1}')
 
     with pytest.raises(PresetError) as raised:
@@ -156,7 +156,7 @@ def test_all_broken_files_are_told_at_once(tmp_path: Path) -> None:
     assert "b.json, line 1" in str(raised.value)
 
 
-def test_duplicate_name_is_refused_with_both_files(tmp_path: Path) -> None:
+def test_duplicate_name_error_names_both_files(tmp_path: Path) -> None:
     write(tmp_path, a=json.dumps(LEAST), b=json.dumps(LEAST | {"name": "NOVA"}))
 
     with pytest.raises(
@@ -165,14 +165,14 @@ def test_duplicate_name_is_refused_with_both_files(tmp_path: Path) -> None:
         load_presets(tmp_path)
 
 
-def test_empty_and_absent_directories_are_clear_errors(tmp_path: Path) -> None:
+def test_empty_or_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PresetError, match="put a preset there"):
         load_presets(tmp_path)
     with pytest.raises(PresetError, match="TROUPE_PRESETS_DIR"):
         load_presets(tmp_path / "absent")
 
 
-def test_preset_is_found_in_any_case_and_the_nearest_is_told() -> None:
+def test_find_preset_ignores_case_and_suggests_the_nearest() -> None:
     presets = {"Nova": parse(name="Nova")}
 
     assert find_preset(presets, " ＮＯＶＡ ").name == "Nova"
@@ -199,15 +199,15 @@ def test_names_may_be_in_any_script(name: str) -> None:
         ("C:a", "must not contain path separators"),
         ("~a", "must not begin with"),
         ("a ", "must not begin with"),
-        ("nul.txt", "Windows keeps this name for a device"),
-        ("CONIN$", "Windows keeps this name for a device"),
+        ("nul.txt", "Windows reserves this name for a device"),
+        ("CONIN$", "Windows reserves this name for a device"),
     ],
 )
-def test_names_that_no_command_or_file_can_bear_are_refused(name: str, problem: str) -> None:
+def test_names_unusable_in_commands_or_files_are_rejected(name: str, problem: str) -> None:
     assert problem in problem_with(json.dumps(LEAST | {"name": name}))
 
 
-def test_names_that_could_leave_their_folder_are_refused() -> None:
+def test_names_with_path_separators_are_rejected() -> None:
     attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
     names = [case["input"] for case in attacks["cases"] if case["category"] == "path_traversal"]
 
@@ -218,7 +218,7 @@ def test_names_that_could_leave_their_folder_are_refused() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["temperature", "top_p", "seed"]), st.sampled_from([0, 1])))
-def test_export_reads_back_as_the_same_preset(parameters: dict[str, object]) -> None:
+def test_export_parses_back_to_the_same_preset(parameters: dict[str, object]) -> None:
     preset = parse(
         parameters=parameters,
         messages=[{"role": "assistant", "content": "hi", "time": 5}],
@@ -234,7 +234,7 @@ def test_export_reads_back_as_the_same_preset(parameters: dict[str, object]) -> 
     [case for case in golden("rodel_templates") if case["input"]["op"].endswith("json_loads")],
     ids=lambda case: case["id"],
 )
-def test_documents_own_blocks_are_read(case: dict[str, Any]) -> None:
+def test_examples_of_rodelagents_document_are_parsed(case: dict[str, Any]) -> None:
     """Its blocks are whole presets or single messages; one has a trailing comma, which passes."""
     block = case["input"]["text"]
     if '"role"' in block:
@@ -249,7 +249,7 @@ BOOK = {"entries": {"0": {"uid": 0, "key": ["dragon"], "content": "It sleeps."}}
 PLAYER = {"name": "nora", "provider": "p", "model": "m"}
 
 
-def test_a_lorebook_is_inline_or_a_file_beside_the_preset(tmp_path: Path) -> None:
+def test_lorebook_may_be_inline_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "lore").mkdir()
     for place in ("world.json", "lore/world.json"):
         (tmp_path / place).write_text(json.dumps(BOOK))
@@ -258,22 +258,20 @@ def test_a_lorebook_is_inline_or_a_file_beside_the_preset(tmp_path: Path) -> Non
         preset = load_presets(tmp_path)["nora"]
 
         assert preset == Preset.model_validate({**PLAYER, "lorebook": BOOK})
-        assert preset.book is not None
-        assert preset.book.entries[0].content == "It sleeps."
+        assert preset.parsed_lorebook is not None
+        assert preset.parsed_lorebook.entries[0].content == "It sleeps."
 
 
 @pytest.mark.parametrize(
     ("lorebook", "said"),
     [
-        ("../world.json", "'../world.json' leads out of"),
-        ("/etc/passwd", "'/etc/passwd' leads out of"),
+        ("../world.json", "'../world.json' is outside"),
+        ("/etc/passwd", "'/etc/passwd' is outside"),
         ("none.json", "none.json: cannot be read"),
         ({"entries": [5]}, "lorebook: .*inline: lorebook entry 1 must be an object"),
     ],
 )
-def test_what_is_wrong_with_a_lorebook_is_named(
-    tmp_path: Path, lorebook: object, said: str
-) -> None:
+def test_lorebook_errors_name_the_problem(tmp_path: Path, lorebook: object, said: str) -> None:
     (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": lorebook}))
 
     with pytest.raises(PresetError, match=said):
