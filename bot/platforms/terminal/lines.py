@@ -1,4 +1,4 @@
-"""Lines from a terminal, a pipe or a file, read without holding anything up."""
+"""Read lines from a terminal, a pipe or a file without blocking the event loop."""
 
 import asyncio
 import contextlib
@@ -12,32 +12,32 @@ _CHUNKS_AHEAD = 16
 
 
 async def read_lines(source: int | None) -> AsyncIterator[str]:
-    """Read lines from a terminal, a pipe or a file; bytes that are no UTF-8 become U+FFFD.
+    """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
 
-    A thread of its own reads: a terminal cannot be polled everywhere, and a file nowhere. It is a
-    daemon and reads below Python's buffers, so that it never holds up the end of the process.
+    A thread reads them: a terminal cannot be polled everywhere, and a file nowhere. It is a daemon
+    and reads without Python's buffers, so that it never delays the end of the process.
     """
     if source is None:
         return
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    room = threading.Semaphore(_CHUNKS_AHEAD)
+    free_chunks = threading.Semaphore(_CHUNKS_AHEAD)
 
     def read() -> None:
         chunk = b"more"
-        with contextlib.suppress(RuntimeError):  # the loop has ended first
+        with contextlib.suppress(RuntimeError):  # the event loop was closed
             while chunk:
-                room.acquire()
+                free_chunks.acquire()
                 try:
                     chunk = os.read(source, _CHUNK_BYTES)
-                except OSError:  # the terminal has gone
+                except OSError:  # the terminal was closed
                     chunk = b""
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
     threading.Thread(target=read, name="read terminal", daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
-        room.release()
+        free_chunks.release()
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield _text(line)

@@ -1,4 +1,4 @@
-"""The room: whoever sits here talks to the bot, as one person or as several."""
+"""The terminal as a platform: the person at the keyboard writes as one person or as several."""
 
 import getpass
 import os
@@ -16,38 +16,41 @@ from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
 
-ROOM = Address("terminal", "local")
-_WELCOME = "Talk to me. /help says what I can do, /as NAME makes you somebody else, /quit ends."
+CHANNEL = Address("terminal", "local")
+_WELCOME = "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    return TerminalPlatform(idle=context.wait_until_idle)
+    return TerminalPlatform(wait_until_idle=context.wait_until_idle)
 
 
 class TerminalPlatform(Platform):
-    """Reads lines until the end of input, and ends when all of them are answered.
-
-    `idle()` waits until everything heard so far was answered and shown. `source` is the file
-    descriptor to read from: without any, there is nothing to hear.
-    """
+    """Reads lines until the end of input, and ends when all of them are answered."""
 
     def __init__(
         self,
         *,
-        idle: Callable[[], Awaitable[None]],
+        wait_until_idle: Callable[[], Awaitable[None]],
         source: int | None = None,
         screen: TextIO | None = None,
     ) -> None:
-        self._idle = idle
+        """Read from a file descriptor and print to a screen.
+
+        Args:
+            wait_until_idle: waits until every received line was answered and printed.
+            source: the file descriptor to read from; by default that of standard input, if open.
+            screen: where to print; by default standard output.
+        """
+        self._wait_until_idle = wait_until_idle
         screen = screen or sys.stdout
-        if source is None and sys.stdin is not None:  # it is None where it was closed by the caller
+        if source is None and sys.stdin is not None:  # None if the parent process closed it
             source = sys.stdin.fileno()
         self._source = source
         self._interactive = source is not None and os.isatty(source) and screen.isatty()
-        self._run = uuid.uuid4().hex  # lines and messages of an earlier run are other ones
+        self._run = uuid.uuid4().hex  # makes ids differ from those of earlier runs
         self._surface = TerminalSurface(screen, self._run)
-        self._person = _person(_login_name())
-        self._lines_heard = 0
+        self._person = _to_person(_login_name())
+        self._lines_received = 0
 
     @property
     @override
@@ -69,22 +72,22 @@ class TerminalPlatform(Platform):
         try:
             if self._interactive:
                 self._surface.note(_WELCOME)
-            await self._idle()  # an answer that an earlier run still owes
-            self._invite()
+            await self._wait_until_idle()  # answers left from an earlier run
+            self._show_prompt()
             async for line in read_lines(self._source):
                 if line.strip() == "/quit":
                     break
-                await self._take(line, intake)
+                await self._handle_line(line, intake)
                 if self._interactive:
-                    await self._idle()
-                self._invite()
-            await self._idle()
+                    await self._wait_until_idle()
+                self._show_prompt()
+            await self._wait_until_idle()
         finally:
             self._surface.end_line()
 
     @override
     async def is_admin(self, incoming: Incoming) -> bool:
-        return True  # whoever sits here could edit the files as well
+        return True  # this person can edit the settings, too
 
     @override
     async def check(self) -> str:
@@ -92,39 +95,39 @@ class TerminalPlatform(Platform):
 
     @override
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection is open."""
 
-    async def _take(self, line: str, intake: Intake) -> None:
+    async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, rest = line.strip().partition(" ")
         if word != "/as":
             if word:
                 await intake.receive([self._to_incoming(line)], {})
             return
         if rest.strip():
-            self._person = _person(rest.strip())
+            self._person = _to_person(rest.strip())
         if self._interactive or not rest.strip():
             self._surface.note(f"You are {self._person.name}.")
 
     def _to_incoming(self, line: str) -> Incoming:
-        self._lines_heard += 1
+        self._lines_received += 1
         return Incoming(
-            address=ROOM,
-            external_key=f"{self._run}:{self._lines_heard}",
+            address=CHANNEL,
+            external_key=f"{self._run}:{self._lines_received}",
             message_id=None,
             author=self._person,
             text=line,
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
-            scopes=(ROOM.lane,),
+            scopes=(CHANNEL.lane,),
             author_is_admin=True,
         )
 
-    def _invite(self) -> None:
+    def _show_prompt(self) -> None:
         if self._interactive:
             self._surface.prompt(f"{self._person.name}> ")
 
 
-def _person(name: str) -> Person:
+def _to_person(name: str) -> Person:
     return Person(f"terminal:{name.casefold()}", name)
 
 

@@ -1,4 +1,4 @@
-"""The screen: prints an answer as it grows."""
+"""The screen of a terminal: prints an answer as it grows."""
 
 import re
 from collections.abc import Set
@@ -18,18 +18,19 @@ _LIMITS = Limits(
     typing_seconds=0,
     speaker_line="[{}]",
 )
-_REMEMBERED = 100  # messages whose text is kept to see what an edit adds
-# What would make a terminal do things: a model's words may only be read.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MAX_KEPT = 100  # messages whose text is kept, to print only what an edit adds
+# A model's text must not control the terminal.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class TerminalSurface(Surface):
-    """Prints an answer as it grows; nothing that was printed can be taken back."""
+    """Prints messages and what edits add to them; printed text cannot be changed."""
 
     def __init__(self, screen: TextIO, run: str) -> None:
         self._screen = screen
         self._run = run
-        self._shown: dict[str, str] = {}  # the texts of messages, oldest first
+        self._shown: dict[str, str] = {}
+        """The printed text of each message, oldest first."""
         self._by_nonce: dict[str, str] = {}
         self._sent = 0
         self._mid_line = False
@@ -44,8 +45,8 @@ class TerminalSurface(Surface):
             return self._by_nonce[message.nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._print_anew(message_id, _printed(message))
-        _remember(self._by_nonce, message.nonce, message_id)
+        self._print_whole(message_id, _printed(message))
+        _keep_newest(self._by_nonce, message.nonce, message_id)
         return message_id
 
     @override
@@ -57,57 +58,57 @@ class TerminalSurface(Surface):
         if shown is not None and message_id == newest and text.startswith(shown):
             self._write(text[len(shown) :])
             self._shown[message_id] = text
-        else:  # it was changed further up, or an earlier run printed it
-            self._print_anew(message_id, text)
+        else:  # its printed text changed, or an earlier run printed it
+            self._print_whole(message_id, text)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Paper does not forget."""
+        """Do nothing: printed text stays."""
 
     @override
     async def typing(self, address: Address) -> None:
-        """The answer itself shows that it is being written."""
+        """Do nothing: the answer is printed while it is generated."""
 
     @override
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        """Say no: after a crash the last answer is printed once more, to a screen that lost it."""
+        """Return None: after a crash the last answer is printed again."""
         return None
 
     def note(self, text: str) -> None:
-        """Say something that is no message."""
+        """Print a notice."""
         self.end_line()
         self._write(f"{text}\n")
 
     def prompt(self, text: str) -> None:
-        """Invite the person to write."""
+        """Print a prompt for input."""
         self.end_line()
         self._write(text)
-        self._mid_line = False  # the person's own return key ends this line
+        self._mid_line = False  # the Return key ends this line
 
     def end_line(self) -> None:
-        """Go to the beginning of a line, unless we are there."""
+        """Start a new line, unless the last one was ended."""
         if self._mid_line:
             self._write("\n")
 
-    def _print_anew(self, message_id: str, text: str) -> None:
+    def _print_whole(self, message_id: str, text: str) -> None:
         self.end_line()
         self._write(text)
         self._shown.pop(message_id, None)
-        _remember(self._shown, message_id, text)
+        _keep_newest(self._shown, message_id, text)
 
     def _write(self, text: str) -> None:
-        text = _CONTROL.sub("", text)
+        text = _CONTROL_CHARACTERS.sub("", text)
         if not text:
             return
         encoding = self._screen.encoding or "utf-8"
         try:
             self._screen.write(text.encode(encoding, "replace").decode(encoding))
             self._screen.flush()
-        except OSError as error:  # the other end of the pipe has gone
+        except OSError as error:  # the other end of the pipe was closed
             self._mid_line = False
-            raise Refused(f"nobody reads what is printed: {error.strerror}") from None
+            raise Refused(f"the output cannot be written: {error.strerror}") from None
         self._mid_line = not text.endswith("\n")
 
 
@@ -119,7 +120,7 @@ def _printed(message: OutgoingMessage) -> str:
     return f"{message.text}\n--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
 
 
-def _remember(kept: dict[str, str], key: str, value: str) -> None:
+def _keep_newest(kept: dict[str, str], key: str, value: str) -> None:
     kept[key] = value
-    if len(kept) > _REMEMBERED:
+    if len(kept) > _MAX_KEPT:
         del kept[next(iter(kept))]

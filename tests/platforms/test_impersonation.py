@@ -1,4 +1,4 @@
-"""A name that pretends to be somebody comes to the model as a label of its own, on any platform."""
+"""A name that imitates somebody gets a label of its own, on every platform."""
 
 import re
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def on_telegram(name: str) -> Incoming | None:
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("said_on", [on_discord, on_telegram])
-async def test_a_name_that_pretends_gets_a_mark(
+async def test_impersonating_name_gets_a_distinct_label(
     said_on: Callable[[str], Incoming | None], name: str
 ) -> None:
     incoming = said_on(name)

@@ -1,4 +1,4 @@
-"""The room in the terminal: any kind of input, a clean screen, as many people as one likes."""
+"""The terminal platform: kinds of input, what is printed, several people."""
 
 import asyncio
 import contextlib
@@ -21,36 +21,38 @@ from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake
 
-ROOM = Address("terminal", "local")
+CHANNEL = Address("terminal", "local")
 
 
-class Room(Intake):
-    """Hears what the platform hears, and answers each message when it is waited for."""
+class FakeService(Intake):
+    """Stores messages, and answers them when the platform waits until it is idle."""
 
     def __init__(self, answer: Callable[[str], str] = "You said {}.".format) -> None:
-        self.heard: list[Incoming] = []
+        self.received: list[Incoming] = []
         self.screen = io.StringIO()
         self._answer = answer
         self._open: list[Incoming] = []
         self.platform: TerminalPlatform | None = None
 
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        self.heard += heard
-        self._open += heard
+    async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        self.received += incomings
+        self._open += incomings
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return {}
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         while self._open:
             one = self._open.pop(0)
             assert self.platform is not None
             await send(self.platform.surface, self._answer(one.text), one.external_key[-8:])
 
     async def run(self, source: int | None) -> str:
-        self.platform = TerminalPlatform(idle=self.idle, source=source, screen=self.screen)
+        self.platform = TerminalPlatform(
+            wait_until_idle=self.wait_until_idle, source=source, screen=self.screen
+        )
         async with asyncio.timeout(10):
             await self.platform.run(self)
         return self.screen.getvalue()
@@ -58,7 +60,7 @@ class Room(Intake):
 
 async def send(surface: object, text: str, nonce: str) -> str:
     assert isinstance(surface, TerminalSurface)
-    return await surface.send(OutgoingMessage(ROOM, text, nonce=nonce))
+    return await surface.send(OutgoingMessage(CHANNEL, text, nonce=nonce))
 
 
 def piped(text: bytes) -> int:
@@ -73,41 +75,43 @@ def surface() -> tuple[TerminalSurface, io.StringIO]:
     return TerminalSurface(screen, "run"), screen
 
 
-# --- hearing ---------------------------------------------------------------------------------
+# --- input -----------------------------------------------------------------------------------
 
 
-async def test_a_piped_line_is_answered_cleanly_before_the_end() -> None:
-    assert await Room().run(piped(b"hello\n")) == "You said hello.\n"
+async def test_piped_line_is_answered_before_the_end() -> None:
+    assert await FakeService().run(piped(b"hello\n")) == "You said hello.\n"
 
 
-async def test_the_last_line_needs_no_line_break() -> None:
-    assert await Room().run(piped(b"one\r\n\n  \ntwo")) == "You said one.\nYou said two.\n"
+async def test_last_line_without_a_line_break_is_read() -> None:
+    assert await FakeService().run(piped(b"one\r\n\n  \ntwo")) == "You said one.\nYou said two.\n"
 
 
-async def test_a_file_an_empty_file_and_nothing_at_all_are_heard_to_their_end(
+async def test_files_and_closed_input_are_read_to_the_end(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("from a file\n")
     for path, expected in ((str(file), "You said from a file.\n"), (os.devnull, "")):
         source = os.open(path, os.O_RDONLY)
-        assert await Room().run(source) == expected
+        assert await FakeService().run(source) == expected
         os.close(source)
     assert [line async for line in read_lines(None)] == []
 
 
-async def test_a_terminal_shows_who_writes_and_ends_when_it_goes_away() -> None:
+async def test_terminal_shows_prompt_and_ends_when_closed() -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"hello\n/as alice\nhi\n/quit\n")
     with os.fdopen(os.dup(theirs), "w") as screen:
-        room = Room()
-        room.platform = TerminalPlatform(idle=room.idle, source=theirs, screen=screen)
+        service = FakeService()
+        service.platform = TerminalPlatform(
+            wait_until_idle=service.wait_until_idle, source=theirs, screen=screen
+        )
         async with asyncio.timeout(10):
-            await room.platform.run(room)
+            await service.platform.run(service)
     os.set_blocking(ours, False)
     shown = ""
     async with asyncio.timeout(10):
-        while "hi.\r\nalice> " not in shown:  # a terminal hands on what it has, bit by bit
+        while "hi.\r\nalice> " not in shown:  # a terminal delivers it in pieces
             with contextlib.suppress(BlockingIOError):
                 shown += os.read(ours, 10_000).decode()
             await asyncio.sleep(0.01)
@@ -118,76 +122,76 @@ async def test_a_terminal_shows_who_writes_and_ends_when_it_goes_away() -> None:
     assert "You are alice.\r\nalice> You said hi.\r\nalice> " in shown
 
 
-async def test_one_can_be_several_people() -> None:
-    room = Room()
+async def test_as_command_changes_the_author() -> None:
+    service = FakeService()
 
-    shown = await room.run(piped("/as Alice\nhi\n/as 王小明\n你好\n/as\n".encode()))
+    shown = await service.run(piped("/as Alice\nhi\n/as 王小明\n你好\n/as\n".encode()))
 
-    assert [(one.author.id, one.author.name) for one in room.heard] == [
+    assert [(one.author.id, one.author.name) for one in service.received] == [
         ("terminal:alice", "Alice"),
         ("terminal:王小明", "王小明"),
     ]
-    assert all(one.wake is WakeReason.DM and one.author_is_admin for one in room.heard)
+    assert all(one.wake is WakeReason.DM and one.author_is_admin for one in service.received)
     assert shown.splitlines()[0] == "You are 王小明."
 
 
-async def test_commands_are_heard_as_commands_and_quit_ends() -> None:
-    room = Room()
+async def test_commands_are_received_and_quit_ends() -> None:
+    service = FakeService()
 
-    await room.run(piped(b"/preset use nova\n/quit\nnever heard\n"))
+    await service.run(piped(b"/preset use nova\n/quit\nnever read\n"))
 
-    assert [(one.text, one.wake) for one in room.heard] == [
+    assert [(one.text, one.wake) for one in service.received] == [
         ("/preset use nova", WakeReason.COMMAND)
     ]
 
 
-async def test_no_line_of_two_runs_is_taken_for_the_same() -> None:
-    room = Room()
+async def test_external_keys_differ_between_runs() -> None:
+    service = FakeService()
 
-    await room.run(piped(b"hello\nhello\n"))
-    await room.run(piped(b"hello\n"))
+    await service.run(piped(b"hello\nhello\n"))
+    await service.run(piped(b"hello\n"))
 
-    assert len({one.external_key for one in room.heard}) == 3
+    assert len({one.external_key for one in service.received}) == 3
 
 
-async def test_long_lines_and_wrong_bytes_are_taken(tmp_path: Path) -> None:
+async def test_long_lines_and_invalid_bytes_are_read(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 1_000_000 + b"\n\xff\xfe\n")
     with file.open("rb") as lines:
-        heard = [line async for line in read_lines(lines.fileno())]
+        lines_read = [line async for line in read_lines(lines.fileno())]
 
-    assert [len(line) for line in heard] == [1_000_000, 2]
-    assert heard[1] == "\ufffd\ufffd"
-
-
-# --- showing ---------------------------------------------------------------------------------
+    assert [len(line) for line in lines_read] == [1_000_000, 2]
+    assert lines_read[1] == "\ufffd\ufffd"
 
 
-async def test_an_edit_prints_only_what_it_adds() -> None:
+# --- output ----------------------------------------------------------------------------------
+
+
+async def test_edit_prints_only_what_it_adds() -> None:
     surface_, screen = surface()
     message = await send(surface_, "Once", "n1")
 
-    await surface_.edit(ROOM, message, "Once upon")
-    await surface_.edit(ROOM, message, "Once upon")
-    await surface_.edit(ROOM, message, "Once upon a time.")
+    await surface_.edit(CHANNEL, message, "Once upon")
+    await surface_.edit(CHANNEL, message, "Once upon")
+    await surface_.edit(CHANNEL, message, "Once upon a time.")
 
     assert screen.getvalue() == "Once upon a time."
 
 
-async def test_what_changed_further_up_is_printed_anew() -> None:
+async def test_edit_of_printed_text_prints_the_message_again() -> None:
     surface_, screen = surface()
     first = await send(surface_, "Wrong", "n1")
 
-    await surface_.edit(ROOM, first, "Right")
+    await surface_.edit(CHANNEL, first, "Right")
     await send(surface_, "Next", "n2")
-    await surface_.edit(ROOM, first, "Right")
-    await surface_.edit(ROOM, "of-an-earlier-run:1", "Old")
+    await surface_.edit(CHANNEL, first, "Right")
+    await surface_.edit(CHANNEL, "of-an-earlier-run:1", "Old")
     surface_.end_line()
 
     assert screen.getvalue() == "Wrong\nRight\nNext\nOld\n"
 
 
-async def test_the_same_nonce_prints_once() -> None:
+async def test_same_nonce_prints_once() -> None:
     surface_, screen = surface()
 
     first = await send(surface_, "Hello", "n1")
@@ -196,7 +200,7 @@ async def test_the_same_nonce_prints_once() -> None:
     assert screen.getvalue() == "Hello"
 
 
-async def test_a_model_cannot_move_the_cursor() -> None:
+async def test_control_characters_are_removed() -> None:
     surface_, screen = surface()
 
     await send(surface_, "\x1b]0;title\x07\x1b[2Jred\ttab\r\nline\x9b1m", "n1")
@@ -204,7 +208,7 @@ async def test_a_model_cannot_move_the_cursor() -> None:
     assert screen.getvalue() == "]0;title[2Jred\ttab\nline1m"
 
 
-async def test_what_the_screen_cannot_show_becomes_a_question_mark() -> None:
+async def test_unencodable_characters_become_question_marks() -> None:
     raw = io.BytesIO()
     screen = io.TextIOWrapper(raw, encoding="latin-1")
 
@@ -213,18 +217,18 @@ async def test_what_the_screen_cannot_show_becomes_a_question_mark() -> None:
     assert raw.getvalue() == "Grüße, ?".encode("latin-1")
 
 
-async def test_a_screen_that_nobody_reads_refuses() -> None:
+async def test_closed_output_is_refused() -> None:
     source, sink = os.pipe()
     os.close(source)
     screen = os.fdopen(sink, "w")
 
-    with pytest.raises(Refused, match="nobody reads"):
+    with pytest.raises(Refused, match="cannot be written"):
         await send(TerminalSurface(screen, "run"), "Hello", "n1")
     with pytest.raises(BrokenPipeError):
         screen.close()
 
 
-def test_a_process_does_not_hang_on_a_terminal_that_nobody_writes_to() -> None:
+def test_process_exits_while_a_read_is_waiting() -> None:
     program = (
         "import asyncio; from bot.platforms.terminal.lines import read_lines\n"
         "async def main():\n"
