@@ -1,1 +1,1 @@
-"""Render templates from users in a child process with limits."""
+"""Render templates from people in child processes with limits."""

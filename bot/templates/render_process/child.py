@@ -1,7 +1,7 @@
-"""The process that renders templates which people wrote: the engine, its limits, and two pipes.
+"""The child process that renders templates from people, with limits on time, memory and output.
 
-It reads requests from its input and answers on its output until the input ends, which it does when
-the parent dies. `RenderProcessPool` starts it and kills it when an answer takes too long.
+It reads requests from stdin and writes answers to stdout until stdin is closed, at the latest when
+the parent process ends. `RenderProcessPool` starts it and kills it if an answer takes too long.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from bot.templates.text_spans import render_spans
 
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
-SECONDS_TO_LIVE = 2.0  # without a parent that kills it earlier, for example one that was killed
+SECONDS_TO_LIVE = 2.0  # in case that the parent, which kills it earlier, has ended
 LENGTH_PREFIX = struct.Struct(">I")
 WARM_UP_TEMPLATES = (
     "{{ 'text' | pprint | wordwrap | striptags }}",
-    "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # names are normalized, and characters have names
+    "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # loads the tables of Unicode names and normalization
     "{% a tag that is not one %}",
 )
 
@@ -52,14 +52,14 @@ def main() -> None:
 
 
 def warm_up() -> None:
-    """Make jinja load what it loads only at need: afterwards no file can be opened."""
+    """Make jinja load its lazy imports: no file can be opened afterwards."""
     for source in WARM_UP_TEMPLATES:
         with contextlib.suppress(TemplateError):
             JinjaTemplate(source).render([])
 
 
 def set_resource_limits() -> None:
-    """Give up memory, files and processes for good; what is loaded by now is all there is."""
+    """Limit memory, files and processes of this process for good."""
     for limit, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),
@@ -75,15 +75,15 @@ def render(request: dict[str, Any]) -> bytes:
     if options.get("now") is not None:
         options["now"] = datetime.fromisoformat(options["now"])
     template = JinjaTemplate(request["source"], **request["tokens"])
-    if request["cut"]:
-        cut = render_spans(template, request["messages"], **options)
-        answer = json.dumps([[piece.text, piece.trusted] for piece in cut])
+    if request["as_spans"]:
+        spans = render_spans(template, request["messages"], **options)
+        answer = json.dumps([[span.text, span.trusted] for span in spans])
     else:
         answer = template.render(request["messages"], **options)
     text = answer.encode(errors="surrogatepass")
     if len(text) > MAX_OUTPUT_BYTES:
         raise TemplateError(
-            f"the template made {len(text):,} bytes; it may make {MAX_OUTPUT_BYTES:,}"
+            f"the template wrote {len(text):,} bytes; the limit is {MAX_OUTPUT_BYTES:,}"
         )
     return text
 

@@ -1,7 +1,7 @@
-"""Renders templates that people wrote, in a process that may be killed.
+"""Render templates from people in child processes that can be killed.
 
-The sandbox keeps a template from the service's secrets; only a process of its own keeps it from the
-service's time and memory: twenty characters of Jinja can ask for ten gigabytes.
+The sandbox protects the service's secrets, but only a process of its own protects its time and
+memory: twenty characters of Jinja can request ten gigabytes.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ MAX_SOURCE_BYTES: Final = 64 * 1024
 SECONDS_TO_RENDER: Final = 0.25  # so that an answer, if only an error, is there within 0.3
 SECONDS_TO_START: Final = 30.0
 SECONDS_BETWEEN_STARTS: Final = 1.0
-STRIKES: Final = 3
+MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
-TOKENS: Final = ("bos_token", "eos_token")
+TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[3]
 
 
 class RenderProcessPool:
-    """A few render processes, used one request at a time and replaced when they had to be killed.
+    """Render processes that handle one request at a time and are replaced after they were killed.
 
-    Used with `async with`; safe to cancel at any point.
+    Use with `async with`; safe to cancel at any point.
     """
 
     def __init__(self, processes: int = 2) -> None:
@@ -71,38 +71,40 @@ class RenderProcessPool:
         return tuple(process.pid for process in self._all if process.pid is not None)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
-        """Return what `JinjaTemplate(source, …).render(messages, …)` would.
+        """Return the same as `JinjaTemplate(source, …).render(messages, …)`.
 
-        `options` are the tokens and the keyword arguments of both. Raises TemplateError when the
-        template is too long, fails, takes too long or too much; one that had to be stopped three
-        times is not tried again.
+        `options` are the tokens and the keyword arguments of both.
+
+        Raises:
+            TemplateError: the template is too long, fails, or exceeds a limit; one that was stopped
+                three times is not tried again.
         """
-        return await self._answer(source, messages, options, cut=False)
+        return await self._request(source, messages, options, as_spans=False)
 
     async def render_spans(
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
-        """Render and cut into the template's text and people's text, as `render_spans` does."""
-        answer = await self._answer(source, messages, options, cut=True)
+        """Render as spans, like `text_spans.render_spans`."""
+        answer = await self._request(source, messages, options, as_spans=True)
         return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
-    async def _answer(
-        self, source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+    async def _request(
+        self, source: str, messages: Sequence[Message], options: dict[str, Any], *, as_spans: bool
     ) -> str:
         if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
             raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
-        if self._strikes[source] >= STRIKES:
-            raise TemplateError(f"this template was stopped {STRIKES} times; mend it first")
-        request = _encode(source, messages, options, cut=cut)
+        if self._strikes[source] >= MAX_STRIKES:
+            raise TemplateError(f"this template was stopped {MAX_STRIKES} times; correct it first")
+        request = _encode(source, messages, options, as_spans=as_spans)
         process = await self._next_idle()
         try:
             answer = await process.ask(request)
         except BaseException as error:
-            # A process that still works on an abandoned request must not get another.
+            # This process may still work on the abandoned request.
             process.kill()
             self._replace(process)
             if isinstance(error, TemplateError):
-                self._strike(source)
+                self._add_strike(source)
             raise
         self._idle.put_nowait(process)
         text = answer[1:].decode(errors="surrogatepass")
@@ -111,7 +113,7 @@ class RenderProcessPool:
         return text
 
     async def detect_capabilities(self, source: str, **options: Any) -> Capabilities:
-        """Return what the template accepts, as the function of that name does for our own."""
+        """Return what the template accepts, like `capabilities.detect_capabilities`."""
         prompts: dict[str, str | None] = {}
         for name, probe in PROBES.items():
             try:
@@ -127,22 +129,22 @@ class RenderProcessPool:
         except TimeoutError:
             raise TemplateError("no render process is free; see the log") from None
 
-    def _strike(self, source: str) -> None:
+    def _add_strike(self, source: str) -> None:
         if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
             self._strikes.clear()
         self._strikes[source] += 1
 
     def _replace(self, process: "_RenderProcess") -> None:
-        task = asyncio.create_task(self._start_again(process), name="replace a render process")
+        task = asyncio.create_task(self._restart(process), name="replace a render process")
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
 
-    async def _start_again(self, process: "_RenderProcess") -> None:
+    async def _restart(self, process: "_RenderProcess") -> None:
         while not self._closing:
             await process.stop()
             try:
                 await process.start()
-            except (OSError, asyncio.IncompleteReadError):  # a time-out is an OSError too
+            except (OSError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
                 _log.exception("render_process_not_started")
                 await asyncio.sleep(SECONDS_BETWEEN_STARTS)
             else:
@@ -150,7 +152,7 @@ class RenderProcessPool:
                 return
 
     async def _close(self) -> None:
-        # A start that is cancelled half-way would leave a process behind, so it is waited for.
+        # Wait for starts in progress: a cancelled one would leave a process behind.
         self._closing = True
         for task in tuple(self._replacing):
             await task
@@ -159,7 +161,7 @@ class RenderProcessPool:
 
 
 class _RenderProcess:
-    """One render process and its pipes."""
+    """A render process and its pipes."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -174,7 +176,7 @@ class _RenderProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            # Nothing of our environment: it holds the tokens of the service.
+            # Our own environment holds the tokens of the service.
             env={"PYTHONPATH": str(PACKAGE_FOLDER)},
             start_new_session=True,
         )
@@ -182,7 +184,7 @@ class _RenderProcess:
             await self._read()
 
     async def ask(self, request: bytes) -> bytes:
-        """Hand over one request; TemplateError when there is no answer in time."""
+        """Send a request and return the answer; raise TemplateError if there is none in time."""
         try:
             async with asyncio.timeout(SECONDS_TO_RENDER):
                 return await self._exchange(request)
@@ -220,9 +222,9 @@ class _RenderProcess:
 
 
 def _encode(
-    source: str, messages: Sequence[Message], options: dict[str, Any], *, cut: bool
+    source: str, messages: Sequence[Message], options: dict[str, Any], *, as_spans: bool
 ) -> bytes:
-    tokens = {name: options.pop(name) for name in TOKENS if name in options}
+    tokens = {name: options.pop(name) for name in TOKEN_OPTIONS if name in options}
     if isinstance(options.get("now"), datetime):
         options["now"] = options["now"].isoformat()
     request = {
@@ -230,6 +232,6 @@ def _encode(
         "messages": messages,
         "tokens": tokens,
         "options": options,
-        "cut": cut,
+        "as_spans": as_spans,
     }
     return json.dumps(request).encode()
