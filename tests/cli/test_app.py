@@ -1,6 +1,7 @@
 """`troupe --help` lists every command without importing it."""
 
 import json
+import resource
 import subprocess
 import sys
 from importlib import import_module  # noqa: TID251 # to compare with the loaded commands
@@ -83,3 +84,26 @@ def test_unknown_command_is_an_error_that_names_the_nearest() -> None:
 
 def test_version_is_the_one_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"troupe {__version__}\n"
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("words", [("--help",), ("preset", "list")])
+def test_command_costs_less_cpu_than_two_and_a_half_imports_of_typer_and_rich(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    imports = [sys.executable, "-c", "import typer, rich"]
+    command = [sys.executable, "-m", "bot", *words]
+
+    assert cpu_seconds(command, tmp_path) < 2.5 * cpu_seconds(imports, tmp_path)
+
+
+def cpu_seconds(command: list[str], folder: Path) -> float:
+    """Return the least CPU time of seven runs: load on the machine only adds to it."""
+    environment = {"PYTHONPATH": str(CHECKOUT), "TROUPE_PRESETS_DIR": str(CHECKOUT / "presets")}
+    seconds = []
+    for _ in range(7):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, env=environment, cwd=folder, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(seconds)

@@ -1,0 +1,120 @@
+"""The wheel, built from the sdist, runs without the checkout."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bot import __version__
+from bot.storage.sql.tables import NEWEST
+from tests.checkout import CHECKOUT
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build an sdist of the checkout, and the wheel from nothing but that sdist."""
+    if find_spec("hatchling") is None and "CI" not in os.environ:  # noqa: TID251 # no setting
+        pytest.skip("hatchling is not installed: `make test` installs it")
+    folder = tmp_path_factory.mktemp("dist")
+    build(CHECKOUT, "sdist", folder)
+    [sdist] = folder.glob("troupe-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    build(folder / sdist.name.removesuffix(".tar.gz"), "wheel", folder)
+    [wheel] = folder.glob("troupe-*.whl")
+    return wheel
+
+
+def build(source: Path, target: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def troupe(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into a fresh environment; return its command `troupe`.
+
+    The dependencies are those of the running environment, so that nothing is downloaded. A path
+    in a .pth file does not bring along the .pth files there, so not the editable install either.
+    """
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    install = ["install", "--quiet", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run([*pip, *install], check=True, timeout=120)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    dependencies = folder / "lib" / version / "site-packages" / "dependencies.pth"
+    dependencies.write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "troupe"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def output(troupe: Path, *words: str, given: str = "") -> str:
+    """Run a command of the installed package without a checkout; return what it printed."""
+    result = subprocess.run(
+        [troupe, *words],
+        env={
+            "PATH": os.environ["PATH"],  # noqa: TID251 # no setting of the service
+            "TROUPE_CONSOLE__PORT": "0",
+            "TROUPE_PROVIDERS__LOCAL__KIND": "echo",
+        },
+        input=given.encode(),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout.decode()
+
+
+def test_installed_package_is_the_one_of_the_wheel(troupe: Path, folder: Path) -> None:
+    python = troupe.with_name("python")
+    found = subprocess.run(
+        [python, "-c", "import bot; print(bot.__file__)"],
+        env={},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert Path(found.stdout.decode().strip()).is_relative_to(troupe.parent.parent)
+    assert output(troupe, "--version") == f"troupe {__version__}\n"
+
+
+def test_installed_package_lists_its_presets(troupe: Path, folder: Path) -> None:
+    names = [line.partition(":")[0] for line in output(troupe, "preset", "list").splitlines()]
+
+    assert names == ["assistant", "coder", "兰亭", "marlowe"]
+
+
+def test_installed_package_upgrades_an_empty_database(troupe: Path, folder: Path) -> None:
+    assert output(troupe, "db", "upgrade") == f"the database is at {NEWEST}\n"
+    assert output(troupe, "db", "current") == f"{NEWEST}\n"
+
+
+@pytest.mark.parametrize("command", ["chat", "run"])
+def test_installed_package_answers_a_piped_line(troupe: Path, folder: Path, command: str) -> None:
+    assert output(troupe, command, given="hello there\n") == "hello there\n"
+
+
+def test_installed_package_renders_a_shipped_template(troupe: Path, folder: Path) -> None:
+    (folder / "talk.json").write_text(json.dumps([{"role": "user", "content": "Hi"}]))
+
+    rendered = output(troupe, "render", "--template", "chatml", "--messages", "talk.json")
+
+    assert rendered == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
