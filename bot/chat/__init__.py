@@ -1,1 +1,1 @@
-"""The nouns that travel: frozen values, no I/O, known to everybody."""
+"""Frozen values that every layer exchanges: messages, prompts, sessions, receipts (no I/O)."""

@@ -1,22 +1,24 @@
-"""What people can command, as data: each platform shows it in its own native way."""
+"""Commands as data: each platform registers them in its native form."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """A value that a command takes."""
+    """A parameter of a command."""
 
     name: str
     summary: str
     required: bool = True
-    completes: bool = False  # the platform may ask for suggestions while somebody types
-    choices: tuple[str, ...] = ()  # the only values there are; none: any
+    completes: bool = False
+    """Whether the platform may ask for suggestions while a person types."""
+    choices: tuple[str, ...] = ()
+    """The only values that are allowed; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """A command or, with `actions`, a family of them: `/preset use nova`."""
+    """A command or, with `actions`, a group of subcommands: `/preset use nova`."""
 
     name: str
     summary: str
@@ -26,7 +28,7 @@ class CommandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What somebody commanded: name "preset", action "use", argument "nova"."""
+    """A command as it was called: name "preset", action "use", argument "nova"."""
 
     name: str
     action: str | None = None

@@ -1,4 +1,4 @@
-"""What somebody said, and where: the value that every platform turns its events into."""
+"""Incoming messages: the value that every platform converts its events to."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,28 +7,33 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who writes. Identity is `id`; `name` is only for reading and may change."""
+    """Who wrote a message."""
 
-    id: str  # the platform's user id with its platform: "discord:81384788765712384"
-    name: str  # as the platform displays it, any script; not cleaned
+    id: str
+    """The platform and its user id: "discord:81384788765712384". Two persons differ by this."""
+    name: str
+    """The display name: any script, not cleaned, may change at any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place on a platform that messages come from and answers go to."""
+    """A channel on a platform, where messages come from and answers are sent to."""
 
-    platform: str  # "discord", "telegram", "terminal"
-    chat: str  # the platform's chat id; on Discord a thread is a chat of its own
-    thread: str | None = None  # a Telegram topic
+    platform: str
+    """The platform's name, such as "discord"."""
+    chat: str
+    """The platform's chat id; on Discord a thread is a chat of its own."""
+    thread: str | None = None
+    """A Telegram topic."""
 
     @property
     def lane(self) -> str:
-        """The key within which answers keep their order and share one pace."""
+        """The key within which messages are sent in order and share one rate limit."""
         return f"{self.platform}:{self.chat}"
 
     @property
     def conversation(self) -> str:
-        """The key of the history that is kept here; the default scope is the channel or topic."""
+        """The key of the conversation: a channel or a topic has one history."""
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
 
@@ -43,19 +48,26 @@ class WakeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One message or command, free of vendor types; what intake stores and the walk reads."""
+    """One message or command without vendor types; stored in the inbox as JSON."""
 
     address: Address
-    external_key: str  # unique on its platform: what a redelivery is recognised by
-    message_id: str | None  # the platform's id of the message, to reply to; None for an interaction
+    external_key: str
+    """Unique on its platform: recognises a message that is delivered again."""
+    message_id: str | None
+    """The platform's id of the message, to reply to; None for an interaction."""
     author: Person
-    text: str  # a mention of the bot at its beginning is already taken off
-    at: datetime  # aware, UTC
-    wake: WakeReason | None  # None: said near the bot, not to it
-    scopes: tuple[
-        str, ...
-    ]  # where settings are looked up, narrowest first; scopes[0] is this place
+    text: str
+    """Without a leading mention of the bot."""
+    at: datetime
+    """Aware, UTC."""
+    wake: WakeReason | None
+    """None: an overheard message, not meant for the bot."""
+    scopes: tuple[str, ...]
+    """Where settings are looked up, narrowest first; the first is this channel."""
     author_is_bot: bool = False
-    author_is_admin: bool | None = None  # None: the platform must be asked when it matters
-    quote: str | None = None  # text of the message this one replies to
-    interaction: str | None = None  # what a reply to a native command needs (Discord: its token)
+    author_is_admin: bool | None = None
+    """None: the platform must be asked when it matters."""
+    quote: str | None = None
+    """The text of the message that this one replies to."""
+    interaction: str | None = None
+    """What a response to a native command needs; on Discord its token."""

@@ -1,4 +1,4 @@
-"""What the bot says: the rows of the outbox and the limits of the place they go to."""
+"""Outgoing messages: the parts of an answer, the rows of the outbox, the limits of a channel."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,21 +9,27 @@ from bot.chat.incoming import Address
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a place can do. Differences between platforms are data here, never `if platform ==`."""
+    """What a channel supports. Differences between platforms are data, never `if platform ==`."""
 
-    max_units: int  # the longest message, counted in `unit`
-    unit: Literal["characters", "utf16"]  # Telegram counts UTF-16 units, so an emoji is two
+    max_units: int
+    """The longest message, counted in `unit`."""
+    unit: Literal["characters", "utf16"]
+    """Telegram counts UTF-16 code units, so an emoji is two."""
     seconds_between_edits: float
-    typing_seconds: float  # how long a typing indicator lasts; 0: there is none
-    calls_per_minute: float | None = None  # messages and edits together; None: headers tell
-    burst: int = 1  # how many of them may follow each other at once
+    typing_seconds: float
+    """How long a typing indicator lasts; 0: there is none."""
+    calls_per_minute: float | None = None
+    """Messages and edits together; None: the platform's response headers tell."""
+    burst: int = 1
+    """How many calls may follow each other at once."""
     can_edit: bool = True
     can_reply: bool = True
-    speaker_line: str = "**{}**"  # says who speaks where several characters answer
-    # None: a message is opened with its first text, and sending it again with the same nonce is
-    # harmless. A text: the platform has no such key, so a message is opened with this placeholder
-    # and gets its text by edits, which may be repeated.
+    speaker_line: str = "**{}**"
+    """The line that names the speaker where several characters answer."""
     placeholder: str | None = None
+    """None: a message is opened with its first text, and repeating the send with the same nonce is
+    harmless. Else the platform has no nonces: a message is opened with this text and receives its
+    own by edits, which may be repeated."""
 
 
 class OutboxOperation(StrEnum):
@@ -33,20 +39,24 @@ class OutboxOperation(StrEnum):
 
 
 class OutboxState(StrEnum):
-    """Where an outbox row stands."""
+    """The state of an outbox row."""
 
     PENDING = "pending"
-    SENDING = "sending"  # an HTTP request may be under way
-    UNKNOWN = "unknown"  # it may have arrived: reconcile first
+    SENDING = "sending"
+    """A request may be under way."""
+    UNKNOWN = "unknown"
+    """The request may have arrived: reconcile before sending again."""
     SENT = "sent"
-    DEAD = "dead"  # refused for good
+    DEAD = "dead"
+    """Refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text that goes out as a file, in one request with the message that it belongs to."""
+    """A text file that is sent in one request with its message."""
 
-    name: str  # a plain one, which no platform has to escape
+    name: str
+    """A plain file name that no platform has to escape."""
     text: str
 
 
@@ -68,15 +78,16 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPart:
-    """How one part of an answer should read; the parts of a turn count from 0.
+    """The final text of one part of an answer; the parts of a turn are numbered from 0.
 
-    One with a file is never opened early: it goes out whole, without a placeholder, and its text
-    is one short line, for some platforms take less beside a file than alone.
+    A part with a file is never opened early: it is sent as a whole, without a placeholder, and its
+    text is one short line, because some platforms allow less text beside a file.
     """
 
     part: int
     text: str
-    placeholder: str | None = None  # what to open it with, if it gets its text by an edit
+    placeholder: str | None = None
+    """The text to open the message with, if it receives its own by an edit."""
     file: Attachment | None = None
 
 
@@ -85,15 +96,19 @@ class OutboxRow:
     """An outbox row as a sender sees it."""
 
     id: int
-    turn: str  # the turn it belongs to: with `part` the source of the nonce
+    turn: str
+    """The name of the turn; the nonce is derived from it and `part`."""
     address: Address
     part: int
     op: OutboxOperation
     text: str
-    reply_to: str | None  # the message that is answered
+    reply_to: str | None
+    """The platform's id of the message that is answered."""
     interaction: str | None
     state: OutboxState
     attempts: int
-    external_id: str | None  # for edit and delete: the message to change
-    not_before: float  # Unix seconds
-    file: Attachment | None = None  # that a send brings along
+    external_id: str | None
+    """For an edit or a deletion: the platform's id of the message to change."""
+    not_before: float
+    """Unix seconds."""
+    file: Attachment | None = None

@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers."""
+"""Prompts for a model, and the events that it generates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,10 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What somebody sees, as an address: it is never fetched here."""
+    """An image by its address; it is never fetched here."""
 
-    url: str  # a link or a `data:` URI
+    url: str
+    """A link or a `data:` URI."""
     detail: Literal["auto", "high", "low"] | None = None
 
 
@@ -22,43 +23,56 @@ class Message:
 
     role: Role
     content: str
-    # Where it has images: these between its texts, in order; the texts joined are the content.
     parts: tuple[str | Image, ...] = ()
-    name: str | None = None  # who says so in a crowd; it stands in the content as well
+    """For a message with images: texts and images in order; the texts joined are the content."""
+    name: str | None = None
+    """The speaker in a group; the name stands in the content as well."""
 
     @property
     def images(self) -> tuple[Image, ...]:
-        if not self.parts:  # as nearly always: this is asked for every message of every prompt
+        if not self.parts:  # nearly always; this is called for every message of every prompt
             return ()
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateChoice:
-    """What writes a prompt as text where a model takes no messages; none given: the model's own."""
+    """The template that renders a prompt as text; with no field set, the model's own."""
 
-    named: str | None = None  # a registered template
-    source: str | None = None  # Jinja that somebody wrote: rendered where it can be stopped
-    strings: Mapping[str, str] | None = None  # RodelAgent's four: system_template, ...
-    trim_inputs: bool = False  # take the white space around all texts away
+    named: str | None = None
+    """The name of a registered template."""
+    source: str | None = None
+    """A Jinja template from a user; rendered in a child process with limits."""
+    strings: Mapping[str, str] | None = None
+    """RodelAgent's four string templates: `system_template` and the others."""
+    trim_inputs: bool = False
+    """Whether white space around every text is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Everything that one generation needs: no backend looks anything up elsewhere."""
+    """Everything that one generation needs: a backend looks nothing up elsewhere."""
 
     messages: tuple[Message, ...]
-    model: str  # the preset's word; a backend knows what it stands for
-    conversation: str  # a stable id: backends keep prefixes warm by it
+    model: str
+    """The preset's model name; the backend resolves it."""
+    conversation: str
+    """A stable id, by which backends keep prefix caches warm."""
     stop: tuple[str, ...] = ()
-    parameters: Mapping[str, object] = field(default_factory=dict)  # sampling, by OpenAI's names
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """Sampling parameters by OpenAI's names."""
     max_output_tokens: int | None = None
-    filtered: tuple[str, ...] = ()  # texts that never reach the reader
-    answers_as: str | None = None  # the speaker tag that the model may echo, without its colon
-    speakers: tuple[str, ...] = ()  # everybody else's tags: what the model must not say
+    filtered: tuple[str, ...] = ()
+    """Texts that are removed from the answer."""
+    answers_as: str | None = None
+    """The speaker tag, without its colon, that the model may echo before its answer."""
+    speakers: tuple[str, ...] = ()
+    """The tags of all other speakers, whose lines the model must not write."""
     template: TemplateChoice = field(default_factory=TemplateChoice)
-    character: str = ""  # who answers: each keeps a prefix of its own
-    asked_by: str | None = None  # a person's id: where a line forms, people take turns
+    character: str = ""
+    """The character that answers; each has a prefix cache of its own."""
+    asked_by: str | None = None
+    """A person's id, by which a fair queue takes turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +84,24 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A piece of what a reasoning model thinks before it answers: never shown, never sent back."""
+    """A piece of a model's reasoning before its answer: never shown, never sent back to it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Others are served first; said before the first delta, and again from time to time."""
+    """The position in a backend's queue; sent before the first delta, whenever it changes."""
 
-    position: int  # 1: the next
-    seconds: float | None  # until the turn comes, if anything is known of it
+    position: int
+    """1 is the next."""
+    seconds: float | None
+    """The estimated waiting time, if there is an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an answer took, as the model tells it; 0 where it does not."""
+    """The tokens of an answer as the model reports them; 0 where it does not."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -100,21 +116,23 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of an answer. A stream without one is a fault, never an answer."""
+    """The end of an answer. A stream without one was cut off and is an error."""
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
 
 
 GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish
-"""What a model's answer is made of."""
+"""What a backend yields."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """One token of a prompt, for people to look at."""
+    """One token of a prompt, for display."""
 
     id: int
-    text: str  # of half a character: U+FFFD
+    text: str
+    """U+FFFD for a part of a character."""
     control: bool
-    trusted: bool  # from the template, not from people
+    trusted: bool
+    """Whether it comes from the template, not from people."""

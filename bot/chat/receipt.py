@@ -1,4 +1,4 @@
-"""The receipt of an answer: what exactly was sent for it, what was left out, and what it took."""
+"""Receipts: what exactly was sent for an answer, what was left out, and what it took."""
 
 from dataclasses import dataclass
 
@@ -7,42 +7,49 @@ from bot.chat.prompt import FinishReason, Prompt, Usage
 
 @dataclass(frozen=True, slots=True)
 class PromptSpan:
-    """Where a section stands in a prompt: whole messages, or a stretch of one."""
+    """The position of a section in a prompt: whole messages or a range of one."""
 
-    # "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; and with the newest
-    # message "people", "quote", "post_history", "newest"
     section: str
-    message: int  # the first of them
+    """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
+    newest message "people", "quote", "post_history", "newest"."""
+    message: int
+    """The index of its first message."""
     messages: int = 1
-    chars: int | None = None  # of this one message, after what stands before in it; None: all
-    name: str = ""  # which story, which entry of a lorebook
+    chars: int | None = None
+    """How many characters of this one message, after those of earlier spans; None: all of it."""
+    name: str = ""
+    """Which story, which entry of a lorebook."""
     score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedItem:
-    """Something that did not fit in, and why."""
+    """Something that did not fit into the prompt, and why."""
 
     section: str
     name: str
     why: str
     count: int = 1
-    tokens: int | None = None  # by the estimate; None: not worth estimating
+    tokens: int | None = None
+    """An estimate; None where it was not estimated."""
     score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """How long an answer took, by our own clock."""
+    """How long an answer took, by this machine's clock."""
 
-    queued_seconds: float  # from the message to the question to the model
-    first_word_seconds: float | None  # from there
-    seconds: float  # from there to the end of the answer
+    queued_seconds: float
+    """From the receipt of the message to the model request."""
+    first_word_seconds: float | None
+    """From the model request to the first delta."""
+    seconds: float
+    """From the model request to the end of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one answer was made of: enough to ask for it again."""
+    """Everything that one answer was generated from: enough to send the request again."""
 
     preset: str
     preset_version: int | None
@@ -50,10 +57,14 @@ class Receipt:
     prompt: Prompt
     layout: tuple[PromptSpan, ...]
     dropped: tuple[DroppedItem, ...]
-    tokens: int  # of the prompt, as it was counted before
-    limit: int | None  # that it had to keep to
+    tokens: int
+    """Of the prompt, as counted before it was sent."""
+    limit: int | None
+    """The token budget of the prompt."""
     answer: str
-    reason: FinishReason | None  # None: the answer was interrupted
+    reason: FinishReason | None
+    """None: the answer was interrupted."""
     usage: Usage
     timings: Timings
-    thoughts: str = ""  # of a model that thinks before it answers; no reader sees them
+    thoughts: str = ""
+    """The model's reasoning, which no reader sees."""

@@ -1,4 +1,4 @@
-"""What a conversation remembers."""
+"""Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -13,19 +13,21 @@ from bot.chat.receipt import Receipt
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One line of the history."""
+    """One message in the history of a session."""
 
     role: Role
     text: str
-    speaker: Person | None  # None: the bot
+    speaker: Person | None
+    """None: the bot."""
     at: datetime
-    preset: str | None = None  # who answered; None: a person, or nobody in particular
+    preset: str | None = None
+    """The preset that answered; None for a person's turn."""
     preset_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to walk one conversation; a later claim has a higher epoch and fences this one."""
+    """The right to process a conversation; a later claim has a higher epoch and fences this one."""
 
     conversation: str
     epoch: int
@@ -34,15 +36,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
-    """An inbox row under work: the unit that is answered once."""
+    """An inbox row that is being processed."""
 
     id: int
     incoming: Incoming
-    crashes: int  # how often the process died while working on it
+    crashes: int
+    """How often a process died while it worked on this message."""
 
     @property
     def turn(self) -> str:
-        """The name of the turn that answers it, the same after every crash."""
+        """The name of the turn that answers it, the same on every attempt."""
         return f"{self.incoming.address.platform}:{self.incoming.external_key}"
 
 
@@ -57,20 +60,22 @@ class TurnResult:
     receipts: Sequence[Receipt] = ()
     """One for each character that answered."""
     new_session: bool = False
-    """Whether the turns begin a new session."""
+    """Whether the turns start a new session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A copy of what a conversation holds: work on it, store it when the walk ended well."""
+    """A copy of a session as it is stored."""
 
-    number: int  # /new begins the next one; old ones are kept
-    turns: tuple[Turn, ...]  # oldest first
+    number: int
+    """/new starts the next one; earlier ones are kept."""
+    turns: tuple[Turn, ...]
+    """The newest turns, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn that a summary may rest on."""
+    """A turn with its row id, which a summary refers to."""
 
     id: int
     turn: Turn
@@ -78,33 +83,35 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was said in a session up to a turn, in short."""
+    """A summary of the turns of a session up to one of them."""
 
     session: int
-    covers_to: int  # the id of the last turn in it
-    fingerprint: str  # of all that it covers
+    covers_to: int
+    """The id of the last turn that is covered."""
+    fingerprint: str
+    """Of all covered turns, from `fingerprint_turns`."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTurns:
-    """A whole session, oldest first, and the summary of its beginning."""
+    """A whole session, oldest first, and the summary of its first turns."""
 
     session: int
     turns: tuple[StoredTurn, ...]
     summary: Summary | None
 
     @property
-    def hold(self) -> bool:
-        """Whether nothing that the summary covers was edited or forgotten since."""
+    def has_stale_summary(self) -> bool:
+        """Whether turns that the summary covers were edited or deleted since."""
         if self.summary is None:
-            return True
+            return False
         covered = [one for one in self.turns if one.id <= self.summary.covers_to]
-        return fingerprint_turns(covered) == self.summary.fingerprint
+        return fingerprint_turns(covered) != self.summary.fingerprint
 
 
 def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
-    """Tell whether these turns still say what they said."""
+    """Hash the ids and texts of turns, to notice later whether any of them changed."""
     digest = hashlib.sha256()
     for one in turns:
         digest.update(f"{one.id}:{len(one.turn.text)}:{one.turn.text}".encode())
@@ -113,7 +120,7 @@ def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChatSetting:
-    """A setting that was made in a chat, and the scope it was made in."""
+    """The value of a setting that was made in a chat, and its scope."""
 
     scope: str
     value: str
@@ -121,8 +128,10 @@ class ChatSetting:
 
 @dataclass(frozen=True, slots=True)
 class PresetVersion:
-    """One form of a preset. `version` is its number, or the lowest that it may get."""
+    """One stored version of a preset."""
 
     name: str
-    content: str  # as strict JSON
+    content: str
+    """As strict JSON."""
     version: int
+    """Its number; for a preset that is to be saved, the lowest number that it may get."""

@@ -1,10 +1,11 @@
-"""Make a text one that every database stores and every model's tokenizer reads."""
+"""Replace what databases cannot store in texts."""
 
 
 def make_storable(text: str) -> str:
-    """Replace what JSON can spell and UTF-8 or PostgreSQL cannot: NUL and lone surrogates, U+FFFD.
+    """Replace NUL and lone surrogates, which JSON can spell, by U+FFFD.
 
-    Two halves of a surrogate pair that stand together become the sign that they stand for.
+    PostgreSQL stores no NUL and UTF-8 encodes no surrogates. The two halves of a surrogate pair
+    become the character that they encode.
     """
     if "\0" not in text and text.isascii():
         return text

@@ -1,4 +1,4 @@
-"""Stories: pieces of dialogue that show a character at its best, found by what they mean."""
+"""Stories: dialogues that show how a character talks, retrieved by similarity."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -1,1 +1,1 @@
-"""What is kept: one file is one vendor."""
+"""What Troupe stores: SQL repositories, the coordinator on Redis or Valkey, vector indexes."""

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from bot.cli.app import app
 from bot.errors import SettingsError
-from bot.storage.sql.tables import NEWEST
+from bot.storage.sql.tables import NEWEST_REVISION
 from tests.backends import tiny_gguf, toy_projector
 from tests.checkout import CHECKOUT
 
@@ -62,8 +62,8 @@ def test_model_pull_imports_and_describes_model(
 def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
     before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
 
-    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST}")
-    assert after == f"{NEWEST}\n"
+    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST_REVISION}")
+    assert after == f"{NEWEST_REVISION}\n"
 
 
 def test_bench_slots_without_a_model_names_the_remedy() -> None:

@@ -12,17 +12,17 @@ from sqlalchemy import Connection, func, select, update
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.errors import Fenced, Refused
-from bot.storage.sql.migrations import alembic_config
-from bot.storage.sql.tables import NEWEST, inbox, outbox, turn
+from bot.storage.sql.migrations import make_alembic_config
+from bot.storage.sql.tables import NEWEST_REVISION, inbox, outbox, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, incoming
 
 LEASE = 60.0
 OPENING = """
 import asyncio, sys
-from bot.storage.sql.database import opened
+from bot.storage.sql.database import open_database
 async def main():
-    async with opened(sys.argv[1]):
+    async with open_database(sys.argv[1]):
         pass
 asyncio.run(main())
 """
@@ -426,7 +426,7 @@ async def test_processes_that_start_at_once_make_the_tables_once(empty_database:
 
 async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
     def unit(connection: Connection) -> bool:
-        config = alembic_config()
+        config = make_alembic_config()
         config.attributes["connection"] = connection
         command.check(config)  # raises when a migration is missing
         return True
@@ -439,7 +439,7 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
     await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
 
     def unit(connection: Connection) -> bool:
-        config = alembic_config()
+        config = make_alembic_config()
         config.attributes["connection"] = connection
         command.downgrade(config, "0004")
         command.upgrade(config, "head")
@@ -452,4 +452,4 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
-    assert ScriptDirectory.from_config(alembic_config()).get_current_head() == NEWEST
+    assert ScriptDirectory.from_config(make_alembic_config()).get_current_head() == NEWEST_REVISION

@@ -166,10 +166,10 @@ def _acknowledge_first() -> None:
     hear = SqlInbox.receive
 
     async def hurried(
-        self: SqlInbox, heard: Sequence[Incoming], cursors: Mapping[str, str]
+        self: SqlInbox, messages: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
         await hear(self, (), cursors)
-        await hear(self, heard, {})
+        await hear(self, messages, {})
 
     SqlInbox.receive = hurried  # type: ignore[method-assign] # that is the purpose
 

@@ -1,1 +1,1 @@
-"""The SQL store: SQLite and PostgreSQL."""
+"""The repositories in SQL, on SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Settings made in chats, and who made them."""
+"""Settings made in chats, in SQL."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,8 +8,7 @@ from typing_extensions import override
 from bot.chat.session import ChatSetting
 from bot.ports import ChatSettings, Clock
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice
-from bot.storage.sql.upserts import upsert
+from bot.storage.sql.tables import choice, upsert
 
 _SET = upsert(
     choice,
@@ -18,8 +17,9 @@ _SET = upsert(
         set_={name: insert.excluded[name] for name in ("value", "chosen_by", "chosen_at")},
     ),
 )
-_CHOSEN = select(choice.c.scope, choice.c.value).where(
-    choice.c.key == bindparam("wanted"), choice.c.scope.in_(bindparam("scopes", expanding=True))
+_VALUES = select(choice.c.scope, choice.c.value).where(
+    choice.c.key == bindparam("setting_key"),
+    choice.c.scope.in_(bindparam("scopes", expanding=True)),
 )
 
 
@@ -38,8 +38,8 @@ class SqlChatSettings(ChatSettings):
                     delete(choice).where(choice.c.scope == scope, choice.c.key == key)
                 )
                 return
-            made = {"scope": scope, "key": key, "value": value, "chosen_by": by, "chosen_at": now}
-            connection.execute(_SET[connection.dialect.name], made)
+            row = {"scope": scope, "key": key, "value": value, "chosen_by": by, "chosen_at": now}
+            connection.execute(_SET[connection.dialect.name], row)
 
         await self._database.write(unit)
 
@@ -53,6 +53,6 @@ class SqlChatSettings(ChatSettings):
 
     @override
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        asked = {"wanted": key, "scopes": scopes}
-        rows = await self._database.read(lambda c: c.execute(_CHOSEN, asked).all())
+        values = {"setting_key": key, "scopes": scopes}
+        rows = await self._database.read(lambda c: c.execute(_VALUES, values).all())
         return {row.scope: row.value for row in rows}

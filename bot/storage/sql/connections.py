@@ -1,8 +1,8 @@
-"""How a unit of work gets its connection: a thread of its own on SQLite, the loop on PostgreSQL.
+"""Connection pools that run units of work; the one for SQLite runs them in threads.
 
-SQLite has no network to wait for, so a unit runs in a thread from its first statement to its
-commit. An asynchronous driver would change threads for every call of the cursor: some 75 times a
-message, which cost more than all the SQL.
+SQLite has no network to wait for, so a unit runs in one thread from its first statement to its
+commit. An asynchronous driver would switch threads for every call of the cursor: about 75 times a
+message, which cost more than the SQL itself.
 """
 
 import asyncio
@@ -16,71 +16,79 @@ from typing_extensions import override
 
 T = TypeVar("T")
 UnitOfWork = Callable[[Connection], T]
+"""A function that runs statements on a connection, in one transaction if it writes."""
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # what is forgotten is overwritten, not only let go
+    "PRAGMA secure_delete=ON",  # deleted text is overwritten, not only unlinked
 )
-_SQLITE_READERS = 4
+_READER_THREADS = 4
 
 
 class ConnectionPool(Protocol):
-    """Runs units of work; what the driver raises goes through as it is."""
+    """Runs units of work; errors of the driver are raised unchanged."""
 
     async def read(self, unit: UnitOfWork[T]) -> T: ...
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        """Run the unit in a transaction of its own and commit it."""
+        """Run the unit in its own transaction and commit it."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SqliteThreadPool(ConnectionPool):
-    """One thread that writes, some that read."""
+    """One thread that writes and a few that read."""
 
     def __init__(self, url: URL) -> None:
-        self._writer = _sqlite(url, 1)
-        self._reader = _sqlite(url, _SQLITE_READERS)
-        # With a plain BEGIN two read-then-write transactions lose an update or fail at once.
-        event.listen(self._writer, "begin", _begin_immediate)
-        self._writing = ThreadPoolExecutor(1, "database writer")
-        self._reading = ThreadPoolExecutor(_SQLITE_READERS, "database reader")
+        self._write_engine = _create_sqlite_engine(url, 1)
+        self._read_engine = _create_sqlite_engine(url, _READER_THREADS)
+        # With a plain BEGIN, two transactions that read and then write lose an update or fail.
+        event.listen(self._write_engine, "begin", _begin_immediate)
+        self._write_threads = ThreadPoolExecutor(1, "database writer")
+        self._read_threads = ThreadPoolExecutor(_READER_THREADS, "database reader")
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._read_threads, self._read, unit
+        )
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, self._commit, unit)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._write_threads, self._commit, unit
+        )
 
     @override
     async def close(self) -> None:
-        for threads, engine in ((self._writing, self._writer), (self._reading, self._reader)):
+        for threads, engine in (
+            (self._write_threads, self._write_engine),
+            (self._read_threads, self._read_engine),
+        ):
             await asyncio.to_thread(threads.shutdown)
             engine.dispose()
 
     def _read(self, unit: UnitOfWork[T]) -> T:
-        with self._reader.connect() as connection:
+        with self._read_engine.connect() as connection:
             return unit(connection)
 
     def _commit(self, unit: UnitOfWork[T]) -> T:
-        with self._writer.begin() as connection:
+        with self._write_engine.begin() as connection:
             return unit(connection)
 
 
-def _sqlite(url: URL, connections: int) -> Engine:
+def _create_sqlite_engine(url: URL, connections: int) -> Engine:
     engine = create_engine(url, pool_size=connections, max_overflow=0)
-    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "connect", _set_pragmas)
     return engine
 
 
-def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
+def _set_pragmas(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # BEGIN is emitted explicitly
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)

@@ -1,20 +1,23 @@
-"""Histories, and who may walk them."""
+"""Conversations in SQL: claims, the messages to answer, the history of a session."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
 from typing_extensions import override
 
+from bot.chat.incoming import Person
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Session, TurnResult
+from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnResult
 from bot.chat.storable import make_storable
 from bot.errors import Fenced
 from bot.ports import Clock, Conversations
 from bot.storage.sql import inbox as inbox_rows
 from bot.storage.sql import receipts as receipt_rows
-from bot.storage.sql import turns as turn_rows
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
+    Insert,
     choice,
     conversation,
     inbox,
@@ -23,13 +26,18 @@ from bot.storage.sql.tables import (
     receipt,
     summary,
     turn,
+    upsert,
 )
-from bot.storage.sql.upserts import Insert, upsert
 
-# Statements are made once: making one costs more than running it.
+TURN_COLUMNS = (
+    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
+    *(turn.c.preset, turn.c.preset_version),
+)
+
+# Statements are built once: building one costs more than running it.
 
 
-def _claiming(insert: Insert) -> Executable:
+def _build_claim(insert: Insert) -> Executable:
     return (
         insert.values(epoch=1)
         .on_conflict_do_update(
@@ -39,7 +47,7 @@ def _claiming(insert: Insert) -> Executable:
                 "owner": insert.excluded.owner,
                 "lease_until": insert.excluded.lease_until,
             },
-            # whoever restarts under its old name takes its own lease over
+            # An owner that restarts under its old name takes its own lease over.
             where=(conversation.c.lease_until <= bindparam("now"))
             | (conversation.c.owner == insert.excluded.owner),
         )
@@ -47,58 +55,63 @@ def _claiming(insert: Insert) -> Executable:
     )
 
 
-_CLAIM = upsert(conversation, _claiming)
-_HELD = (
+_CLAIM = upsert(conversation, _build_claim)
+_UPDATE_CLAIMED = (
     update(conversation)
-    .where(conversation.c.key == bindparam("held"), conversation.c.epoch == bindparam("at_epoch"))
+    .where(
+        conversation.c.key == bindparam("conversation_key"),
+        conversation.c.epoch == bindparam("claimed_epoch"),
+    )
     .returning(conversation.c.session)
 )
-_HOLD = _HELD.values(owner=conversation.c.owner)  # a change of nothing, for its lock
-_LEASE = _HELD.values(lease_until=bindparam("until"))
-_BEGIN_SESSION = _HELD.values(session=conversation.c.session + 1)
-_OPEN = (is_unanswered, inbox.c.conversation == bindparam("held"))
-_MORE = select(exists().where(*_OPEN))
-_OLDEST = select(inbox.c.id).where(*_OPEN).order_by(inbox.c.id).limit(1).scalar_subquery()
-_NEXT = (
+_LOCK_CLAIMED = _UPDATE_CLAIMED.values(owner=conversation.c.owner)  # changes nothing, locks the row
+_SET_LEASE = _UPDATE_CLAIMED.values(lease_until=bindparam("until"))
+_START_SESSION = _UPDATE_CLAIMED.values(session=conversation.c.session + 1)
+_UNANSWERED_HERE = (is_unanswered, inbox.c.conversation == bindparam("conversation_key"))
+_HAS_UNANSWERED = select(exists().where(*_UNANSWERED_HERE))
+_OLDEST_ID = select(inbox.c.id).where(*_UNANSWERED_HERE).order_by(inbox.c.id).limit(1)
+_TAKE_OLDEST = (
     update(inbox)
-    .where(inbox.c.id == _OLDEST)
+    .where(inbox.c.id == _OLDEST_ID.scalar_subquery())
     .values(crashes=inbox.c.crashes + 1)
     .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
 )
-_THIS = update(inbox).where(inbox.c.id == bindparam("heard"))
-_SPARE = _THIS.values(crashes=bindparam("so_far"))
-_DONE = _THIS.values(state="done", payload=None)
-_SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
-_NEWEST = (
-    select(*turn_rows.COLUMNS, turn.c.session)
-    .where(turn.c.conversation == bindparam("held"))
-    .where(turn.c.session == _SESSION.scalar_subquery())
+_UPDATE_MESSAGE = update(inbox).where(inbox.c.id == bindparam("message_id"))
+_SET_CRASHES = _UPDATE_MESSAGE.values(crashes=bindparam("crash_count"))
+_MARK_DONE = _UPDATE_MESSAGE.values(state="done", payload=None)
+_SESSION_NUMBER = select(conversation.c.session).where(
+    conversation.c.key == bindparam("conversation_key")
+)
+_NEWEST_TURNS = (
+    select(*TURN_COLUMNS, turn.c.session)
+    .where(turn.c.conversation == bindparam("conversation_key"))
+    .where(turn.c.session == _SESSION_NUMBER.scalar_subquery())
     .order_by(turn.c.id.desc())
-    .limit(bindparam("most"))
+    .limit(bindparam("max_turns"))
 )
-_REMEMBER = insert(turn)
-_FORGET = delete(turn).where(turn.c.conversation == bindparam("held"))
-_FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("held"))
-_FORGET_SUMMARY = delete(summary).where(summary.c.conversation == bindparam("held"))
+_INSERT_TURNS = insert(turn)
+_DELETE_TURNS = delete(turn).where(turn.c.conversation == bindparam("conversation_key"))
+_DELETE_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("conversation_key"))
+_DELETE_SUMMARIES = delete(summary).where(summary.c.conversation == bindparam("conversation_key"))
 _TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
-    inbox.c.conversation == bindparam("held")
+    inbox.c.conversation == bindparam("conversation_key")
 )
-# What was sent has no text any more; what never could be sent would keep it for days.
-_FORGET_UNSENT = (
+# A sent row has no text any more; a dead one would keep it for days.
+_CLEAR_DEAD_TEXTS = (
     update(outbox)
     .where(outbox.c.state == OutboxState.DEAD, outbox.c.turn.in_(_TURN_NAMES))
     .values(text="")
 )
 _QUEUE = insert(outbox)
-_NOTE = insert(receipt)
-# A part that is queued already is left as it is, but its id is wanted.
+_INSERT_RECEIPTS = insert(receipt)
+# A part that is queued already stays as it is, but its id is returned.
 _QUEUE_ONCE = upsert(
     outbox,
     lambda insert: insert.on_conflict_do_update(
         index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn}
     ).returning(outbox.c.id),
 )
-_OPENED = select(outbox.c.part).where(
+_OPENED_PARTS = select(outbox.c.part).where(
     outbox.c.turn == bindparam("turn_name"), outbox.c.op == OutboxOperation.SEND
 )
 
@@ -111,7 +124,7 @@ class SqlConversations(Conversations):
     @override
     async def claim(self, conversation_key: str, owner: str, lease_seconds: float) -> Claim | None:
         now = self._clock.now()
-        wanted = {
+        values = {
             "key": conversation_key,
             "owner": owner,
             "lease_until": now + lease_seconds,
@@ -119,7 +132,7 @@ class SqlConversations(Conversations):
         }
 
         def unit(connection: Connection) -> int | None:
-            claimed = connection.execute(_CLAIM[connection.dialect.name], wanted)
+            claimed = connection.execute(_CLAIM[connection.dialect.name], values)
             return claimed.scalar_one_or_none()
 
         epoch = await self._database.write(unit)
@@ -128,78 +141,88 @@ class SqlConversations(Conversations):
     @override
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
         until = self._clock.now() + lease_seconds
-        await self._database.write(lambda c: _hold(c, claim, _LEASE, until=until))
+        await self._database.write(lambda c: _update_claimed(c, claim, _SET_LEASE, until=until))
 
     @override
     async def release_all(self, owner: str) -> None:
-        held = update(conversation).where(
-            conversation.c.owner == owner, conversation.c.lease_until > 0
+        release = (
+            update(conversation)
+            .where(conversation.c.owner == owner, conversation.c.lease_until > 0)
+            .values(lease_until=0.0)
         )
-        await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
+        await self._database.write(lambda c: c.execute(release).rowcount)
 
     @override
     async def release(self, claim: Claim) -> bool:
+        values = {"conversation_key": claim.conversation}
+
         def unit(connection: Connection) -> bool:
-            _hold(connection, claim, _LEASE, until=0.0)
-            return bool(connection.execute(_MORE, {"held": claim.conversation}).scalar_one())
+            _update_claimed(connection, claim, _SET_LEASE, until=0.0)
+            return bool(connection.execute(_HAS_UNANSWERED, values).scalar_one())
 
         return await self._database.write(unit)
 
     @override
     async def next_message(self, claim: Claim) -> InboxMessage | None:
+        values = {"conversation_key": claim.conversation}
+
         def unit(connection: Connection) -> InboxMessage | None:
-            row = connection.execute(_NEXT, {"held": claim.conversation}).one_or_none()
+            row = connection.execute(_TAKE_OLDEST, values).one_or_none()
             if row is None:
                 return None
-            _hold(connection, claim)
-            return InboxMessage(row.id, inbox_rows.load(row.payload), row.crashes - 1)
+            _update_claimed(connection, claim)
+            return InboxMessage(row.id, inbox_rows.decode(row.payload), row.crashes - 1)
 
         return await self._database.write(unit)
 
     @override
-    async def undo_attempt(self, claim: Claim, heard: InboxMessage) -> None:
-        unblamed = {"heard": heard.id, "so_far": heard.crashes}
+    async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
+        values = {"message_id": message.id, "crash_count": message.crashes}
 
         def unit(connection: Connection) -> None:
-            _hold(connection, claim)
-            connection.execute(_SPARE, unblamed)
+            _update_claimed(connection, claim)
+            connection.execute(_SET_CRASHES, values)
 
         await self._database.write(unit)
 
     @override
     async def load_session(self, conversation_key: str, max_turns: int) -> Session:
-        asked = {"held": conversation_key, "most": max_turns}
+        values = {"conversation_key": conversation_key, "max_turns": max_turns}
 
         def unit(connection: Connection) -> Session:
-            rows = connection.execute(_NEWEST, asked).all()
-            current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
-            return Session(current, tuple(map(turn_rows.to_turn, reversed(rows))))
+            rows = connection.execute(_NEWEST_TURNS, values).all()
+            if rows:
+                number = rows[0].session
+            else:
+                number = connection.execute(_SESSION_NUMBER, values).scalar() or 1
+            return Session(number, tuple(map(to_turn, reversed(rows))))
 
         return await self._database.read(unit)
 
     @override
     async def forget(self, claim: Claim) -> int:
-        # what people said of themselves here is kept under person@place
-        here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
-        told_here = delete(choice).where(here)
+        # What people set for themselves in this conversation has the scope person@conversation.
+        set_here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
+        delete_settings = delete(choice).where(set_here)
+        values = {"conversation_key": claim.conversation}
 
         def unit(connection: Connection) -> int:
-            _hold(connection, claim)
-            for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
-                connection.execute(statement, {"held": claim.conversation})
-            connection.execute(told_here)
-            return connection.execute(_FORGET, {"held": claim.conversation}).rowcount
+            _update_claimed(connection, claim)
+            for statement in (_DELETE_RECEIPTS, _DELETE_SUMMARIES, _CLEAR_DEAD_TEXTS):
+                connection.execute(statement, values)
+            connection.execute(delete_settings)
+            return connection.execute(_DELETE_TURNS, values).rowcount
 
         turns = await self._database.write(unit)
-        await self._database.wipe_traces()
+        await self._database.truncate_log()
         return turns
 
     @override
-    async def open(self, claim: Claim, heard: InboxMessage, opening: OutgoingPart) -> int:
-        row = _row(heard, opening.part, OutboxOperation.SEND, opening.text)
+    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> int:
+        row = _to_outbox_row(message, opening.part, OutboxOperation.SEND, opening.text)
 
         def unit(connection: Connection) -> int:
-            _hold(connection, claim)
+            _update_claimed(connection, claim)
             queued = connection.execute(_QUEUE_ONCE[connection.dialect.name], row)
             return int(queued.scalar_one())
 
@@ -208,68 +231,98 @@ class SqlConversations(Conversations):
     @override
     async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
         now = self._clock.now()
-        notes = [receipt_rows.to_row(claim, message, one, now) for one in result.receipts]
+        receipts = [receipt_rows.to_row(claim, message, one, now) for one in result.receipts]
 
         def unit(connection: Connection) -> None:
-            session = _hold(connection, claim, _BEGIN_SESSION if result.new_session else _HOLD)
-            connection.execute(_DONE, {"heard": message.id})
+            change = _START_SESSION if result.new_session else _LOCK_CLAIMED
+            session = _update_claimed(connection, claim, change)
+            connection.execute(_MARK_DONE, {"message_id": message.id})
             if result.turns:
-                rows = [turn_rows.to_row(claim.conversation, session, one) for one in result.turns]
-                connection.execute(_REMEMBER, rows)
-            changes = _changes(connection, message, result.outgoing)
-            if changes:
-                connection.execute(_QUEUE, changes)
-            if notes:
-                connection.execute(_NOTE, notes)
+                turns = [_to_turn_row(claim.conversation, session, one) for one in result.turns]
+                connection.execute(_INSERT_TURNS, turns)
+            rows = _outbox_rows(connection, message, result.outgoing)
+            if rows:
+                connection.execute(_QUEUE, rows)
+            if receipts:
+                connection.execute(_INSERT_RECEIPTS, receipts)
 
         await self._database.write(unit)
 
 
-def _hold(
-    connection: Connection, claim: Claim, change: Executable = _HOLD, **values: object
+def _update_claimed(
+    connection: Connection, claim: Claim, change: Executable = _LOCK_CLAIMED, **values: object
 ) -> int:
-    """Check the epoch, and lock the row for this transaction; gives the session's number."""
-    held = {"held": claim.conversation, "at_epoch": claim.epoch, **values}
-    session = connection.execute(change, held).scalar_one_or_none()
+    """Check the epoch and lock the conversation for this transaction; return its session number."""
+    claimed = {"conversation_key": claim.conversation, "claimed_epoch": claim.epoch, **values}
+    session = connection.execute(change, claimed).scalar_one_or_none()
     if session is None:
         raise Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
     return int(session)
 
 
-def _changes(
-    connection: Connection, heard: InboxMessage, outgoing: Sequence[OutgoingPart]
+def _outbox_rows(
+    connection: Connection, message: InboxMessage, outgoing: Sequence[OutgoingPart]
 ) -> list[dict[str, object]]:
-    """What must happen on the platform so that the turn reads as `outgoing` says."""
-    opened = set(connection.execute(_OPENED, {"turn_name": heard.turn}).scalars())
+    """Return the sends, edits and deletions that give every part its final text."""
+    opened = set(connection.execute(_OPENED_PARTS, {"turn_name": message.turn}).scalars())
     rows = []
     for one in outgoing:
         if one.part in opened:
-            rows.append(_row(heard, one.part, OutboxOperation.EDIT, one.text))
+            rows.append(_to_outbox_row(message, one.part, OutboxOperation.EDIT, one.text))
         elif one.placeholder is not None:
-            rows.append(_row(heard, one.part, OutboxOperation.SEND, one.placeholder))
-            rows.append(_row(heard, one.part, OutboxOperation.EDIT, one.text))
+            rows.append(_to_outbox_row(message, one.part, OutboxOperation.SEND, one.placeholder))
+            rows.append(_to_outbox_row(message, one.part, OutboxOperation.EDIT, one.text))
         else:
-            rows.append(_row(heard, one.part, OutboxOperation.SEND, one.text, one.file))
+            send = OutboxOperation.SEND
+            rows.append(_to_outbox_row(message, one.part, send, one.text, one.file))
     surplus = opened - {one.part for one in outgoing}
-    return rows + [_row(heard, part, OutboxOperation.DELETE, "") for part in sorted(surplus)]
+    return rows + [
+        _to_outbox_row(message, part, OutboxOperation.DELETE, "") for part in sorted(surplus)
+    ]
 
 
-def _row(
-    heard: InboxMessage, part: int, op: OutboxOperation, words: str, file: Attachment | None = None
+def _to_outbox_row(
+    message: InboxMessage,
+    part: int,
+    op: OutboxOperation,
+    text: str,
+    file: Attachment | None = None,
 ) -> dict[str, object]:
-    said = heard.incoming
+    incoming = message.incoming
     return {
-        "turn": heard.turn,
+        "turn": message.turn,
         "part": part,
         "op": op,
-        "platform": said.address.platform,
-        "chat": said.address.chat,
-        "thread": said.address.thread,
-        "lane": said.address.lane,
-        "text": make_storable(words),
-        "reply_to": said.message_id,
-        "interaction": said.interaction if part == 0 else None,  # it has one response
+        "platform": incoming.address.platform,
+        "chat": incoming.address.chat,
+        "thread": incoming.address.thread,
+        "lane": incoming.address.lane,
+        "text": make_storable(text),
+        "reply_to": incoming.message_id,
+        # An interaction has one response, so only the first part responds to it.
+        "interaction": incoming.interaction if part == 0 else None,
         "state": OutboxState.PENDING,
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,
     }
+
+
+def _to_turn_row(conversation_key: str, session: int, one: Turn) -> dict[str, object]:
+    return {
+        "conversation": conversation_key,
+        "session": session,
+        "role": one.role,
+        "speaker_id": one.speaker.id if one.speaker else None,
+        "speaker_name": one.speaker.name if one.speaker else None,
+        "text": make_storable(one.text),
+        "at": one.at.timestamp(),
+        "preset": one.preset,
+        "preset_version": one.preset_version,
+    }
+
+
+def to_turn(row: Sequence[Any]) -> Turn:
+    """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
+    role, speaker_id, speaker_name, text, at, preset, version, *_ = row
+    speaker = Person(speaker_id, speaker_name) if speaker_id else None
+    return Turn(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version)

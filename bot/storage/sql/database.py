@@ -1,14 +1,13 @@
-"""One database, SQLite or PostgreSQL, behind two verbs: read and write.
+"""A database, SQLite or PostgreSQL, that runs units of work: reads and writes.
 
-A unit of work is a plain function of a connection. On SQLite one writer runs the units that
-arrive together in one transaction (group commit): a commit costs an fsync, so that twenty
-messages cost about what one does.
+On SQLite a single writer runs all units that are queued in one transaction (group commit). A commit
+costs an fsync, so twenty messages cost about as much as one.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from importlib import import_module  # noqa: TID251 # for what few runs need
+from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,22 +19,22 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.sql.tables import NEWEST
+from bot.storage.sql.tables import NEWEST_REVISION
 
 T = TypeVar("T")
-_Queued = tuple[UnitOfWork[Any], asyncio.Future[Any]]
+_QueuedUnit = tuple[UnitOfWork[Any], asyncio.Future[Any]]
 
 _log = structlog.get_logger(__name__)
-_MOST_UNITS_IN_A_COMMIT = 200
-_TRIES_TO_WIPE = 5  # each waits as long as SQLite waits for a lock
+_MAX_UNITS_PER_COMMIT = 200
+_CHECKPOINT_ATTEMPTS = 5  # each waits as long as SQLite waits for a lock
 
 
 class Database:
-    """Read with `read`, change with `write`; both raise `StoreError` when the store fails."""
+    """Runs units of work; `read` and `write` raise `StoreError` when the database fails."""
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
+        self._queue: asyncio.Queue[_QueuedUnit] = asyncio.Queue()
         self._closed = False
 
     @property
@@ -49,7 +48,10 @@ class Database:
             raise translate(error) from error
 
     async def write(self, unit: UnitOfWork[T]) -> T:
-        """Run the unit in a transaction and commit; it may be run twice, so it only uses SQL."""
+        """Run the unit in a transaction and commit it.
+
+        It may run twice, so it has no effects besides its statements.
+        """
         if not self.is_sqlite:
             return await self._commit(unit)
         if self._closed:
@@ -58,30 +60,30 @@ class Database:
         self._queue.put_nowait((unit, done))
         return await done
 
-    async def wipe_traces(self) -> None:
-        """Leave nothing of what was deleted in the files of SQLite, whose log keeps old pages.
+    async def truncate_log(self) -> None:
+        """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
 
-        PostgreSQL does so by itself, by and by (autovacuum).
+        PostgreSQL does so by itself in time (autovacuum).
         """
         if not self.is_sqlite:
             return
-        for _ in range(_TRIES_TO_WIPE):
-            if not await self.read(_empty_log):
+        for _ in range(_CHECKPOINT_ATTEMPTS):
+            if not await self.read(_checkpoint):
                 return
-        _log.warning("traces_left", reason="somebody reads the database all the time")
+        _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def migrate(self) -> None:
-        """Bring the tables to the newest form; does nothing when they have it."""
-        if await self.read(_revision) != NEWEST:
+        """Upgrade the tables to the newest revision, unless they have it."""
+        if await self.read(_current_revision) != NEWEST_REVISION:
             await self._commit(import_module("bot.storage.sql.migrations").upgrade)
 
-    async def write_queued(self) -> None:
-        """Be the one writer of an SQLite file; runs until cancelled."""
-        batch: list[_Queued] = []
+    async def run_writer(self) -> None:
+        """Commit the queued units of an SQLite database; runs until cancelled."""
+        batch: list[_QueuedUnit] = []
         try:
             while True:
                 batch = [await self._queue.get()]
-                while not self._queue.empty() and len(batch) < _MOST_UNITS_IN_A_COMMIT:
+                while not self._queue.empty() and len(batch) < _MAX_UNITS_PER_COMMIT:
                     batch.append(self._queue.get_nowait())
                 await self._commit_together(batch)
         finally:
@@ -91,8 +93,8 @@ class Database:
             for _, done in batch:
                 _fail(done, StoreError("the database was closed before it was written"))
 
-    async def _commit_together(self, batch: list[_Queued]) -> None:
-        results = await _ended(self._commit(lambda c: [unit(c) for unit, _ in batch]))
+    async def _commit_together(self, batch: list[_QueuedUnit]) -> None:
+        results = await _run_to_end(self._commit(lambda c: [unit(c) for unit, _ in batch]))
         error = results.exception()
         if error is None:
             for (_, done), result in zip(batch, results.result(), strict=True):
@@ -100,7 +102,7 @@ class Database:
                     done.set_result(result)
         elif len(batch) == 1:
             _fail(batch[0][1], error)
-        else:  # one unit failed and undid it all: give each its own transaction
+        else:  # one unit failed and rolled all of them back: give each its own transaction
             for one in batch:
                 await self._commit_together([one])
 
@@ -113,14 +115,14 @@ class Database:
 
 @contextlib.asynccontextmanager
 async def open_database(url: str) -> AsyncIterator[Database]:
-    """Open a database, bring its tables up to date, and close it when the block ends.
+    """Open a database, upgrade its tables, and close it when the block ends.
 
     Raises:
-        SettingsError: this is no address of a database, or a newer Troupe has made its tables.
-        StoreError: it cannot be opened; the text says where it is and what to look at.
+        SettingsError: The URL is not a database URL, or a newer Troupe created the tables.
+        StoreError: The database cannot be opened; the text names it and the remedy.
     """
-    async with _connected(url) as database:
-        with _remedy_told(url):
+    async with _connect(url) as database:
+        with _remedy_added(url):
             await database.migrate()
         yield database
 
@@ -129,18 +131,18 @@ async def read_revision(url: str) -> str | None:
     """Return the revision of the tables, None if there are none; raises as `open_database`."""
     if not database_exists(url):
         return None
-    async with _connected(url) as database:
-        with _remedy_told(url):
-            return await database.read(_revision)
+    async with _connect(url) as database:
+        with _remedy_added(url):
+            return await database.read(_current_revision)
 
 
 @contextlib.asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Database]:
+async def _connect(url: str) -> AsyncIterator[Database]:
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise SettingsError(
-            "TROUPE_DATABASE_URL is no database address; it looks like "
+            "TROUPE_DATABASE_URL is not a database URL; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
     connections: ConnectionPool
@@ -154,7 +156,7 @@ async def _connected(url: str) -> AsyncIterator[Database]:
             "use postgresql+asyncpg or sqlite"
         )
     database = Database(connections)
-    queue = asyncio.create_task(database.write_queued(), name="database writer")
+    queue = asyncio.create_task(database.run_writer(), name="database writer")
     try:
         yield database
     finally:
@@ -163,13 +165,13 @@ async def _connected(url: str) -> AsyncIterator[Database]:
 
 
 def database_exists(url: str) -> bool:
-    """Whether there is something to open; else `open_database` would make a new file."""
+    """Tell whether a database exists; `open_database` would create a new SQLite file."""
     parsed = make_url(url)
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
 
 
-async def _ended(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Let something come to its end, good or bad: whoever asked for it is told, not the writer."""
+async def _run_to_end(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Wait for the end of a task; its error is for those who queued the units, not the writer."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait([task])
@@ -185,13 +187,13 @@ def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
 
 
 def translate(error: SQLAlchemyError | OSError) -> StoreError:
-    """Say what the database said in one line, without the statement and its values."""
+    """Make an error of one line from the driver's, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
 
 
 @contextlib.contextmanager
-def _remedy_told(url: str) -> Iterator[None]:
+def _remedy_added(url: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
@@ -200,18 +202,18 @@ def _remedy_told(url: str) -> Iterator[None]:
 
 def _remedy(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
-        return f"make room for {url.database}, or set TROUPE_DATA_DIR to another disk"
-    return f"is it up, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
+        return f"free disk space for {url.database}, or set TROUPE_DATA_DIR to another disk"
+    return f"is it running, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
 
 
-def _empty_log(connection: Connection) -> bool:
-    """Write SQLite's log back and cut it off; True when somebody was in the way."""
+def _checkpoint(connection: Connection) -> bool:
+    """Write SQLite's log back and truncate it; return True if a reader prevented that."""
     busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(busy)
 
 
-def _revision(connection: Connection) -> str | None:
+def _current_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
-    stands_at = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
-    return stands_at.scalar_one_or_none()
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
+    return found.scalar_one_or_none()

@@ -1,4 +1,4 @@
-"""Everything heard and not yet answered."""
+"""The inbox in SQL: received messages until they are answered, and the platforms' cursors."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,36 +9,30 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered
-from bot.storage.sql.upserts import upsert
+from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, upsert
 
-_decode = msgspec.json.Decoder(Incoming).decode
+decode = msgspec.json.Decoder(Incoming).decode
 _encode = msgspec.json.Encoder().encode
 
-
-_STORE = upsert(inbox, lambda insert: insert.on_conflict_do_nothing())
-_ADVANCE = upsert(
+_INSERT = upsert(inbox, lambda insert: insert.on_conflict_do_nothing())
+_SET_CURSORS = upsert(
     cursor,
     lambda insert: insert.on_conflict_do_update(
         index_elements=["name"], set_={"value": insert.excluded.value}
     ),
 )
-_HELD = conversation.c.lease_until > bindparam("now")
-_WAITING = (
+_IS_LEASED = conversation.c.lease_until > bindparam("now")
+_PENDING = (
     select(inbox.c.conversation)
     .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
-    .where(is_unanswered, ~func.coalesce(_HELD, False))
+    .where(is_unanswered, ~func.coalesce(_IS_LEASED, False))
     .group_by(inbox.c.conversation)
-    # A conversation is on one platform. As a condition of the rows, SQLite would prefer the index
-    # of platforms, in which everything ever heard stands.
+    # A conversation is on one platform. As a condition of the rows, SQLite would choose the index
+    # of platforms, which holds every message ever received.
     .having(func.min(inbox.c.platform).in_(bindparam("platforms", expanding=True)))
     .order_by(func.min(inbox.c.id))
-    .limit(bindparam("most"))
+    .limit(bindparam("max_conversations"))
 )
-
-
-def load(payload: bytes) -> Incoming:
-    return _decode(payload)
 
 
 class SqlInbox(Inbox):
@@ -47,7 +41,7 @@ class SqlInbox(Inbox):
         self._clock = clock
 
     @override
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now = self._clock.now()
         rows = [
             {
@@ -57,15 +51,15 @@ class SqlInbox(Inbox):
                 "payload": _encode(one),
                 "received_at": now,
             }
-            for one in heard
+            for one in messages
         ]
-        positions = [{"name": name, "value": value} for name, value in cursors.items()]
+        cursor_rows = [{"name": name, "value": value} for name, value in cursors.items()]
 
         def unit(connection: Connection) -> None:
             if rows:
-                connection.execute(_STORE[connection.dialect.name], rows)
-            if positions:
-                connection.execute(_ADVANCE[connection.dialect.name], positions)
+                connection.execute(_INSERT[connection.dialect.name], rows)
+            if cursor_rows:
+                connection.execute(_SET_CURSORS[connection.dialect.name], cursor_rows)
 
         await self._database.write(unit)
 
@@ -79,5 +73,9 @@ class SqlInbox(Inbox):
 
     @override
     async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        asked = {"now": self._clock.now(), "most": limit, "platforms": list(platforms)}
-        return await self._database.read(lambda c: c.execute(_WAITING, asked).scalars().all())
+        values = {
+            "now": self._clock.now(),
+            "max_conversations": limit,
+            "platforms": list(platforms),
+        }
+        return await self._database.read(lambda c: c.execute(_PENDING, values).scalars().all())

@@ -1,4 +1,4 @@
-"""Bring the tables to their newest form; the only part that needs Alembic to run."""
+"""Upgrade the tables; the only module that imports Alembic."""
 
 from alembic import command
 from alembic.config import Config
@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import shipped_folder
 
-_LOCK = 0x7472_6F75_7065  # "troupe": any number that nobody else takes
+_ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
 
-def alembic_config() -> Config:
+def make_alembic_config() -> Config:
     """Return the configuration for the migrations that came with Troupe."""
     config = Config()
     config.set_main_option("script_location", str(shipped_folder("migrations")))
@@ -19,18 +19,18 @@ def alembic_config() -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade in the transaction of this connection; who comes second finds it done.
+    """Upgrade in the transaction of this connection; processes that start together take turns.
 
     Raises:
-        SettingsError: the tables have a form that is unknown here.
+        SettingsError: The tables have a revision that is unknown here.
     """
-    if connection.dialect.name == "postgresql":  # SQLite's writer has locked the file already
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    config = alembic_config()
+    if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+    config = make_alembic_config()
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, "head")
     except CommandError as error:
         raise SettingsError(
-            f"the database was made by a newer Troupe, start that one: {error}"
+            f"the database was created by a newer version of Troupe; start that version: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What is to be said, strictly in order within a lane."""
+"""The outbox in SQL: what is to be sent, strictly in order within a lane."""
 
 from collections.abc import Sequence, Set
 
@@ -12,54 +12,58 @@ from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import is_unsent, outbox
 
-_IDS_REMEMBERED = 1000  # of a chat: more messages of ours than a probe ever looks back over
+_MAX_KNOWN_IDS = 1000
+"""Of one chat: more messages than a search for a lost one ever looks back over."""
+_MAX_ERROR_CHARS = 500
 
-# Statements are made once: making one costs more than running it.
-_HEADS = select(func.min(outbox.c.id)).where(is_unsent).group_by(outbox.c.lane).scalar_subquery()
-_DUE = (
+# Statements are built once: building one costs more than running it.
+_HEAD_IDS = select(func.min(outbox.c.id)).where(is_unsent).group_by(outbox.c.lane)
+_DUE_LANES = (
     select(outbox.c.lane)
-    .where(outbox.c.id.in_(_HEADS), outbox.c.not_before <= bindparam("now"))
+    .where(outbox.c.id.in_(_HEAD_IDS.scalar_subquery()), outbox.c.not_before <= bindparam("now"))
     .where(outbox.c.state != OutboxState.SENDING)
     .order_by(outbox.c.id)
-    .limit(bindparam("most"))
+    .limit(bindparam("max_lanes"))
 )
-_opened = outbox.alias("opened")  # the message that an edit or a deletion is about
+_opening = outbox.alias("opening")  # the send whose message an edit or a deletion changes
 _HEAD = (
-    select(outbox, _opened.c.external_id.label("target"))
+    select(outbox, _opening.c.external_id.label("target_id"))
     .outerjoin(
-        _opened,
+        _opening,
         and_(
-            _opened.c.turn == outbox.c.turn,
-            _opened.c.part == outbox.c.part,
-            _opened.c.op == OutboxOperation.SEND,
+            _opening.c.turn == outbox.c.turn,
+            _opening.c.part == outbox.c.part,
+            _opening.c.op == OutboxOperation.SEND,
         ),
     )
-    .where(is_unsent, outbox.c.lane == bindparam("of"))
+    .where(is_unsent, outbox.c.lane == bindparam("lane_key"))
     .order_by(outbox.c.id)
     .limit(1)
 )
-_THIS = update(outbox).where(outbox.c.id == bindparam("row"))
-_BEGIN = _THIS.where(outbox.c.state == OutboxState.PENDING).values(
+_UPDATE_ROW = update(outbox).where(outbox.c.id == bindparam("row_id"))
+_START_SENDING = _UPDATE_ROW.where(outbox.c.state == OutboxState.PENDING).values(
     state=OutboxState.SENDING, started_at=bindparam("now"), attempts=outbox.c.attempts + 1
 )
 _NO_FILE = {"file_name": None, "file_text": None}
-# What was said stands in the history; here only its id is still needed.
-_SENT = _THIS.values(state=OutboxState.SENT, external_id=bindparam("id_there"), text="", **_NO_FILE)
-_LATER = _THIS.values(state=bindparam("now_is"), not_before=bindparam("due"))
-_DEAD = _THIS.values(state=OutboxState.DEAD, error=bindparam("why"), **_NO_FILE)
+# The text stands in the history; of a sent row only the message's id is still needed.
+_MARK_SENT = _UPDATE_ROW.values(
+    state=OutboxState.SENT, external_id=bindparam("message_id"), text="", **_NO_FILE
+)
+_RESCHEDULE = _UPDATE_ROW.values(state=bindparam("new_state"), not_before=bindparam("due"))
+_MARK_DEAD = _UPDATE_ROW.values(state=OutboxState.DEAD, error=bindparam("reason"), **_NO_FILE)
 _EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
-    outbox.c.id == bindparam("row")
+    outbox.c.id == bindparam("row_id")
 )
 _KNOWN_IDS = (
     select(outbox.c.external_id)
-    .where(outbox.c.lane == bindparam("of"), outbox.c.external_id.is_not(None))
+    .where(outbox.c.lane == bindparam("lane_key"), outbox.c.external_id.is_not(None))
     .order_by(outbox.c.id.desc())
-    .limit(_IDS_REMEMBERED)
+    .limit(_MAX_KNOWN_IDS)
 )
-_GIVE_UP = (
+_EXPIRE_SENDING = (
     update(outbox)
     .where(is_unsent, outbox.c.state == OutboxState.SENDING)
-    .where(outbox.c.started_at <= bindparam("long_ago"))
+    .where(outbox.c.started_at <= bindparam("started_before"))
     .values(state=OutboxState.UNKNOWN, not_before=outbox.c.started_at + bindparam("settle_seconds"))
 )
 
@@ -71,45 +75,45 @@ class SqlOutbox(Outbox):
 
     @override
     async def due_lanes(self, limit: int) -> Sequence[str]:
-        asked = {"now": self._clock.now(), "most": limit}
-        return await self._database.read(lambda c: c.execute(_DUE, asked).scalars().all())
+        values = {"now": self._clock.now(), "max_lanes": limit}
+        return await self._database.read(lambda c: c.execute(_DUE_LANES, values).scalars().all())
 
     @override
     async def take(self, lane: str) -> OutboxRow | None:
         now = self._clock.now()
 
         def unit(connection: Connection) -> OutboxRow | None:
-            row = connection.execute(_HEAD, {"of": lane}).one_or_none()
+            row = connection.execute(_HEAD, {"lane_key": lane}).one_or_none()
             if row is None or row.not_before > now or row.state == OutboxState.SENDING:
                 return None
             if row.state == OutboxState.PENDING:
-                begun = connection.execute(_BEGIN, {"row": row.id, "now": now})
-                if begun.rowcount == 0:  # another sender was faster
+                started = connection.execute(_START_SENDING, {"row_id": row.id, "now": now})
+                if started.rowcount == 0:  # another sender was faster
                     return None
-            return _to_row(row)
+            return _to_outbox_row(row)
 
         return await self._database.write(unit)
 
     @override
     async def mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
-        await self._set(row, _SENT, id_there=external_id)
+        await self._update(row, _MARK_SENT, message_id=external_id)
 
     @override
     async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, _LATER, now_is=OutboxState.UNKNOWN, due=not_before)
+        await self._update(row, _RESCHEDULE, new_state=OutboxState.UNKNOWN, due=not_before)
 
     @override
     async def reschedule(self, row: OutboxRow, not_before: float) -> None:
-        await self._set(row, _LATER, now_is=OutboxState.PENDING, due=not_before)
+        await self._update(row, _RESCHEDULE, new_state=OutboxState.PENDING, due=not_before)
 
     @override
-    async def mark_dead(self, row: OutboxRow, why: str) -> None:
-        await self._set(row, _DEAD, why=why[:500])
+    async def mark_dead(self, row: OutboxRow, reason: str) -> None:
+        await self._update(row, _MARK_DEAD, reason=reason[:_MAX_ERROR_CHARS])
 
     @override
     async def external_id(self, row_id: int) -> str | None:
-        asked = {"row": row_id}
-        row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
+        values = {"row_id": row_id}
+        row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, values).one())
         if row.state == OutboxState.DEAD:
             raise Refused(row.error)
         external_id: str | None = row.external_id
@@ -117,29 +121,28 @@ class SqlOutbox(Outbox):
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:
-        asked = {"of": address.lane}
-        return set(
-            await self._database.read(lambda c: c.execute(_KNOWN_IDS, asked).scalars().all())
-        )
+        values = {"lane_key": address.lane}
+        ids = await self._database.read(lambda c: c.execute(_KNOWN_IDS, values).scalars().all())
+        return set(ids)
 
     @override
     async def expire_sending(self, *, older_than_seconds: float, settle_seconds: float) -> int:
-        told = {
-            "long_ago": self._clock.now() - older_than_seconds,
+        values = {
+            "started_before": self._clock.now() - older_than_seconds,
             "settle_seconds": settle_seconds,
         }
-        return await self._database.write(lambda c: c.execute(_GIVE_UP, told).rowcount)
+        return await self._database.write(lambda c: c.execute(_EXPIRE_SENDING, values).rowcount)
 
-    async def _set(self, row: OutboxRow, change: Executable, **values: object) -> None:
-        told = {"row": row.id, **values}
+    async def _update(self, row: OutboxRow, change: Executable, **values: object) -> None:
+        all_values = {"row_id": row.id, **values}
 
         def unit(connection: Connection) -> None:
-            connection.execute(change, told)
+            connection.execute(change, all_values)
 
         await self._database.write(unit)
 
 
-def _to_row(row: Row[*tuple[object, ...]]) -> OutboxRow:
+def _to_outbox_row(row: Row[*tuple[object, ...]]) -> OutboxRow:
     return OutboxRow(
         id=row.id,
         turn=row.turn,
@@ -151,7 +154,7 @@ def _to_row(row: Row[*tuple[object, ...]]) -> OutboxRow:
         interaction=row.interaction,
         state=OutboxState(row.state),
         attempts=row.attempts,
-        external_id=row.target,
+        external_id=row.target_id,
         not_before=row.not_before,
         file=None if row.file_name is None else Attachment(row.file_name, row.file_text),
     )

@@ -1,6 +1,7 @@
-"""PostgreSQL: connections that wait in the loop.
+"""PostgreSQL connections that wait in the event loop.
 
-Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
+Imported only where a PostgreSQL database is configured: SQLAlchemy's asynchronous engines import
+its whole ORM.
 """
 
 from typing import TypeVar

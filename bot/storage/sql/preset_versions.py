@@ -1,4 +1,4 @@
-"""The versions of presets: an edit makes a new one, and none is ever lost."""
+"""Versions of presets in SQL: an edited preset gets a new version, and none is deleted."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,15 @@ from typing_extensions import override
 from bot.chat.session import PresetVersion
 from bot.ports import Clock, PresetVersions
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import preset_version
-from bot.storage.sql.upserts import upsert
+from bot.storage.sql.tables import preset_version, upsert
 
 _NEWEST = (
     select(preset_version.c.version, preset_version.c.sha256, preset_version.c.content)
-    .where(preset_version.c.name == bindparam("wanted"))
+    .where(preset_version.c.name == bindparam("preset_name"))
     .order_by(preset_version.c.version.desc())
     .limit(1)
 )
-_KEEP = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
+_INSERT = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
 
 
 class SqlPresetVersions(PresetVersions):
@@ -27,34 +26,34 @@ class SqlPresetVersions(PresetVersions):
         self._clock = clock
 
     @override
-    async def save(self, editions: Sequence[PresetVersion]) -> Mapping[str, int]:
+    async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
         now = self._clock.now()
 
         def unit(connection: Connection) -> dict[str, int]:
-            return {one.name: _number(connection, one, now) for one in editions}
+            return {one.name: _save_version(connection, one, now) for one in versions}
 
         return await self._database.write(unit)
 
     @override
     async def newest(self, name: str) -> PresetVersion | None:
         row = await self._database.read(
-            lambda connection: connection.execute(_NEWEST, {"wanted": name}).one_or_none()
+            lambda connection: connection.execute(_NEWEST, {"preset_name": name}).one_or_none()
         )
         return PresetVersion(name, row.content, row.version) if row else None
 
 
-def _number(connection: Connection, edition: PresetVersion, now: float) -> int:
-    sha256 = hashlib.sha256(edition.content.encode()).hexdigest()
+def _save_version(connection: Connection, preset: PresetVersion, now: float) -> int:
+    sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
     while True:
-        newest = connection.execute(_NEWEST, {"wanted": edition.name}).one_or_none()
+        newest = connection.execute(_NEWEST, {"preset_name": preset.name}).one_or_none()
         if newest is not None and newest.sha256 == sha256:
             return int(newest.version)
         row = {
-            "name": edition.name,
-            "version": max(edition.version, newest.version + 1 if newest else 1),
+            "name": preset.name,
+            "version": max(preset.version, newest.version + 1 if newest else 1),
             "sha256": sha256,
-            "content": edition.content,
+            "content": preset.content,
             "first_seen_at": now,
         }
-        # Another process that starts just now may have taken the number: then look again.
-        connection.execute(_KEEP[connection.dialect.name], row)
+        # A process that starts at the same time may have taken the number: then try again.
+        connection.execute(_INSERT[connection.dialect.name], row)

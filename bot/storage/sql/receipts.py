@@ -1,4 +1,4 @@
-"""The receipts of answers, packed: a prompt of 1,600 tokens takes about two kilobytes."""
+"""Receipts in SQL, compressed: a prompt of 1,600 tokens takes about two kilobytes."""
 
 import zlib
 from collections.abc import Sequence
@@ -14,31 +14,31 @@ from bot.ports import Receipts
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import receipt
 
-_FAST = 1  # half the time for a tenth more room
+_COMPRESSION_LEVEL = 1  # half the time for a tenth more space
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
-# Statements are made once: making one costs more than running it.
+# Statements are built once: building one costs more than running it.
 _COLUMNS = select(receipt.c.id, receipt.c.content)
-_LAST_ANSWERED = (
+_LAST_ANSWERED_TURN = (
     select(receipt.c.turn)
-    .where(receipt.c.conversation == bindparam("held"))
+    .where(receipt.c.conversation == bindparam("conversation_key"))
     .order_by(receipt.c.id.desc())
     .limit(1)
     .scalar_subquery()
 )
 _NEWEST = _COLUMNS.where(
-    receipt.c.conversation == bindparam("held"), receipt.c.turn == _LAST_ANSWERED
+    receipt.c.conversation == bindparam("conversation_key"), receipt.c.turn == _LAST_ANSWERED_TURN
 ).order_by(receipt.c.id)
-_THIS = _COLUMNS.where(receipt.c.id == bindparam("wanted"))
+_BY_ID = _COLUMNS.where(receipt.c.id == bindparam("receipt_id"))
 
 
-def to_row(claim: Claim, heard: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
+def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
     return {
         "conversation": claim.conversation,
-        "turn": heard.turn,
+        "turn": message.turn,
         "at": at,
-        "content": zlib.compress(_encode(one), _FAST),
+        "content": zlib.compress(_encode(one), _COMPRESSION_LEVEL),
     }
 
 
@@ -48,16 +48,16 @@ class SqlReceipts(Receipts):
 
     @override
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        asked = {"held": conversation}
-        rows = await self._database.read(lambda c: c.execute(_NEWEST, asked).all())
-        return [_read(row) for row in rows]
+        values = {"conversation_key": conversation}
+        rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
+        return [_decode_row(row) for row in rows]
 
     @override
     async def get(self, number: int) -> Receipt | None:
-        asked = {"wanted": number}
-        row = await self._database.read(lambda c: c.execute(_THIS, asked).one_or_none())
-        return _read(row)[1] if row else None
+        values = {"receipt_id": number}
+        row = await self._database.read(lambda c: c.execute(_BY_ID, values).one_or_none())
+        return _decode_row(row)[1] if row else None
 
 
-def _read(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:
+def _decode_row(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:
     return row.id, _decode(zlib.decompress(row.content))

@@ -1,4 +1,4 @@
-"""Forget what has done its service: what was answered, what was sent, what was sent for it."""
+"""Delete old rows: answered messages, sent outbox rows, receipts."""
 
 from sqlalchemy import Select, Table, delete, exists, select
 
@@ -8,45 +8,46 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import inbox, outbox, receipt
 
 _DAY = 86_400.0
-# As long as a platform may deliver a message again; a row is what a repetition is recognised by.
 _INBOX_SECONDS = 14 * _DAY
+"""As long as a platform may deliver a message again: the row is what recognises a repetition."""
 _OUTBOX_SECONDS = 7 * _DAY
-_ENDED = (OutboxState.SENT, OutboxState.DEAD)
-_ROWS_AT_ONCE = 500  # in one transaction: nobody who answers waits for more
+_FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
+_ROWS_PER_TRANSACTION = 500
+"""Few enough that nobody who answers waits long for the transaction."""
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
-    """Delete old rows that nothing rests on any more; gives their number."""
+    """Delete old rows that nothing depends on any more; return their number."""
     now = clock.now()
-    told = select(receipt.c.id).where(receipt.c.at < now - receipt_days * _DAY)
     answered = select(inbox.c.id).where(
         inbox.c.state == "done", inbox.c.received_at < now - _INBOX_SECONDS
     )
-    sent = _sent_before(now - _OUTBOX_SECONDS)
-    forgotten = await _forget(database, inbox, answered)
-    forgotten += await _forget(database, outbox, sent)
-    return forgotten + await _forget(database, receipt, told)
+    receipts = select(receipt.c.id).where(receipt.c.at < now - receipt_days * _DAY)
+    deleted = await _delete(database, inbox, answered)
+    deleted += await _delete(database, outbox, _sent_before(now - _OUTBOX_SECONDS))
+    return deleted + await _delete(database, receipt, receipts)
 
 
 def _sent_before(moment: float) -> Select[tuple[int]]:
-    """Rows of turns that have come to their end: an edit still to come needs its message's id."""
+    """Select rows of complete turns only: an edit that is still to come needs the message's id."""
     other = outbox.alias("other")
-    unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(_ENDED))
-    turn = inbox.c.platform + ":" + inbox.c.external_key
-    unanswered = select(turn).where(inbox.c.state == "new")
+    has_unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(_FINAL_STATES))
+    turn_name = inbox.c.platform + ":" + inbox.c.external_key
+    unanswered_turns = select(turn_name).where(inbox.c.state == "new")
     return select(outbox.c.id).where(
-        outbox.c.state.in_(_ENDED),
+        outbox.c.state.in_(_FINAL_STATES),
         outbox.c.started_at < moment,
-        outbox.c.turn.not_in(unanswered),
-        ~unsent,
+        outbox.c.turn.not_in(unanswered_turns),
+        ~has_unsent,
     )
 
 
-async def _forget(database: Database, table: Table, old: Select[tuple[int]]) -> int:
-    # The search reads the whole table, so it is no part of a transaction that others wait for; what
-    # it finds is final.
-    ids = await database.read(lambda c: list(c.execute(old).scalars()))
-    for start in range(0, len(ids), _ROWS_AT_ONCE):
-        some = delete(table).where(table.c.id.in_(ids[start : start + _ROWS_AT_ONCE]))
-        await database.write(lambda c, some=some: c.execute(some).rowcount)  # type: ignore[misc]
+async def _delete(database: Database, table: Table, expired: Select[tuple[int]]) -> int:
+    # The query scans the whole table, so it runs outside of a transaction that others wait for;
+    # a row that it finds stays expired.
+    ids = await database.read(lambda c: list(c.execute(expired).scalars()))
+    for start in range(0, len(ids), _ROWS_PER_TRANSACTION):
+        batch = ids[start : start + _ROWS_PER_TRANSACTION]
+        statement = delete(table).where(table.c.id.in_(batch))
+        await database.write(lambda c, statement=statement: c.execute(statement).rowcount)  # type: ignore[misc]
     return len(ids)

@@ -1,4 +1,4 @@
-"""The stories of characters, with a vector for each; an index knows how they are searched."""
+"""Stories in SQL, each with its embedding vector; a vector index searches them."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,26 @@ from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import story, story_revision
-from bot.storage.sql.upserts import upsert
+from bot.storage.sql.tables import story, story_revision, upsert
 from bot.storage.vectors.index import VectorIndex
 from bot.storage.vectors.numpy_index import NumpyIndex
 from bot.storage.vectors.pgvector import PgvectorIndex
 
-_this_story = (story.c.character == bindparam("of")) & (story.c.sha256 == bindparam("key"))
-_KNOWN = select(story.c.sha256, story.c.place, story.c.model).where(
-    story.c.character == bindparam("of")
+_is_story = (story.c.character == bindparam("character_name")) & (
+    story.c.sha256 == bindparam("story_key")
 )
-_DROP = delete(story).where(_this_story)
-_MOVE = update(story).where(_this_story).values(place=bindparam("to"))
-_ADD = insert(story)
-_NOTE = update(story).where(_this_story).values(model=bindparam("by"), vector=bindparam("made"))
-_CHANGED = upsert(
+_KNOWN = select(story.c.sha256, story.c.place, story.c.model).where(
+    story.c.character == bindparam("character_name")
+)
+_DELETE = delete(story).where(_is_story)
+_SET_PLACE = update(story).where(_is_story).values(place=bindparam("new_place"))
+_INSERT = insert(story)
+_SET_VECTOR = (
+    update(story)
+    .where(_is_story)
+    .values(model=bindparam("model_id"), vector=bindparam("new_vector"))
+)
+_RAISE_REVISION = upsert(
     story_revision,
     lambda insert: insert.values(revision=1).on_conflict_do_update(
         index_elements=[story_revision.c.character],
@@ -35,7 +40,7 @@ _CHANGED = upsert(
 
 
 class SqlStories(Stories):
-    """Writes of one character wait for each other, so that workers that start together agree."""
+    """Writes for one character wait for each other, so workers that start together agree."""
 
     def __init__(self, database: Database, index: VectorIndex) -> None:
         self._database = database
@@ -47,12 +52,12 @@ class SqlStories(Stories):
     ) -> Sequence[str]:
         wanted = {_key(text): text for text in texts}
 
-        def unit(connection: Connection) -> dict[str, _Known]:
-            _changed(connection, character)
-            _arrange(connection, character, wanted)
-            return _known(connection, character)
+        def unit(connection: Connection) -> dict[str, _StoredStory]:
+            _raise_revision(connection, character)
+            _replace_rows(connection, character, wanted)
+            return _load_known(connection, character)
 
-        found = await self._database.read(lambda connection: _known(connection, character))
+        found = await self._database.read(lambda connection: _load_known(connection, character))
         if {key: known.place for key, known in found.items()} != _places(wanted):
             found = await self._database.write(unit)
         return [text for key, text in wanted.items() if found[key].model != model_id]
@@ -62,14 +67,19 @@ class SqlStories(Stories):
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
         rows = [
-            {"of": character, "key": _key(one.text), "by": model_id, "made": one.vector}
+            {
+                "character_name": character,
+                "story_key": _key(one.text),
+                "model_id": model_id,
+                "new_vector": one.vector,
+            }
             for one in vectors
         ]
 
         def unit(connection: Connection) -> None:
-            _changed(connection, character)
-            _many(connection, _NOTE, rows)
-            self._index.note(connection, character)
+            _raise_revision(connection, character)
+            _execute_many(connection, _SET_VECTOR, rows)
+            self._index.update(connection, character)
 
         await self._database.write(unit)
 
@@ -81,7 +91,7 @@ class SqlStories(Stories):
 
 
 async def open_stories(database: Database) -> Stories:
-    """The stories of a database, searched inside it if it can, else with numpy."""
+    """Return the stories of a database, searched by pgvector where it is available, else numpy."""
     if not database.is_sqlite:
         index = PgvectorIndex(database)
         if await index.prepare():
@@ -89,41 +99,49 @@ async def open_stories(database: Database) -> Stories:
     return SqlStories(database, NumpyIndex(database))
 
 
-def _changed(connection: Connection, character: str) -> None:
-    """Say that a character's stories change; until the commit nobody else can change them."""
-    connection.execute(_CHANGED[connection.dialect.name], {"character": character})
+def _raise_revision(connection: Connection, character: str) -> None:
+    """Raise the revision of a character's stories; locks them until the commit."""
+    connection.execute(_RAISE_REVISION[connection.dialect.name], {"character": character})
 
 
-class _Known(NamedTuple):
+class _StoredStory(NamedTuple):
     place: int
     model: str | None
 
 
-def _known(connection: Connection, character: str) -> dict[str, _Known]:
-    rows = connection.execute(_KNOWN, {"of": character})
-    return {key: _Known(place, model) for key, place, model in rows}
+def _load_known(connection: Connection, character: str) -> dict[str, _StoredStory]:
+    rows = connection.execute(_KNOWN, {"character_name": character})
+    return {key: _StoredStory(place, model) for key, place, model in rows}
 
 
-def _arrange(connection: Connection, character: str, wanted: Mapping[str, str]) -> None:
-    """Make the rows of a character those that are wanted, in that order; vectors stay."""
-    known, places = _known(connection, character), _places(wanted)
-    this = {"of": character}
-    _many(connection, _DROP, [{**this, "key": key} for key in known if key not in wanted])
+def _replace_rows(connection: Connection, character: str, wanted: Mapping[str, str]) -> None:
+    """Make these stories the rows of a character, in this order; known vectors are kept."""
+    known, places = _load_known(connection, character), _places(wanted)
+    this = {"character_name": character}
+    _execute_many(
+        connection, _DELETE, [{**this, "story_key": key} for key in known if key not in wanted]
+    )
     moved = [key for key in wanted if key in known and known[key].place != places[key]]
-    _many(connection, _MOVE, [{**this, "key": key, "to": places[key]} for key in moved])
+    _execute_many(
+        connection,
+        _SET_PLACE,
+        [{**this, "story_key": key, "new_place": places[key]} for key in moved],
+    )
     added = [
         {"character": character, "sha256": key, "place": places[key], "text": make_storable(text)}
         for key, text in wanted.items()
         if key not in known
     ]
-    _many(connection, _ADD, added)
+    _execute_many(connection, _INSERT, added)
 
 
 def _places(wanted: Mapping[str, str]) -> dict[str, int]:
     return {key: place for place, key in enumerate(wanted)}
 
 
-def _many(connection: Connection, statement: Executable, rows: list[dict[str, Any]]) -> None:
+def _execute_many(
+    connection: Connection, statement: Executable, rows: list[dict[str, Any]]
+) -> None:
     if rows:
         connection.execute(statement, rows)
 

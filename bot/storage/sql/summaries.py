@@ -1,8 +1,10 @@
-"""Summaries of conversations, each with what it was made of.
+"""Summaries of conversations in SQL, each with a measure of the turns that it covers.
 
-Whether a summary still holds is looked at before each answer by the number and the length of the
-turns under it, and by every letter of them whenever summaries are made.
+Before each answer a summary is checked against the number and total length of the covered turns;
+before a new summary is written, against their full text.
 """
+
+from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, func, select
 from typing_extensions import override
@@ -10,25 +12,33 @@ from typing_extensions import override
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
 from bot.ports import Summaries
+from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, summary, turn
-from bot.storage.sql.turns import COLUMNS, to_turn
-from bot.storage.sql.upserts import upsert
+from bot.storage.sql.tables import conversation, summary, turn, upsert
 
-# Statements are made once: making one costs more than running it.
-_SESSION = select(conversation.c.session).where(conversation.c.key == bindparam("held"))
+# Statements are built once: building one costs more than running it.
+_SESSION_NUMBER = select(conversation.c.session).where(
+    conversation.c.key == bindparam("conversation_key")
+)
 _TURNS = (
-    select(*COLUMNS, turn.c.id)
-    .where(turn.c.conversation == bindparam("held"), turn.c.session == bindparam("of"))
+    select(*TURN_COLUMNS, turn.c.id)
+    .where(
+        turn.c.conversation == bindparam("conversation_key"),
+        turn.c.session == bindparam("session_number"),
+    )
     .order_by(turn.c.id)
 )
 _SUMMARY = select(summary.c.covers_to, summary.c.fingerprint, summary.c.text).where(
-    summary.c.conversation == bindparam("held"), summary.c.session == bindparam("of")
+    summary.c.conversation == bindparam("conversation_key"),
+    summary.c.session == bindparam("session_number"),
 )
 _MEASURE = (
     select(func.count(turn.c.id), func.coalesce(func.sum(func.length(turn.c.text)), 0))
-    .where(turn.c.conversation == bindparam("held"), turn.c.session == bindparam("of"))
-    .where(turn.c.id <= bindparam("last"))
+    .where(
+        turn.c.conversation == bindparam("conversation_key"),
+        turn.c.session == bindparam("session_number"),
+    )
+    .where(turn.c.id <= bindparam("last_turn_id"))
 )
 _CURRENT = (
     select(summary.c.covers_to, summary.c.fingerprint, summary.c.text)
@@ -38,9 +48,9 @@ _CURRENT = (
         (conversation.c.key == summary.c.conversation)
         & (conversation.c.session == summary.c.session),
     )
-    .where(summary.c.conversation == bindparam("held"))
+    .where(summary.c.conversation == bindparam("conversation_key"))
 )
-_KEEP = upsert(
+_SAVE = upsert(
     summary,
     lambda insert: insert.on_conflict_do_update(
         index_elements=["conversation", "session"],
@@ -61,50 +71,54 @@ class SqlSummaries(Summaries):
 
     @override
     async def load_turns(self, conversation_key: str) -> SessionTurns:
-        found = await self._database.read(lambda c: _sources(c, conversation_key))
-        return found if found.hold else SessionTurns(found.session, found.turns, None)
+        found = await self._database.read(lambda c: _load_turns(c, conversation_key))
+        return replace(found, summary=None) if found.has_stale_summary else found
 
     @override
     async def current(self, conversation_key: str) -> Summary | None:
         def unit(connection: Connection) -> Summary | None:
-            held = {"held": conversation_key}
-            row = connection.execute(_CURRENT, held).one_or_none()
+            values: dict[str, object] = {"conversation_key": conversation_key}
+            row = connection.execute(_CURRENT, values).one_or_none()
             if row is None:
                 return None
-            asked = {**held, "of": row.session, "last": row.covers_to}
-            if tuple(connection.execute(_MEASURE, asked).one()) != (row.turns, row.chars):
+            values |= {"session_number": row.session, "last_turn_id": row.covers_to}
+            if tuple(connection.execute(_MEASURE, values).one()) != (row.turns, row.chars):
                 return None
             return Summary(row.session, row.covers_to, row.fingerprint, row.text)
 
         return await self._database.read(unit)
 
     @override
-    async def save(self, conversation_key: str, made: Summary) -> bool:
+    async def save(self, conversation_key: str, new: Summary) -> bool:
         row = {
             "conversation": conversation_key,
-            "session": made.session,
-            "covers_to": made.covers_to,
-            "fingerprint": made.fingerprint,
-            "text": make_storable(made.text),
+            "session": new.session,
+            "covers_to": new.covers_to,
+            "fingerprint": new.fingerprint,
+            "text": make_storable(new.text),
         }
-        asked = {"held": conversation_key, "of": made.session, "last": made.covers_to}
+        values = {
+            "conversation_key": conversation_key,
+            "session_number": new.session,
+            "last_turn_id": new.covers_to,
+        }
 
         def unit(connection: Connection) -> bool:
-            now = _sources(connection, conversation_key)
-            if not SessionTurns(now.session, now.turns, made).hold:
+            current = _load_turns(connection, conversation_key)
+            if replace(current, summary=new).has_stale_summary:
                 return False
-            turns, chars = connection.execute(_MEASURE, asked).one()
+            turns, chars = connection.execute(_MEASURE, values).one()
             measured = {**row, "turns": turns, "chars": chars}
-            connection.execute(_KEEP[connection.dialect.name], measured)
+            connection.execute(_SAVE[connection.dialect.name], measured)
             return True
 
         return await self._database.write(unit)
 
 
-def _sources(connection: Connection, conversation_key: str) -> SessionTurns:
-    held = {"held": conversation_key}
-    session = connection.execute(_SESSION, held).scalar() or 1
-    asked = {**held, "of": session}
-    turns = tuple(StoredTurn(row.id, to_turn(row)) for row in connection.execute(_TURNS, asked))
-    row = connection.execute(_SUMMARY, asked).one_or_none()
+def _load_turns(connection: Connection, conversation_key: str) -> SessionTurns:
+    values: dict[str, object] = {"conversation_key": conversation_key}
+    session = connection.execute(_SESSION_NUMBER, values).scalar() or 1
+    values["session_number"] = session
+    turns = tuple(StoredTurn(row.id, to_turn(row)) for row in connection.execute(_TURNS, values))
+    row = connection.execute(_SUMMARY, values).one_or_none()
     return SessionTurns(session, turns, Summary(session, *row) if row else None)

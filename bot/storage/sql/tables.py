@@ -1,11 +1,15 @@
-"""The tables. SQL is the only truth: what stands here survives every crash, all else may be wiped.
+"""The tables: all durable state; everything outside of them may be lost at any time.
 
-Times are Unix seconds in plain floats: no database then has an opinion on time zones.
+Times are Unix seconds as floats, so that no database converts time zones.
 """
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Executable,
     Float,
     Index,
     Integer,
@@ -16,8 +20,14 @@ from sqlalchemy import (
     UniqueConstraint,
     literal_column,
 )
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST = "0005"  # the revision in migrations/ that makes exactly these tables
+NEWEST_REVISION = "0005"
+"""The revision in migrations/ that creates exactly these tables."""
+
+Insert: TypeAlias = SqliteInsert | PostgresInsert
 
 metadata = MetaData(
     naming_convention={
@@ -27,10 +37,10 @@ metadata = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only in a column that is spelled INTEGER.
+# SQLite assigns row ids only in a column whose type is spelled INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
-# Everything heard. A row stays `new` until one transaction answers it.
+# Received messages. A row is `new` until the transaction that stores its answer.
 inbox = Table(
     "inbox",
     metadata,
@@ -38,15 +48,15 @@ inbox = Table(
     Column("platform", Text, nullable=False),
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
-    Column("payload", LargeBinary),  # the Incoming as JSON; emptied when it was answered
+    Column("payload", LargeBinary),  # the Incoming as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done
     Column("crashes", Integer, nullable=False, server_default="0"),
     UniqueConstraint("platform", "external_key"),
     sqlite_autoincrement=True,
 )
-# An index of some rows is of use to a query that has its condition word for word, in constants:
-# for a value that is bound later, SQLite plans anew each time or reads everything.
+# A partial index serves only queries that repeat its condition literally, with constants: for a
+# bound value, SQLite plans again each time or scans the table.
 is_unanswered = inbox.c.state == literal_column("'new'")
 Index(
     "ix_inbox_open",
@@ -56,7 +66,7 @@ Index(
     postgresql_where=is_unanswered,
 )
 
-# How far each source was read: the Telegram offset, the last message of each Discord channel.
+# How far each source has been read: the Telegram offset, the last message of a Discord channel.
 cursor = Table(
     "cursor",
     metadata,
@@ -64,7 +74,7 @@ cursor = Table(
     Column("value", Text, nullable=False),
 )
 
-# Who walks a conversation. The epoch grows with every claim and fences all earlier ones.
+# The claim on a conversation. Each claim raises the epoch, which fences all earlier claims.
 conversation = Table(
     "conversation",
     metadata,
@@ -75,7 +85,7 @@ conversation = Table(
     Column("session", Integer, nullable=False, server_default="1"),
 )
 
-# The histories. /new begins the next session; earlier ones are kept.
+# The histories. /new starts the next session; earlier ones are kept.
 turn = Table(
     "turn",
     metadata,
@@ -87,13 +97,13 @@ turn = Table(
     Column("speaker_name", Text),
     Column("text", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("preset", Text),  # who answered, and in which version; only of what a model said
+    Column("preset", Text),  # which preset and version answered; only for a model's turns
     Column("preset_version", Integer),
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )
 
-# What is to be said. Within a lane, rows go out strictly in the order of their ids.
+# Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
 outbox = Table(
     "outbox",
     metadata,
@@ -114,7 +124,7 @@ outbox = Table(
     Column("started_at", Float),
     Column("external_id", Text),
     Column("error", Text),
-    Column("file_name", Text),  # a file that a send brings along; emptied like the text
+    Column("file_name", Text),  # the attachment of a send; NULL once it is sent
     Column("file_text", Text),
     UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
@@ -129,7 +139,7 @@ Index(
 )
 Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
 
-# Settings made in chats: which preset a channel uses, and who chose it.
+# Settings made in chats: which preset a channel uses, and who set it.
 choice = Table(
     "choice",
     metadata,
@@ -140,7 +150,7 @@ choice = Table(
     Column("chosen_at", Float, nullable=False),
 )
 
-# Every form that a preset had when the service started with it; numbers of a name only grow.
+# Every version of a preset that the service started with; the numbers of a name only grow.
 preset_version = Table(
     "preset_version",
     metadata,
@@ -151,7 +161,7 @@ preset_version = Table(
     Column("first_seen_at", Float, nullable=False),
 )
 
-# What was sent for each answer; kept for a while only (retention.py).
+# The receipt of each answer; deleted after some days (retention.py).
 receipt = Table(
     "receipt",
     metadata,
@@ -159,13 +169,13 @@ receipt = Table(
     Column("conversation", Text, nullable=False),
     Column("turn", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("content", LargeBinary, nullable=False),  # packed; receipts.py
+    Column("content", LargeBinary, nullable=False),  # compressed msgpack, see receipts.py
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_at", "at"),
     sqlite_autoincrement=True,
 )
 
-# The stories of characters. A vector is of use beside others of the same model only.
+# The stories of characters. Vectors of different models cannot be compared.
 story = Table(
     "story",
     metadata,
@@ -174,10 +184,10 @@ story = Table(
     Column("place", Integer, nullable=False),
     Column("text", Text, nullable=False),
     Column("model", Text),
-    Column("vector", LargeBinary),  # float32, little-endian; NULL until it was made
+    Column("vector", LargeBinary),  # float32, little-endian; NULL until it is computed
 )
 
-# Grows with every change of a character's stories, so that whoever has them in memory notices.
+# Raised by every change of a character's stories; invalidates vectors cached in memory.
 story_revision = Table(
     "story_revision",
     metadata,
@@ -185,15 +195,23 @@ story_revision = Table(
     Column("revision", BigInteger, nullable=False),
 )
 
-# What became too old for a history, in short; it holds while the turns under it are as they were.
+# The summary of a session's oldest turns; valid while the covered turns are unchanged.
 summary = Table(
     "summary",
     metadata,
     Column("conversation", Text, primary_key=True),
     Column("session", Integer, primary_key=True, autoincrement=False),
     Column("covers_to", BigInteger, nullable=False),
-    Column("turns", Integer, nullable=False),  # so many are covered, of so many letters
+    Column("turns", Integer, nullable=False),  # how many turns are covered, and their characters
     Column("chars", BigInteger, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("text", Text, nullable=False),
 )
+
+
+def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, Executable]:
+    """Build an INSERT ... ON CONFLICT for each dialect; the key is the dialect's name."""
+    return {
+        "sqlite": build(sqlite.insert(table)),
+        "postgresql": build(postgresql.insert(table)),
+    }

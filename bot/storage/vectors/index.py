@@ -1,4 +1,4 @@
-"""What can search the vectors of stories; one file beside this one for each way."""
+"""The interface of a vector index over the stories of characters."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,10 +9,10 @@ from bot.chat.story import PackedVector, Story
 
 
 class VectorIndex(Protocol):
-    """Finds the nearest of a character's vectors."""
+    """Finds the stories of a character whose vectors are nearest to a query."""
 
-    def note(self, connection: Connection, character: str) -> None:
-        """Take over what this transaction wrote of a character."""
+    def update(self, connection: Connection, character: str) -> None:
+        """Index what this transaction has written for a character."""
         ...
 
     async def nearest(

@@ -99,7 +99,7 @@ async def test_what_was_committed_survives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("nonsense", "TROUPE_DATABASE_URL is no database address"),
+        ("nonsense", "TROUPE_DATABASE_URL is not a database URL"),
         ("mysql+aiomysql://host/db", "'mysql\\+aiomysql' is not supported"),
     ],
 )
@@ -113,7 +113,7 @@ async def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as told:
         async with open_database(f"sqlite:///{tmp_path}/none/troupe.db"):
             pytest.fail("it opened")
-    assert str(told.value).startswith("the database failed: unable to open database file; make ")
+    assert str(told.value).startswith("the database failed: unable to open database file; free ")
 
 
 async def test_tables_of_a_newer_version_are_one_line(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_tables_of_a_newer_version_are_one_line(tmp_path: Path) -> None:
         newer = text("UPDATE alembic_version SET version_num = 'afar'")
         await database.write(lambda c: c.execute(newer).rowcount)
 
-    with pytest.raises(SettingsError, match=r"made by a newer Troupe.*afar"):
+    with pytest.raises(SettingsError, match=r"created by a newer version of Troupe.*afar"):
         async with open_database(url):
             pass
 
