@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bot import __version__
-from bot.storage.sql.tables import NEWEST
+from bot.storage.sql.tables import NEWEST_REVISION
 from tests.checkout import CHECKOUT
 
 pytestmark = pytest.mark.service
@@ -103,8 +103,8 @@ def test_installed_package_lists_its_presets(troupe: Path, folder: Path) -> None
 
 
 def test_installed_package_upgrades_an_empty_database(troupe: Path, folder: Path) -> None:
-    assert output(troupe, "db", "upgrade") == f"the database is at {NEWEST}\n"
-    assert output(troupe, "db", "current") == f"{NEWEST}\n"
+    assert output(troupe, "db", "upgrade") == f"the database is at {NEWEST_REVISION}\n"
+    assert output(troupe, "db", "current") == f"{NEWEST_REVISION}\n"
 
 
 @pytest.mark.parametrize("command", ["chat", "run"])
