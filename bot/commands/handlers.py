@@ -8,8 +8,8 @@ from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
+from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
-from bot.prompting.compose.scene import greet
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
@@ -64,14 +64,14 @@ class CommandHandlers:
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         number = _greeting_number(request.argument)
-        greeting = greet(preset, request.incoming, dice=self._dice, number=number)
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=number)
         result = CommandResult("A new conversation begins.", new_session=True)
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, "delete what was said here")
         preset = request.active.first.preset
-        greeting = greet(preset, request.incoming, dice=self._dice, number=None)
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
         result = CommandResult("A new conversation begins.", new_session=True, deletes_history=True)
         return with_greeting(result, preset, greeting)
 

@@ -9,7 +9,7 @@ from bot.chat.incoming import Incoming, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.prompting.compose.scene import greet
+from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import decide
@@ -66,7 +66,7 @@ class PresetHandlers:
         presets = request.active.with_added(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
         text = f"{preset.name} joins. Active here: {_names(presets)}."
-        greeting = greet(preset, request.incoming, dice=self._dice, number=None)
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
         return with_greeting(CommandResult(text), preset, greeting)
 
     async def _remove(self, request: CommandRequest) -> CommandResult:
@@ -128,7 +128,7 @@ class PresetHandlers:
         return self._resolver.find(request.argument)
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
-        greeting = greet(preset, request.incoming, dice=self._dice, number=None)
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
         return with_greeting(CommandResult(text, new_session=True), preset, greeting)
 
 

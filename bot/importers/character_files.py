@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
-from bot.prompting.personas.builtin_roles import load_known, name_of
+from bot.prompting.personas.builtin_roles import builtin_role_name, load_builtin_role
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
@@ -81,8 +81,8 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     """
     file = directory / reference
     if not file.suffix:
-        data = load_known(reference)
-        keys = {"role_name": name_of(reference), "persona": data.persona}
+        data = load_builtin_role(reference)
+        keys = {"role_name": builtin_role_name(reference), "persona": data.persona}
         return CharacterFile(keys, data.texts)
     reader = _READERS.get(file.suffix.lower())
     if reader is None:

@@ -14,7 +14,7 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import PresetWithStories
 from bot.ports import Backend, PreloadingBackend
-from bot.prompting.compose.instructions import searches_of
+from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
@@ -83,7 +83,7 @@ def stories_of(roles: Mapping[str, PresetWithStories]) -> dict[str, Sequence[str
     return {
         name: role.stories
         for name, role in roles.items()
-        if role.stories and searches_of(role.preset, "")
+        if role.stories and story_queries_for(role.preset, "")
     }
 
 

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.story import PackedVector, Story
 from bot.errors import EmbeddingError
 from bot.ports import Embedder, Stories
-from bot.prompting.compose.instructions import searches_of
+from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
@@ -49,7 +49,7 @@ class StoryRetriever:
         found: dict[str, Sequence[Story]] = {}
         try:
             async with asyncio.timeout(_SECONDS):
-                for query, limit in searches_of(preset, newest).items():
+                for query, limit in story_queries_for(preset, newest).items():
                     found[query] = await self._nearest(preset.name, query, limit)
         except (EmbeddingError, TimeoutError) as error:
             _log.warning("stories_not_found", preset=preset.name, reason=str(error) or "too slow")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bot.importers.cards.card import Card
 from bot.importers.cards.safe_json import Json
-from bot.prompting.compose.scene import ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem

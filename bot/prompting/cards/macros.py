@@ -42,7 +42,7 @@ class Macros:
     char: str
     user: str
     at: datetime
-    dice: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     group: str = ""  # everybody's names
     original: str = ""  # the text that the card's own takes the place of
     persona: str = ""
@@ -110,10 +110,10 @@ class Macros:
         options = _split(argument.removeprefix(":"), "::")
         if len(options) == 1 and not argument.startswith(":"):
             options = [option.strip() for option in _split(argument, ",")]
-        return self._expand(self.dice.choice(options), depth + 1)
+        return self._expand(self.rng.choice(options), depth + 1)
 
     def _rolled(self, argument: str) -> str:
-        """Roll `20`, `d20` or `3d6+2`; what is no dice gives nothing."""
+        """Roll `20`, `d20` or `3d6+2`; what is no rng gives nothing."""
         found = _ROLL.fullmatch(argument.strip().strip(":"))
         if found is None:
             return ""
@@ -121,7 +121,7 @@ class Macros:
         sides = int(found[4] or found[2])
         if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
             return ""
-        rolls = (self.dice.randint(1, sides) for _ in range(count))
+        rolls = (self.rng.randint(1, sides) for _ in range(count))
         return str(sum(rolls) + int(found[3] or 0))
 
     def _moment(self, name: str) -> str | None:

@@ -21,9 +21,9 @@ from typing_extensions import TypedDict, Unpack
 from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder, Vector
-from bot.prompting.character.story_index import Shelf
+from bot.prompting.character.story_index import StoryIndex
 from bot.prompting.character.transcript import Line, Messages, Transcript
-from bot.prompting.personas.builtin_roles import load_hub, load_known, name_of
+from bot.prompting.personas.builtin_roles import builtin_role_name, load_builtin_role, load_hub_role
 from bot.prompting.personas.haruhi_rows import (
     CharacterData,
     decode_floats,
@@ -31,7 +31,7 @@ from bot.prompting.personas.haruhi_rows import (
     read_rows,
     write_jsonl,
 )
-from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import parse_persona, roleplay_system
 from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
@@ -96,8 +96,8 @@ class Character:
         if not role_name:
             raise CharacterError("a character needs a `role_name`: the system prompt is made of it")
         if not persona:
-            data = load_known(role_name)
-            role_name = name_of(role_name) or role_name
+            data = load_builtin_role(role_name)
+            role_name = builtin_role_name(role_name) or role_name
             persona = data.persona
             texts, vecs = (data.texts, None) if texts is None else (texts, vecs)
         self.role_name = role_name
@@ -107,8 +107,8 @@ class Character:
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
         vectors = None if vecs is None else [_numbers(vector) for vector in vecs]
-        self._shelf = Shelf(texts or (), vectors, self._embedder)
-        self._shown = without_brackets if transfer_haruhi_2_zero else str
+        self._shelf = StoryIndex(texts or (), vectors, self._embedder)
+        self._shown = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._read = parse_persona(persona)
         self._count = _counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
@@ -148,7 +148,7 @@ class Character:
 
         The vectors are taken as in `from_jsonl`.
         """
-        return cls._of(load_hub(dataset, column), role_name, column, options)
+        return cls._of(load_hub_role(dataset, column), role_name, column, options)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -240,9 +240,9 @@ class Character:
         return {
             query: [
                 replace(story, text=self._shown(story.text))
-                for story in self._shelf.nearest(query, limit)
+                for story in self._shelf.search(query, limit)
             ]
-            for query, limit in self._read.searches(newest).items()
+            for query, limit in self._read.story_queries(newest).items()
         }
 
 

@@ -12,7 +12,7 @@ from bot.prompting.character.embedding import FunctionEmbedder, Vector
 _DIGITS = 5  # what differs by less is rounding: of equals the earlier story comes first
 
 
-class Shelf:
+class StoryIndex:
     """Stories with their vectors, which are made when the first search needs them."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Shelf:
             self._vectors = [self._embedder.document(text) for text in self.texts]
         return self._vectors
 
-    def nearest(self, query: str, limit: int) -> list[Story]:
+    def search(self, query: str, limit: int) -> list[Story]:
         """Best first, by cosine; a query without a direction is as near to one as to another.
 
         Raises:

@@ -11,6 +11,12 @@ from dataclasses import replace
 from bot.chat.prompt import Message
 from bot.prompting.cards.macros import Macros
 from bot.prompting.cards.story_string import parse_story_string
+from bot.prompting.compose.card_macros import (
+    ORIGINAL_SYSTEM,
+    CardMacros,
+    PromptInputs,
+    build_card_macros,
+)
 from bot.prompting.compose.lore import (
     Line,
     asleep,
@@ -20,7 +26,6 @@ from bot.prompting.compose.lore import (
     lore_of,
     parts_at,
 )
-from bot.prompting.compose.scene import ORIGINAL_SYSTEM, Room, Scene, set_scene
 from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
 from bot.prompting.presets.preset import Preset
@@ -30,7 +35,7 @@ from bot.prompting.text.token_counter import count_tokens
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
 
 
-def stage(draft: Draft, room: Room) -> Draft:
+def stage(draft: Draft, room: PromptInputs) -> Draft:
     """Leave a draft as it is, but for what people say of themselves, where no card is played."""
     preset = room.preset
     if (
@@ -39,9 +44,9 @@ def stage(draft: Draft, room: Room) -> Draft:
         or preset.post_history_instructions
         or preset.story_string
     ):
-        scene = set_scene(room)
+        scene = build_card_macros(room)
         if preset.macros:
-            draft = _with_macros(draft, scene.standing)
+            draft = _with_macros(draft, scene.stable)
         lore = _lore(preset.parsed_lorebook, room, scene) if preset.parsed_lorebook else _NO_LORE
         draft = _with_lore(draft, lore)
         draft = replace(
@@ -72,15 +77,16 @@ def _expanded(message: Message, macros: Macros) -> Message:
     return replace(message, content=macros.expand(message.content), parts=parts)
 
 
-def _lore(book: Lorebook, room: Room, scene: Scene) -> LoreResult:
+def _lore(book: Lorebook, room: PromptInputs, scene: CardMacros) -> LoreResult:
     lines = [
-        Line(turn, f"{room.called(turn)}: {turn.text}", room.is_own(turn)) for turn in room.turns
+        Line(turn, f"{room.speaker_label(turn)}: {turn.text}", room.is_own(turn))
+        for turn in room.turns
     ]
     return lore_of(
         book,
         lines,
         max_input_tokens=room.preset.max_input_tokens,
-        macros=scene.now,
+        macros=scene.current,
         seed=room.seed,
         estimate=count_tokens,
     )
@@ -99,7 +105,7 @@ def _with_lore(draft: Draft, lore: LoreResult) -> Draft:
 
 
 def _system(
-    parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, scene: Scene
+    parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, scene: CardMacros
 ) -> tuple[PromptPart, ...]:
     """The system message, in our order or as a `story_string` lays it out."""
     before, after = (
@@ -120,8 +126,8 @@ def _system(
             "loreBefore": _joined(before),
             "wiAfter": _joined(after),
             "loreAfter": _joined(after),
-            "char": scene.standing.char,
-            "user": scene.standing.user,
+            "char": scene.stable.char,
+            "user": scene.stable.user,
         }
     )
     story = [PromptPart("system", told, needed=True)] if told else []
@@ -132,11 +138,11 @@ def _joined(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _last_word(room: Room, scene: Scene) -> list[PromptPart]:
+def _last_word(room: PromptInputs, scene: CardMacros) -> list[PromptPart]:
     text = room.preset.post_history_instructions or ""
-    said = scene.now.expand(text) if room.preset.macros else text
+    said = scene.current.expand(text) if room.preset.macros else text
     return [PromptPart("post_history", said, needed=True)] if said.strip() else []
 
 
-def _newest_first(room: Room) -> list[str]:
+def _newest_first(room: PromptInputs) -> list[str]:
     return [turn.speaker.id for turn in reversed(room.turns) if turn.speaker]

@@ -17,10 +17,10 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import stage
+from bot.prompting.compose.card_macros import PromptInputs
 from bot.prompting.compose.instructions import build_prompter, instructions, persona_of_card
-from bot.prompting.compose.scene import Room
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
-from bot.prompting.personas.persona import Filled
+from bot.prompting.personas.persona import FilledText
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
@@ -124,16 +124,16 @@ def _room(
     answers: Sequence[Turn],
     company: Mapping[str, str],
     personas: Mapping[str, str],
-) -> Room:
+) -> PromptInputs:
     said = Turn("user", incoming.text, incoming.author, incoming.at)
     turns = tuple(map(_read, (*session.turns, said, *answers)))
     gone = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**gone, **company, preset.name: preset.character_name}
     people = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
-    return Room(preset, session, incoming, turns, people, personas)
+    return PromptInputs(preset, session, incoming, turns, people, personas)
 
 
-def _frame(room: Room, *, tagged: bool) -> Prompt:
+def _frame(room: PromptInputs, *, tagged: bool) -> Prompt:
     preset, labels = room.preset, room.speakers
     return Prompt(
         messages=(),
@@ -152,8 +152,8 @@ def _frame(room: Room, *, tagged: bool) -> Prompt:
 
 
 def _opening(
-    room: Room, stories: Mapping[str, Sequence[Story]] | None
-) -> tuple[list[PromptPart], Filled]:
+    room: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
+) -> tuple[list[PromptPart], FilledText]:
     """What the preset says of itself, as parts and as text."""
     preset, newest = room.preset, room.incoming.text
     if preset.macros and not preset.prompter:
@@ -221,7 +221,7 @@ def _read(turn: Turn) -> Turn:
     return turn if seen is turn.text else replace(turn, text=seen)
 
 
-def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:
+def _line(turn: Turn, room: PromptInputs, *, tagged: bool) -> Message:
     own = room.preset.name
     role = turn.role if turn.preset in {None, own} else "user"
     if not tagged:
@@ -229,7 +229,7 @@ def _line(turn: Turn, room: Room, *, tagged: bool) -> Message:
     return Message(role, room.speakers.tag_turn(turn, own), name=room.speakers.label_of(turn, own))
 
 
-def _stops(room: Room) -> tuple[str, ...]:
+def _stops(room: PromptInputs) -> tuple[str, ...]:
     """The preset's own, then the speakers last heard: the model must not speak for them."""
     own = room.preset.name
     last_heard = [room.speakers.label_of(turn, own) for turn in reversed(room.turns)]

@@ -4,8 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bot.chat.story import Story
-from bot.prompting.personas.haruhi_text import without_brackets
-from bot.prompting.personas.persona import Filled, fill, parse_persona, roleplay_system, with_names
+from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
+from bot.prompting.personas.persona import (
+    FilledText,
+    fill,
+    parse_persona,
+    roleplay_system,
+    with_names,
+)
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
@@ -13,9 +19,9 @@ from bot.prompting.prompters.prompter import Instruction
 from bot.prompting.text.token_counter import count_tokens
 
 
-def searches_of(preset: Preset, newest: str) -> Mapping[str, int]:
+def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
     """Which stories the persona asks for: each query, with how many it takes, best first."""
-    return parse_persona(preset.persona or "").searches(newest)
+    return parse_persona(preset.persona or "").story_queries(newest)
 
 
 def instructions(
@@ -24,15 +30,15 @@ def instructions(
     *,
     user_name: str,
     newest: str,
-) -> Filled:
-    """The system text, with the stories that stand in it; `stories` are by query of `searches_of`.
+) -> FilledText:
+    """The system text with its stories; `stories` are by query of `story_queries_for`.
 
     A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
     Without a `role_name` the persona stands as it is written, and `{{role}}` is the preset's name.
     `stories` None: there is no library. The stories given back read as they do in the text.
     """
     if preset.persona is None:
-        return Filled(preset.system or "", ())
+        return FilledText(preset.system or "", ())
     persona, shown = parse_persona(preset.persona), _plain(stories)
     if preset.role_name:
         played = roleplay_system(
@@ -52,12 +58,12 @@ def instructions(
         for story in played.stories
     ]
     text = "\n\n".join(part for part in (preset.system, played.text) if part)
-    return Filled(text, tuple(told))
+    return FilledText(text, tuple(told))
 
 
 def persona_of_card(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
-) -> Filled:
+) -> FilledText:
     """The persona with its stories in place; its names are macros, which are filled later."""
     persona = parse_persona(preset.persona or "")
     return fill(persona, _plain(stories), newest=newest, tokens=None, count=count_tokens)
@@ -68,7 +74,7 @@ def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Stor
     if stories is None:
         return None
     return {
-        query: [replace(story, text=without_brackets(story.text)) for story in found]
+        query: [replace(story, text=strip_dialogue_brackets(story.text)) for story in found]
         for query, found in stories.items()
     }
 

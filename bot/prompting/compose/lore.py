@@ -12,7 +12,7 @@ from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
-from bot.prompting.compose.scene import seeded, turn_seed
+from bot.prompting.compose.card_macros import seeded_random, turn_seed
 from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
 from bot.prompting.lorebook.entries import (
     EntryPosition,
@@ -62,7 +62,7 @@ def lore_of(
             texts[:so_far],
             budget=budget,
             count=estimate,
-            random_float=seeded("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
+            random_float=seeded_random("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
             timed=timed,
             expand=macros.expand,
             time_budget=time_budget,

@@ -57,12 +57,12 @@ _FILES = {
 _PLACE_FOR_STORIES = "\n{{RAG多对话|token<=1000|n<=5}}\n"
 
 
-def name_of(word: str) -> str | None:
+def builtin_role_name(word: str) -> str | None:
     """The name that a known role plays under; "haruhi" is 凉宫春日. None: nobody knows it."""
     return _NAMES[_FILES[word]] if word in _FILES else None
 
 
-def load_known(word: str) -> CharacterData:
+def load_builtin_role(word: str) -> CharacterData:
     """Raises CharacterError: nobody knows this role, or it must come from the hub and cannot."""
     file = _FILES.get(word)
     if file is None:
@@ -74,13 +74,13 @@ def load_known(word: str) -> CharacterData:
     shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
-    data = load_hub(f"{_HUB}/{file}")
+    data = load_hub_role(f"{_HUB}/{file}")
     if parse_persona(data.persona).placeholders:
         return data
     return replace(data, persona=data.persona + _PLACE_FOR_STORIES)
 
 
-def load_hub(name: str, column: str | None = None) -> CharacterData:
+def load_hub_role(name: str, column: str | None = None) -> CharacterData:
     """Read `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
 
     Raises:

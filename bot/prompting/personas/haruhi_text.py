@@ -9,6 +9,6 @@ _BRACKETED = re.compile(
 )
 
 
-def without_brackets(text: str) -> str:
+def strip_dialogue_brackets(text: str) -> str:
     """Take the brackets off that stand around all that somebody says: `春日: 「早！」`."""
     return _BRACKETED.sub(r"\1\2", text)

@@ -45,7 +45,7 @@ class Placeholder:
     tokens: int = UNLIMITED  # at most, together; below 1: as many as the prompt has room for
     at_least_one: bool = True  # however long that one is
 
-    def query_after(self, newest: str) -> str:
+    def query_for(self, newest: str) -> str:
         """What to look for; ChatHaruhi's word for the newest message is "default"."""
         named = self.query is not None and self.query.strip() not in {"", "default"}
         return self.query if named and self.query else newest
@@ -59,7 +59,7 @@ class Persona:
     placeholders: tuple[Placeholder, ...]
     problems: tuple[str, ...]  # what looks like a placeholder and is none, for people to read
 
-    def searches(self, newest: str) -> dict[str, int]:
+    def story_queries(self, newest: str) -> dict[str, int]:
         """Each query with the number of stories that it takes to fill every place.
 
         A story is told once, so a query needs as many as all the places before it may take, too.
@@ -69,12 +69,12 @@ class Persona:
         for place in self.placeholders:
             if place.stories > 0:
                 so_far += place.stories
-                needed[place.query_after(newest)] = so_far
+                needed[place.query_for(newest)] = so_far
         return needed
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledText:
     """A text with its stories in place, and which ones those are, in the order of the text."""
 
     text: str
@@ -107,14 +107,14 @@ def roleplay_system(
     newest: str,
     max_input_tokens: int | None,
     count: TextTokenCounter,
-) -> Filled:
+) -> FilledText:
     """Make the whole system prompt. Several stories get the tokens that `newest` leaves free."""
     left = None
     if max_input_tokens is not None and found:  # only stories ask for it
         left = max_input_tokens - sum(count([persona.source, newest]))
     filled = fill(persona, found, newest=newest, tokens=left, count=count)
     named = with_names(filled.text, role_name, user_name)
-    return Filled(system_prompt(role_name, named), filled.stories)
+    return FilledText(system_prompt(role_name, named), filled.stories)
 
 
 def fill(
@@ -124,7 +124,7 @@ def fill(
     newest: str,
     tokens: int | None,
     count: TextTokenCounter,
-) -> Filled:
+) -> FilledText:
     """Put the stories in place. `found` is by query, best first; None drops the lines instead.
 
     `tokens` is what all stories may cost together (None: anything). The first story that does
@@ -132,15 +132,15 @@ def fill(
     """
     lines = persona.source.split("\n")
     if found is None:
-        return Filled("\n".join(line for line in lines if not _ANY.search(line)), ())
+        return FilledText("\n".join(line for line in lines if not _ANY.search(line)), ())
     told: dict[int, Story] = {}
     for place in persona.placeholders:
-        fresh = [s for s in found.get(place.query_after(newest), ()) if s.id not in told]
+        fresh = [s for s in found.get(place.query_for(newest), ()) if s.id not in told]
         chosen, cost = _choose(place, fresh, tokens, count)
         tokens = None if tokens is None else tokens - cost
         told |= {story.id: story for story in chosen}
         lines[place.line] = "\n".join(f"###\n{story.text.strip()}" for story in chosen)
-    return Filled("\n".join(lines), tuple(told.values()))
+    return FilledText("\n".join(lines), tuple(told.values()))
 
 
 def with_names(text: str, role_name: str, user_name: str | None) -> str:

@@ -15,7 +15,7 @@ AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
 
 def macros(**values: str) -> Macros:
     given = {"char": "Nova", "user": "Alice", **values}
-    return Macros(at=AT, dice=random.Random(7), **given)
+    return Macros(at=AT, rng=random.Random(7), **given)
 
 
 def test_names_are_filled_in_any_case_and_in_the_oldest_spelling() -> None:
@@ -45,7 +45,7 @@ def test_one_of_several_texts_is_chosen_also_with_commas_in_them() -> None:
 
 
 def test_dice_fall_within_their_sides() -> None:
-    rolled = [int(macros().expand(f"{{{{roll:{dice}}}}}")) for dice in ("6", "d6", "3d6+2")]
+    rolled = [int(macros().expand(f"{{{{roll:{roll}}}}}")) for roll in ("6", "d6", "3d6+2")]
 
     assert all(1 <= roll <= 6 for roll in rolled[:2])
     assert 5 <= rolled[2] <= 20

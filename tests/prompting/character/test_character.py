@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 from bot.errors import CharacterError
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import NANO_E5
-from bot.prompting.personas.builtin_roles import load_hub
+from bot.prompting.personas.builtin_roles import load_hub_role
 
 KITTEN = "你扮演一只小猫咪"
 
@@ -248,7 +248,7 @@ def test_the_hub_needs_its_library() -> None:
     with pytest.raises(CharacterError, match="pip install datasets"):
         Character.from_hub("owner/dataset/role", "A")
     with pytest.raises(CharacterError, match="write owner/dataset"):
-        load_hub("dataset")
+        load_hub_role("dataset")
 
 
 def test_a_data_set_comes_through_the_hubs_library(

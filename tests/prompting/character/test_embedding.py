@@ -3,7 +3,7 @@
 import pytest
 
 from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
-from bot.prompting.character.story_index import Shelf
+from bot.prompting.character.story_index import StoryIndex
 
 
 @pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, "word " * 10_000, "字" * 9000])
@@ -18,7 +18,7 @@ def test_any_text_gets_a_vector(text: str) -> None:
 def test_stories_are_found_by_what_they_mean_in_any_language(query: str, nearest: int) -> None:
     stories = ["The baseball season begins, let us join!", "她哭了，心里很难过。"]
 
-    assert Shelf(stories, None, NANO_E5).nearest(query, 1)[0].id == nearest
+    assert StoryIndex(stories, None, NANO_E5).search(query, 1)[0].id == nearest
 
 
 def test_vectors_are_made_at_the_first_search_only() -> None:
@@ -28,10 +28,10 @@ def test_vectors_are_made_at_the_first_search_only() -> None:
         made.append(text)
         return [1.0, float(len(text))]
 
-    shelf = Shelf(["a", "bb"], None, FunctionEmbedder(embed, embed))
+    shelf = StoryIndex(["a", "bb"], None, FunctionEmbedder(embed, embed))
     assert made == []
 
-    shelf.nearest("q", 1)
-    shelf.nearest("r", 1)
+    shelf.search("q", 1)
+    shelf.search("r", 1)
 
     assert made == ["a", "bb", "q", "r"]

@@ -12,11 +12,11 @@ import pytest
 from bot.chat.story import Story
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import FunctionEmbedder, Vector
-from bot.prompting.character.story_index import Shelf
+from bot.prompting.character.story_index import StoryIndex
 from bot.prompting.character.transcript import Line, Transcript
-from bot.prompting.personas.builtin_roles import name_of
+from bot.prompting.personas.builtin_roles import builtin_role_name
 from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
-from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import fill, parse_persona, system_prompt, with_names
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
@@ -235,13 +235,13 @@ async def test_without_a_model_there_is_no_answer() -> None:
 def searched(given: Case) -> object:
     vectors = given["vectors"]
     embedding = FunctionEmbedder(lambda _: given["query"], lambda _: given["query"])
-    shelf = Shelf([""] * len(vectors), vectors, embedding)
-    found = [story.id for story in shelf.nearest("", len(vectors))]
+    shelf = StoryIndex([""] * len(vectors), vectors, embedding)
+    found = [story.id for story in shelf.search("", len(vectors))]
     return [place for place in found if place not in given["disabled"]][: given["n"]]
 
 
 def known(given: Case) -> object:
-    name = name_of(given["role_name"])
+    name = builtin_role_name(given["role_name"])
     return {"is_sugar": name is not None, "zh": name}
 
 
@@ -291,7 +291,7 @@ SMALL: dict[str, Callable[[Case], object]] = {
     "placeholders": lambda given: with_names(
         given["persona"], given["role_name"], given["user_name"]
     ),
-    "transfer_haruhi_2_zero": lambda given: without_brackets(given["text"]),
+    "transfer_haruhi_2_zero": lambda given: strip_dialogue_brackets(given["text"]),
 }
 
 

@@ -8,8 +8,8 @@ from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
 from bot.chat.session import Session, Turn
+from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.scene import greet, seeded
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
@@ -196,12 +196,12 @@ def test_a_persona_cannot_forge_a_line_or_hide_one() -> None:
 
 def test_greetings_are_chosen_by_number_or_by_dice() -> None:
     one = preset(greeting="Hi {{user}}.", alternate_greetings=["Ho {{user}}.", "Hu"])
-    said = {greet(one, incoming(), dice=seeded(str(n))) for n in range(50)}
+    said = {choose_greeting(one, incoming(), rng=seeded_random(str(n))) for n in range(50)}
 
     assert said == {"Hi Alice.", "Ho Alice.", "Hu"}
-    assert greet(one, incoming(), dice=seeded(""), number=2) == "Ho Alice."
-    assert greet(one, incoming(), dice=seeded(""), number=9) == "Hu"
-    assert greet(preset(), incoming(), dice=seeded("")) is None
+    assert choose_greeting(one, incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
+    assert choose_greeting(one, incoming(), rng=seeded_random(""), number=9) == "Hu"
+    assert choose_greeting(preset(), incoming(), rng=seeded_random("")) is None
 
 
 def test_the_original_instructions_stand_where_a_card_asks_for_them() -> None:

@@ -11,9 +11,9 @@ from bot.chat.story import Story
 from bot.errors import PresetError
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import FunctionEmbedder
-from bot.prompting.character.story_index import Shelf
+from bot.prompting.character.story_index import StoryIndex
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.instructions import searches_of
+from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
@@ -47,9 +47,11 @@ def system_in_a_channel(
 @pytest.mark.parametrize("tokens", [1600, 60, 1])
 def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens: int) -> None:
     character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
-    shelf = Shelf(texts, None, FunctionEmbedder(letters, letters))
+    shelf = StoryIndex(texts, None, FunctionEmbedder(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
-    found = {query: shelf.nearest(query, limit) for query, limit in searches_of(who, "aab").items()}
+    found = {
+        query: shelf.search(query, limit) for query, limit in story_queries_for(who, "aab").items()
+    }
 
     in_library = character.get_message(ALICE.name, "aab")[0]["content"]
 

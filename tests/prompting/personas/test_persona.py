@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-from bot.prompting.personas.haruhi_text import without_brackets
+from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import (
     Placeholder,
     fill,
@@ -108,13 +108,13 @@ d\
 def test_searches_ask_for_as_many_as_uniqueness_may_need() -> None:
     text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
 
-    assert parse_persona(text).searches("hi") == {"sad": 4, "hi": 3}
+    assert parse_persona(text).story_queries("hi") == {"sad": 4, "hi": 3}
 
 
 def test_an_empty_query_and_chatharuhis_word_for_it_mean_the_newest_message() -> None:
     text = "{{RAG-dialogue|}}\n{{RAG-dialogue|default}}\n{{RAG-dialogue}}"
 
-    assert parse_persona(text).searches("hi") == {"hi": 3}
+    assert parse_persona(text).story_queries("hi") == {"hi": 3}
 
 
 def test_the_first_story_that_does_not_fit_ends_the_place() -> None:
@@ -201,7 +201,7 @@ def test_no_limit_is_broken_and_no_story_told_twice(
 
     told = [story.id for story in made.stories]
     assert told == sorted(set(told))
-    assert len(told) <= persona.searches("hi").get("hi", 0)
+    assert len(told) <= persona.story_queries("hi").get("hi", 0)
     several = [place for place in persona.placeholders if not place.at_least_one]
     assume(len(several) == len(persona.placeholders))
     spent = sum(words([story.text for story in made.stories]))
@@ -224,4 +224,4 @@ def test_no_limit_is_broken_and_no_story_told_twice(
     ],
 )
 def test_the_brackets_around_all_that_somebody_says_come_off(before: str, after: str) -> None:
-    assert without_brackets(before) == after
+    assert strip_dialogue_brackets(before) == after

@@ -1,6 +1,6 @@
-"""What a card's texts mean in one conversation: who is who, what time it is, and how dice fall.
+"""What a card's texts mean in one conversation: who is who, what time it is, and how rng fall.
 
-Everything here follows from the conversation alone. The same message gets the same dice whenever
+Everything here follows from the conversation alone. The same message gets the same rng whenever
 it is looked at again, so a retry or a replay composes the same prompt.
 """
 
@@ -27,18 +27,18 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class CardMacros:
     """`standing` fills what stands first and should not change with every message; `now` the rest.
 
     For `standing` the user is everybody in the room: who writes next changes too often.
     """
 
-    standing: Macros
-    now: Macros
+    stable: Macros
+    current: Macros
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PromptInputs:
     """Who plays, who is there, and what was said, the newest message last."""
 
     preset: Preset
@@ -56,7 +56,7 @@ class Room:
         """Whether the character said it."""
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
-    def called(self, turn: Turn) -> str:
+    def speaker_label(self, turn: Turn) -> str:
         """Name the speaker of a turn, whether lines are tagged or not."""
         return (
             self.preset.character_name
@@ -65,7 +65,7 @@ class Room:
         )
 
 
-def set_scene(room: Room) -> Scene:
+def build_card_macros(room: PromptInputs) -> CardMacros:
     """Say what a card's macros mean now, in this room."""
     speakers = [turn.speaker.id for turn in room.turns if turn.speaker]
     people = [room.speakers.people[one] for one in dict.fromkeys(speakers)]
@@ -76,7 +76,7 @@ def set_scene(room: Room) -> Scene:
         user=_listed(people),
         group=_listed([*others, *people]),
         at=room.incoming.at,
-        dice=seeded(room.seed),
+        rng=seeded_random(room.seed),
         version=str(room.preset.version),
         model=room.preset.model,
     )
@@ -85,41 +85,41 @@ def set_scene(room: Room) -> Scene:
     now = replace(
         standing,
         user=room.speakers.people[room.incoming.author.id],
-        dice=seeded(room.seed, turn_seed(room.turns[-1])),
+        rng=seeded_random(room.seed, turn_seed(room.turns[-1])),
         persona=sanitize_persona(room.personas.get(room.incoming.author.id, "")),
         newest=said[0],
         last=room.turns[-1].text,
         last_answer=answers[0] if answers else "",
     )
-    return Scene(standing, now)
+    return CardMacros(standing, now)
 
 
-def greet(
-    preset: Preset, incoming: Incoming, *, dice: random.Random, number: int | None = None
+def choose_greeting(
+    preset: Preset, incoming: Incoming, *, rng: random.Random, number: int | None = None
 ) -> str | None:
-    """Choose a greeting, by its number from 1 or by dice; None if the preset has none."""
+    """Choose a greeting, by its number from 1 or by rng; None if the preset has none."""
     greetings = [text for text in (preset.greeting, *preset.alternate_greetings) if text]
     if not greetings:
         return None
     if number is not None:
         text = greetings[max(1, min(number, len(greetings))) - 1]
     else:
-        text = dice.choice(greetings)
+        text = rng.choice(greetings)
     if not preset.macros:
         return text
     return Macros(
         char=preset.character_name,
         user=clean_name(incoming.author.name) or "user",
         at=incoming.at,
-        dice=dice,
+        rng=rng,
         model=preset.model,
     ).expand(text)
 
 
-def seeded(*seeds: str) -> random.Random:
+def seeded_random(*seeds: str) -> random.Random:
     """Dice that fall the same way for the same seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
-    return random.Random(digest)  # noqa: S311 -- dice of a game
+    return random.Random(digest)  # noqa: S311 -- rng of a game
 
 
 def turn_seed(turn: Turn) -> str:
