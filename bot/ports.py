@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
-from bot.chat.prompt import GenerationEvent, Prompt, PromptToken
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     ChatSetting,
@@ -142,6 +142,19 @@ class TokenizingBackend(Protocol):
 
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         """The tokens that the model would be sent; raises as `generate` does."""
+        ...
+
+
+@runtime_checkable
+class DescribingBackend(Protocol):
+    """A backend that can say what it sends to its model."""
+
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        """Describe what the model is sent for a prompt, without sending it.
+
+        Raises:
+            BackendUnavailable: it cannot be determined, for example because the model is gone.
+        """
         ...
 
 

@@ -5,19 +5,21 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
+    PlainValidator,
     SecretStr,
+    SerializeAsAny,
     ValidationError,
     create_model,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -30,59 +32,17 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
 
+from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
+from bot.backends.spec import ProviderSettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
-
-# Where the providers whose names everybody knows answer; a key is all that they need.
-WELL_KNOWN = {
-    "openai": "https://api.openai.com/v1",
-    "deepseek": "https://api.deepseek.com/v1",
-    "moonshot": "https://api.moonshot.cn/v1",
-    "zhipu": "https://open.bigmodel.cn/api/paas/v4",
-    "dash_scope": "https://dashscope.aliyuncs.com/compatible-mode/v1",
-    "silicon_flow": "https://api.siliconflow.cn/v1",
-    "open_router": "https://openrouter.ai/api/v1",
-    "groq": "https://api.groq.com/openai/v1",
-    "mistral_ai": "https://api.mistral.ai/v1",
-    "together_ai": "https://api.together.xyz/v1",
-    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
-    "ollama": "http://127.0.0.1:11434/v1",
-    "lmstudio": "http://127.0.0.1:1234/v1",
-    "vllm": "http://127.0.0.1:8000/v1",
-    "llama_server": "http://127.0.0.1:8080/v1",
-}
-KEYLESS = frozenset({"ollama", "lmstudio", "vllm", "llama_server"})
 
 
 class Part(BaseModel):
     """A group of settings; an unknown name in it is an error, not a silent typo."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class ProviderSettings(Part):
-    """One service or engine that models answer through; its id is a preset's `provider`."""
-
-    kind: Literal["openai", "llama_cpp", "echo"] = "openai"
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    model: str | None = None  # what a preset's model "default" stands for
-    model_path: Path | None = None
-    projector_path: Path | None = None  # a second GGUF, with which that model sees images
-    engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = "auto"
-    context_tokens: int = Field(4096, ge=256)  # of each conversation
-    parallel: int = Field(2, ge=1, le=64)  # conversations that are answered at once
-    most_waiting: int = Field(50, ge=0)  # in line for a model on this machine; more are refused
-    saved_mib: int = Field(4096, ge=0)  # conversations' places on disk; 0: none
-    saved_days: float = Field(7, gt=0)
-    threads: int | None = Field(None, ge=1)  # unset: all cores but one
-    message_names: bool | None = None  # send speakers as `name`, too; unset: to OpenAI only
-    gpu_layers: Literal["auto"] | NonNegativeInt = "auto"  # auto: all, if the engine sees a GPU
-    connect_seconds: float = Field(5, gt=0)
-    first_token_seconds: float = Field(30, gt=0)
-    idle_seconds: float = Field(15, gt=0)
-    total_seconds: float = Field(180, gt=0)
 
 
 class EmbeddingSettings(Part):
@@ -117,6 +77,49 @@ class ConsoleSettings(Part):
     port: int = Field(8710, ge=0, le=65535)  # 0: any free port
 
 
+def _with_kind(provider: str, given: object) -> object:
+    """Add the kind that a provider's id implies to its settings, where they do not say it.
+
+    A provider with an address is a service, also if its id means a model on this machine.
+    """
+    if not isinstance(given, dict) or given.get("kind") is not None:
+        return given
+    spec = default_spec(provider)
+    fits = given.get("base_url") is None or "base_url" in spec.settings.model_fields
+    return {**given, "kind": spec.kind if fits else DEFAULT_KIND}
+
+
+def _provider_settings(given: object) -> ProviderSettings:
+    """Validate the settings of a provider by the model of its kind.
+
+    What only other kinds have is ignored, so that one variable is enough to switch the kind.
+    """
+    if isinstance(given, ProviderSettings):
+        return given
+    if not isinstance(given, dict):
+        return ProviderSettings.model_validate(given)  # raises: it is not a group of settings
+    specs = {spec.kind: spec for spec in backend_specs()}
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in specs:
+        *others, last = map(repr, specs)
+        error = InitErrorDetails(
+            type="literal_error",
+            loc=("kind",),
+            input=kind,
+            ctx={"expected": f"{', '.join(others)} or {last}"},
+        )
+        raise ValidationError.from_exception_data("ProviderSettings", [error])
+    own = specs[kind].settings
+    foreign = {name for spec in specs.values() for name in spec.settings.model_fields}
+    foreign -= set(own.model_fields)
+    return own.model_validate({name: each for name, each in given.items() if name not in foreign})
+
+
+AnyProviderSettings: TypeAlias = Annotated[
+    SerializeAsAny[ProviderSettings], PlainValidator(_provider_settings)
+]
+
+
 class Settings(BaseSettings):
     """The settings of one process, validated as a whole."""
 
@@ -135,7 +138,7 @@ class Settings(BaseSettings):
     default_preset: str = "assistant"
     database_url: SecretStr | None = None  # unset: SQLite in the data directory
     redis_url: SecretStr | None = None  # unset: an embedded Valkey in the data directory
-    providers: dict[str, ProviderSettings] = {}
+    providers: dict[str, AnyProviderSettings] = {}
     embedding: EmbeddingSettings = EmbeddingSettings()
     delivery: DeliverySettings = DeliverySettings()
     console: ConsoleSettings = ConsoleSettings()
@@ -162,12 +165,19 @@ class Settings(BaseSettings):
                 raise ValueError(f"{one!r} is not of the form {' or '.join(kinds)}")
         return admins
 
+    @field_validator("providers", mode="before")
+    @classmethod
+    def _add_kinds(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        providers = {str(name).lower(): provider for name, provider in given.items()}
+        providers.setdefault("local", {})
+        return {name: _with_kind(name, provider) for name, provider in providers.items()}
+
     @field_validator("providers", mode="after")
     @classmethod
     def _complete_providers(cls, given: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
-        lowered = {name.lower(): provider for name, provider in given.items()}
-        lowered.setdefault("local", ProviderSettings())
-        return {name: _completed(name, provider) for name, provider in lowered.items()}
+        return {name: provider.completed(name) for name, provider in given.items()}
 
     @classmethod
     @override
@@ -198,28 +208,6 @@ class Settings(BaseSettings):
         if self.database_url is None:
             return f"sqlite:///{self.data_dir / 'troupe.db'}"
         return self.database_url.get_secret_value()
-
-
-def _completed(name: str, provider: ProviderSettings) -> ProviderSettings:
-    """Fill in what a well-known provider's name says already.
-
-    Raises:
-        ValueError: an address or a key is missing; the text names its setting.
-    """
-    setting = f"TROUPE_PROVIDERS__{name.upper()}__"
-    if name == "local" and not {"kind", "base_url"} & provider.model_fields_set:
-        return provider.model_copy(update={"kind": "llama_cpp"})
-    if provider.kind != "openai":
-        return provider
-    base_url = provider.base_url or WELL_KNOWN.get(name)
-    if base_url is None:
-        raise ValueError(f"provider {name!r} has no address; set {setting}BASE_URL")
-    if provider.api_key is None and provider.base_url is None and name not in KEYLESS:
-        raise ValueError(f"provider {name!r} has no key; set {setting}API_KEY")
-    names = provider.message_names
-    if names is None:  # many services refuse what they do not know
-        names = base_url == WELL_KNOWN["openai"]
-    return provider.model_copy(update={"base_url": base_url, "message_names": names})
 
 
 def settings_model() -> type[Settings]:

@@ -1,45 +1,44 @@
-"""Which backend a provider's kind stands for, loaded only where one is set up.
+"""The kinds of backends that Troupe has; the code of one is not imported here.
 
-The openai client alone takes half a second to import, so nothing is imported that is not asked for.
-A new vendor is a file with a `make`, and a line here.
+A new kind is a package with a `SPEC` and one line here (docs/architecture.md).
 """
 
-from collections.abc import Callable, Mapping
-from importlib import import_module  # noqa: TID251 # this is a plug registry
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Sequence
 
-from bot.backends.llama_cpp import sampling
-from bot.backends.llama_cpp.engines import engine as engines
-from bot.ports import Backend
-from bot.settings import ProviderSettings
-from bot.templates.renderer import Renderer
+from bot.backends.echo.settings import SPEC as ECHO
+from bot.backends.llama_cpp.settings import SPEC as LLAMA_CPP
+from bot.backends.openai_compatible.settings import SPEC as OPENAI
+from bot.backends.spec import BackendSpec
 
-Make: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
+DEFAULT_KIND = OPENAI.kind
+"""The kind of a provider whose settings and id do not say it."""
 
-_MODULES = {
-    "openai": "bot.backends.openai_compatible.backend",
-    "llama_cpp": "bot.backends.llama_cpp.backend",
-    "echo": "bot.backends.echo",
-}
+_SPECS = {spec.kind: spec for spec in (OPENAI, LLAMA_CPP, ECHO)}
 
 
-def make_backend(
-    name: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
-) -> Backend:
-    """Make the backend of the provider `name`; nothing is connected or started yet.
+def register(spec: BackendSpec) -> None:
+    """Add a kind of backend; call it before the settings are read.
 
-    `renderer` writes prompts for those that take text, and is closed after them.
+    Raises:
+        ValueError: there is one of this kind already.
     """
-    make: Make = import_module(_MODULES[settings.kind]).make
-    return make(name, settings, data_dir, renderer)
+    if spec.kind in _SPECS:
+        raise ValueError(f"the backend {spec.kind!r} is registered already")
+    _SPECS[spec.kind] = spec
 
 
-def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
-    """What this provider would not understand of a preset's parameters, a line each.
+def backend_specs() -> Sequence[BackendSpec]:
+    """Return every registered kind of backend."""
+    return tuple(_SPECS.values())
 
-    Services far away decide for themselves; what runs here is known, so nothing is ignored.
-    """
-    if settings.kind != "llama_cpp":
-        return []
-    return sampling.problems(parameters, engines.chosen(settings) or settings.engine)
+
+def backend_spec(kind: str) -> BackendSpec:
+    """Return a registered kind of backend; raises KeyError for an unknown one."""
+    return _SPECS[kind]
+
+
+def default_spec(provider: str) -> BackendSpec:
+    """Return the kind of backend that a provider's id implies."""
+    return next(
+        (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
+    )

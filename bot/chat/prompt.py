@@ -127,6 +127,23 @@ GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish
 
 
 @dataclass(frozen=True, slots=True)
+class PromptDescription:
+    """What a backend sends to its model for a prompt, for people to look at."""
+
+    model: str
+    """The model that the backend would ask, by its own name."""
+
+    details: Mapping[str, str]
+    """What else is worth knowing, by its name, such as the template."""
+
+    text: str
+    """The text that the model reads, or the body of the request."""
+
+    is_rendered: bool
+    """Whether a template made one text of the messages; otherwise messages are sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class PromptToken:
     """One token of a prompt, for display."""
 

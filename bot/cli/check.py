@@ -1,13 +1,12 @@
 """`troupe check`: test everything an operator set up; say what is wrong and how to fix it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import typer
 import uvloop
 
-from bot.backends.model_files import store as model_store
+from bot.backends.factory import model_trials
 from bot.chat.prompt import Message
-from bot.cli.model_trial import measure
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
@@ -72,7 +71,8 @@ async def check_everything(settings: Settings, report: Report) -> bool:
         async with Renderer() as renderer:
             for name, backend in make_backends(settings, presets, renderer).items():
                 await test(f"provider {name}", _test_backend(backend))
-            for model, trial in _model_trials(settings, renderer):
+            providers = settings.providers.values()
+            for model, trial in model_trials(providers, settings.data_dir, renderer):
                 await test(f"model {model}", trial)
     return all(results)
 
@@ -111,13 +111,6 @@ async def _render_templates(presets: Mapping[str, Preset], renderer: Renderer) -
                 await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
             except TemplateError as error:
                 raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
-
-
-def _model_trials(settings: Settings, renderer: Renderer) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield the installed models, each with its trial on this machine."""
-    own = [each for each in settings.providers.values() if each.kind == "llama_cpp"]
-    for model in model_store.list_models(settings.data_dir) if own else ():
-        yield model.name, measure(model.path, own[0], settings.data_dir, renderer)
 
 
 async def _test_database(settings: Settings) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bot.backends.llama_cpp.hardware import list_devices
+from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.memory import free_bytes
@@ -15,7 +16,7 @@ from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadat
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings, read_settings
+from bot.settings import read_settings
 
 app = command_app("Fetch and describe models for this machine.")
 
@@ -96,7 +97,7 @@ def _print_facts(model: Path) -> None:
         print_line(f"  {name:<9} {value}")
 
 
-def _describe_memory(facts: ModelMetadata, settings: ProviderSettings) -> Iterator[str]:
+def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
     wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
     chats = "conversation" if settings.parallel == 1 else "conversations"
     yield (
@@ -116,8 +117,8 @@ def _describe_memory(facts: ModelMetadata, settings: ProviderSettings) -> Iterat
         yield f"CONTEXT_TOKENS is more than its {facts.context_tokens}"
 
 
-def _local_provider() -> ProviderSettings:
-    return read_settings().providers["local"]
+def _local_provider() -> LlamaCppSettings:
+    return local_settings(read_settings().providers)
 
 
 def _format_parameters(parameters: int) -> str:

@@ -12,9 +12,7 @@ import msgspec
 import typer
 import uvloop
 
-from bot.backends.exact_prompt import template_in
-from bot.backends.model_files import store as model_store
-from bot.backends.registry import make_backend
+from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
@@ -22,7 +20,7 @@ from bot.cli.text_io import print_line, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.importers.character_files import load_complete_presets
-from bot.ports import TokenizingBackend
+from bot.ports import DescribingBackend, TokenizingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimate_prompt_tokens, fit_for_backend
 from bot.prompting.draft.draft import Draft
@@ -31,7 +29,7 @@ from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
 from bot.runtime.shipped_files import presets_folder
-from bot.settings import ProviderSettings, Settings, read_settings
+from bot.settings import Settings, read_settings
 from bot.templates import get, names
 from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
@@ -123,10 +121,21 @@ async def render_preset(
             if view is View.TOKENS and isinstance(backend, TokenizingBackend):
                 fitted = await fit_for_backend(preset, draft, backend)
                 return format_tokens(await backend.tokenize(fitted.prompt))
+            choice = prompt.template
+            if choice.named is None and choice.strings is None:
+                if isinstance(backend, DescribingBackend):
+                    description = await backend.describe(prompt)
+                    if description.is_rendered:
+                        return description.text
+                if choice.source is None:
+                    raise UserError(
+                        f"the provider {preset.provider!r} is sent messages, not text; "
+                        "use --as messages, or --template with the name of its model's template"
+                    )
         finally:
             await backend.close()
-        own = _own_template(preset, prompt.template, provider, settings.data_dir)
-        return _format_rendered(await renderer.render(prompt.messages, prompt.template, own), view)
+        rendered = await renderer.render(prompt.messages, choice, ModelTemplate())
+        return _format_rendered(rendered, view)
 
 
 async def render_template(word: str, messages: Sequence[Message], view: View) -> str:
@@ -200,21 +209,6 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 def _speaker(message: Message) -> Person:
     """Return the person that the file names; messages without a `name` are all one person's."""
     return Person(f"render:{message.name}", message.name) if message.name else _SOMEBODY
-
-
-def _own_template(
-    preset: Preset, choice: TemplateChoice, provider: ProviderSettings, data_dir: Path
-) -> ModelTemplate:
-    if choice.named is not None or choice.strings is not None:
-        return ModelTemplate()
-    if provider.kind == "llama_cpp":
-        return template_in(model_store.find_model(preset.model, provider, data_dir))
-    if choice.source is None:
-        raise UserError(
-            f"the provider {preset.provider!r} is sent messages, not text; "
-            "use --as messages, or --template with the name of its model's template"
-        )
-    return ModelTemplate()
 
 
 def _template_choice(word: str) -> TemplateChoice:

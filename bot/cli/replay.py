@@ -8,17 +8,18 @@ from typing import Annotated
 import typer
 import uvloop
 
-from bot.backends.exact_prompt import ExactPrompts
-from bot.backends.registry import make_backend
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.factory import make_backend
 from bot.chat.receipt import Receipt
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
-from bot.settings import Settings, read_settings
+from bot.settings import Settings, read_settings, secrets_of
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
+from bot.telemetry.logs import SecretMasker
 from bot.templates.renderer import Renderer
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
@@ -94,7 +95,9 @@ def mark_differences(before: str, after: str) -> str:
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
     """Format the exact prompt, as `/context prompt` gives it to an admin."""
     async with Renderer() as renderer:
-        return await ExactPrompts(settings, renderer).write_out(number, receipt)
+        mask = SecretMasker(secrets_of(settings)).mask
+        writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)
+        return await writer.write(number, receipt)
 
 
 def _merge(before: list[str], after: list[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
 from bot.embedders.vectors import MOST_TOKENS, fingerprint
@@ -20,7 +21,7 @@ from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
-from bot.settings import EmbeddingSettings, ProviderSettings
+from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
@@ -109,7 +110,7 @@ async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_
     async with unix_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
     ) as server:
-        settings = ProviderSettings(
+        settings = OpenAISettings(
             base_url="http://engine/v1", api_key=SecretStr(server.key), model=model.stem
         )
         service = EmbeddingsService(

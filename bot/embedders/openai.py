@@ -14,13 +14,14 @@ from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusError, error_text
 from bot.backends.openai_compatible.connection import OpenAIConnection
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import shortened
 from bot.errors import EmbeddingError
 from bot.ports import Embedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
-from bot.settings import EmbeddingSettings, ProviderSettings
+from bot.settings import EmbeddingSettings
 
 _TEXTS_AT_ONCE = 10  # DashScope takes no more
 _SECONDS = 30.0
@@ -32,7 +33,7 @@ class EmbeddingsService:
     def __init__(
         self,
         endpoint: Endpoint,
-        settings: ProviderSettings,
+        settings: OpenAISettings,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._endpoint = endpoint
@@ -95,7 +96,7 @@ class OpenAIEmbedder(Embedder):
         self._model = settings.model or ""
         self._service = EmbeddingsService(
             EmbeddingEndpoint("embedding", settings.base_url or ""),
-            ProviderSettings(
+            OpenAISettings(
                 base_url=settings.base_url, api_key=settings.api_key, model=settings.model
             ),
         )

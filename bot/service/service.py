@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 import structlog
 
-from bot.backends.exact_prompt import ExactPrompts
+from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import Incoming
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
@@ -39,7 +39,7 @@ from bot.service.wiring import (
     provide_model,
     warm,
 )
-from bot.settings import Settings
+from bot.settings import Settings, secrets_of
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis import open_coordinator
 from bot.storage.data_dir import lock_data_dir
@@ -54,6 +54,7 @@ from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.summaries import SqlSummaries
 from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
+from bot.telemetry.logs import SecretMasker
 from bot.templates.renderer import Renderer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
@@ -78,7 +79,7 @@ class App:
         resolver: PresetResolver,
         backends: Mapping[str, Backend],
         retrieve_stories: RetrieveStories,
-        exact_prompts: ExactPrompts,
+        exact_prompts: ExactPromptWriter,
         progress: Callable[[str], None],
         platforms: Sequence[PlatformSpec],
     ) -> None:
@@ -151,7 +152,7 @@ class App:
             self.resolver,
             AdminCheck(self.settings.admins, self._is_platform_admin),
             ContextView(
-                SqlReceipts(self.database), self._exact_prompts.write_out, self._exact_prompts.mask
+                SqlReceipts(self.database), self._exact_prompts.write, self._exact_prompts.mask
             ),
             self.personas,
         )
@@ -338,7 +339,8 @@ async def running(
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, roles, database)
         )
-        exact = ExactPrompts(settings, renderer)
+        mask = SecretMasker(secrets_of(settings)).mask
+        exact = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)
         app = App(
             settings,
             database,

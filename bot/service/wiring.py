@@ -8,8 +8,7 @@ from typing import Any
 
 import structlog
 
-from bot.backends.model_files import store as model_store
-from bot.backends.registry import make_backend, parameter_problems
+from bot.backends.factory import make_backend, parameter_problems, prepare_model
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, PresetError, SettingsError
 from bot.importers.character_files import PresetWithStories
@@ -37,12 +36,8 @@ async def provide_model(
     """
     for preset in default.with_fallbacks:
         provider = settings.providers.get(preset.provider)
-        if provider is None or provider.kind != "llama_cpp":
-            continue
-        if model_store.wants_default_model(preset.model, provider):
-            await model_store.pull_default_model(settings.data_dir, progress)
-        else:
-            model_store.find_model(preset.model, provider, settings.data_dir)
+        if provider is not None:
+            await prepare_model(preset.model, provider, settings.data_dir, progress)
 
 
 async def warm(backends: Mapping[str, Backend], default: Preset) -> None:

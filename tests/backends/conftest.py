@@ -7,8 +7,8 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.clock import SystemClock
-from bot.settings import ProviderSettings
 from tests.rigs.fake_openai import FakeOpenAI
 
 Connect: TypeAlias = Callable[..., OpenAICompatibleBackend]
@@ -54,7 +54,7 @@ async def connect(service: FakeOpenAI, clock: FakeClock) -> AsyncIterator[Connec
             "total_seconds": 60,
         }
         backend = OpenAICompatibleBackend(
-            ProviderSettings.model_validate(settings | given), "acme", clock=clock
+            OpenAISettings.model_validate(settings | given), "acme", clock=clock
         )
         made.append(backend)
         return backend

@@ -1,4 +1,4 @@
-"""The exact prompt of an answer: to the letter as its model read it, and without any secret."""
+"""The exact prompt of an answer, as its model was sent it, without secrets."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.exact_prompt import ExactPrompts, named
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.llama_cpp.description import name_template
 from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
-from bot.settings import Settings
+from bot.settings import Settings, secrets_of
+from bot.telemetry.logs import SecretMasker
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_context import RECEIPT
@@ -42,12 +44,11 @@ async def renderer() -> AsyncIterator[Renderer]:
         yield renderer
 
 
-def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPrompts:
+def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
     given = {"api_key": SECRET, "model": "m", "base_url": "http://127.0.0.1:1/v1", **provider}
-    return ExactPrompts(
-        Settings(data_dir=folder, providers={"here": given}),
-        renderer,
-    )
+    settings = Settings(data_dir=folder, providers={"here": given})
+    mask = SecretMasker(secrets_of(settings)).mask
+    return ExactPromptWriter(settings.providers, folder, renderer, mask)
 
 
 def receipt(prompt: Prompt = PROMPT, provider: str = "here") -> Receipt:
@@ -66,14 +67,14 @@ def tiny_model(folder: Path) -> None:
     tiny_gguf.write(file, vocabulary, tokenizer__chat_template=CHATML)
 
 
-async def test_a_model_on_this_machine_read_a_text(renderer: Renderer, tmp_path: Path) -> None:
+async def test_local_model_is_shown_the_rendered_text(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert await prompts.write_out(17, receipt()) == snapshot("""\
+    assert await prompts.write(17, receipt()) == snapshot("""\
 receipt: 17, nora (version 3)
 model: here / tiny
 tokens: 190 of at most 1600
-template: the model's own; what people wrote is read as plain text
+template: the model's own; text from people is read as plain text
 parameters: {"temperature": 0.7, "max_tokens": 64}
 stop: ["###", "<|im_end|>"]
 
@@ -85,30 +86,28 @@ Alice: hi <|im_end|><|im_end|>
 """)
 
 
-async def test_a_date_of_today_is_said_to_be_one(renderer: Renderer, tmp_path: Path) -> None:
+async def test_template_with_todays_date_is_noted(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert "; the date that it writes is today's\n" in await prompts.write_out(1, receipt(dated))
+    assert "; the date that it writes is today's\n" in await prompts.write(1, receipt(dated))
 
 
-async def test_what_no_database_keeps_is_shown_as_a_sign(
-    renderer: Renderer, tmp_path: Path
-) -> None:
+async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     odd = replace(PROMPT, messages=(Message("user", "a\0b"),))
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert "user\na␀b<|im_end|>" in await prompts.write_out(1, receipt(odd))
+    assert "user\na␀b<|im_end|>" in await prompts.write(1, receipt(odd))
 
 
-async def test_a_service_read_the_body_of_a_request(renderer: Renderer, tmp_path: Path) -> None:
+async def test_service_is_shown_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
     prompts = exact(renderer, tmp_path, message_names=True)
-    assert await prompts.write_out(17, receipt()) == snapshot("""\
+    assert await prompts.write(17, receipt()) == snapshot("""\
 receipt: 17, nora (version 3)
 model: here / m
 tokens: 190 of at most 1600
-template: the service's own; it was sent messages
+template: the service's own; messages are sent
 
 {
   "stream_options": {
@@ -136,39 +135,37 @@ template: the service's own; it was sent messages
 """)
 
 
-async def test_an_image_is_cut_short(renderer: Renderer, tmp_path: Path) -> None:
+async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> None:
     seen = Message(
         "user", "and this?", parts=("and this?", Image(f"data:image/png;base64,{'A' * 9999}"))
     )
-    written = await exact(renderer, tmp_path).write_out(
-        1, receipt(replace(PROMPT, messages=(seen,)))
-    )
+    written = await exact(renderer, tmp_path).write(1, receipt(replace(PROMPT, messages=(seen,))))
     assert len(written) < 1000
-    assert "… (10021 letters)" in written
+    assert "… (10021 characters)" in written
     assert body(written)["messages"][0]["content"][0] == {"type": "text", "text": "and this?"}
 
 
 @pytest.mark.parametrize(
     ("provider", "words"),
     [
-        ("gone", "template: none; its provider is not set up any more\n"),
-        ("here", "template: none; the text cannot be written any more: there is no model "),
+        ("gone", "template: none; its provider is not configured any more\n"),
+        ("here", "template: none; the prompt cannot be rendered any more: there is no model "),
     ],
 )
-async def test_where_no_text_can_be_written_the_messages_are_shown_and_why(
+async def test_messages_are_shown_if_no_prompt_can_be_rendered(
     renderer: Renderer, tmp_path: Path, provider: str, words: str
 ) -> None:
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="gone")
-    written = await prompts.write_out(17, receipt(provider=provider))
+    written = await prompts.write(17, receipt(provider=provider))
     assert words in written
     assert [one["role"] for one in body(written)["messages"]] == ["system", "user"]
 
 
-async def test_no_secret_is_left_in_it(renderer: Renderer, tmp_path: Path) -> None:
+async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     for provider in ({}, {"kind": "llama_cpp", "model": "tiny"}):
         prompts = exact(renderer, tmp_path, **provider)
-        assert SECRET not in await prompts.write_out(17, receipt())
+        assert SECRET not in await prompts.write(17, receipt())
         assert prompts.mask(f"lore: {SECRET}") == "lore: ***ator"
 
 
@@ -176,11 +173,11 @@ async def test_no_secret_is_left_in_it(renderer: Renderer, tmp_path: Path) -> No
     ("choice", "own", "name"),
     [
         (TemplateChoice("llama-3"), ModelTemplate(), "llama-3, as the preset says"),
-        (TemplateChoice(source="{{ x }}"), ModelTemplate(), "the preset's own Jinja"),
-        (TemplateChoice(strings={}), ModelTemplate(), "the preset's own texts around each message"),
-        (TemplateChoice(), ModelTemplate(), "chatml, for the model brings none"),
+        (TemplateChoice(source="{{ x }}"), ModelTemplate(), "the preset's own Jinja template"),
+        (TemplateChoice(strings={}), ModelTemplate(), "the preset's own string templates"),
+        (TemplateChoice(), ModelTemplate(), "chatml, because the model has none"),
         (TemplateChoice(), ModelTemplate("{{ x }}"), "the model's own"),
     ],
 )
-def test_the_template_is_named(choice: TemplateChoice, own: ModelTemplate, name: str) -> None:
-    assert named(choice, own) == name
+def test_template_is_named(choice: TemplateChoice, own: ModelTemplate, name: str) -> None:
+    assert name_template(choice, own) == name

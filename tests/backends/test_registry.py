@@ -1,43 +1,142 @@
-"""Which backend a kind stands for."""
+"""A backend is one package: settings, presets and service learn it from the registry."""
 
 import subprocess
 import sys
-from typing import get_args
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Literal
 
 import pytest
+from typing_extensions import override
 
 from bot.backends import registry
-from bot.settings import ProviderSettings
+from bot.backends.factory import make_backend, model_trials, parameter_problems, prepare_model
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.spec import BackendSpec, ProviderSettings
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
+from bot.errors import SettingsError
+from bot.ports import Backend
+from bot.settings import read_settings
+from bot.templates.renderer import Renderer
+from tests.backends.asking import ask
 
 
-def test_every_kind_in_the_settings_has_a_backend() -> None:
-    kinds = get_args(ProviderSettings.model_fields["kind"].annotation)
-
-    assert set(kinds) == set(registry._MODULES)
-
-
-def test_importing_the_registry_loads_no_vendor_library() -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import bot.backends.registry, sys; print(*sys.modules)"],
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout.split()
-
-    assert {"openai", "httpx2", "xllamacpp"}.isdisjoint(loaded)
+class ToySettings(ProviderSettings):
+    kind: Literal["toy"] = "toy"
+    greeting: str = "hello"
 
 
-def test_parameters_are_checked_against_the_chosen_engine(
-    monkeypatch: pytest.MonkeyPatch,
+class ToyBackend(Backend):
+    def __init__(self, greeting: str) -> None:
+        self._greeting = greeting
+
+    @override
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+        yield Delta(self._greeting)
+        yield Finish(FinishReason.STOP)
+
+    @override
+    async def check(self) -> str:
+        return "a toy"
+
+    @override
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+def make(_provider: str, settings: ToySettings, _data_dir: Path, _renderer: Renderer) -> ToyBackend:
+    return ToyBackend(settings.greeting)
+
+
+def toy_problems(_settings: ToySettings, parameters: Mapping[str, object]) -> list[str]:
+    return [f"a toy has no {name}" for name in parameters]
+
+
+TOY = BackendSpec(
+    kind="toy",
+    settings=ToySettings,
+    factory=f"{__name__}:make",
+    provider_ids={"toybox"},
+    parameter_check=f"{__name__}:toy_problems",
+)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BackendSpec:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
+    registry.register(TOY)
+    return TOY
+
+
+async def test_registered_backend_answers_with_its_own_settings(
+    toy: BackendSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    settings, mirostat = ProviderSettings(kind="llama_cpp"), {"mirostat": 2}
-    assert registry.parameter_problems(settings, mirostat) == []
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__KIND", "toy")
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__GREETING", "good evening")
+    settings = read_settings().providers["mine"]
+
+    backend = make_backend("mine", settings, tmp_path, Renderer())
+
+    assert (await ask(backend)).text == "good evening"
+    assert parameter_problems(settings, {"top_k": 1}) == ["a toy has no top_k"]
+
+
+def test_provider_id_implies_the_kind(toy: BackendSpec) -> None:
+    providers = read_settings(providers={"toybox": {"greeting": "hi"}}).providers
+    assert providers["toybox"] == ToySettings(greeting="hi")
+
+
+def test_wrong_settings_of_a_registered_backend_are_named(
+    toy: BackendSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__TOYBOX__GREETNG", "x")
+    with pytest.raises(SettingsError, match=r"^TROUPE_PROVIDERS__TOYBOX__GREETNG: "):
+        read_settings()
+
+
+def test_settings_of_another_kind_are_ignored(toy: BackendSpec) -> None:
+    given = {"kind": "toy", "context_tokens": 512, "greeting": "hi"}
+    assert read_settings(providers={"mine": given}).providers["mine"] == ToySettings(greeting="hi")
+
+
+def test_unknown_kind_is_rejected_with_the_known_ones(toy: BackendSpec) -> None:
+    with pytest.raises(SettingsError) as error:
+        read_settings(providers={"mine": {"kind": "magic"}})
+    assert str(error.value).startswith("TROUPE_PROVIDERS__MINE__KIND: Input should be 'openai', ")
+    assert str(error.value).endswith("or 'toy'")
+
+
+def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
+    with pytest.raises(ValueError, match="'toy' is registered already"):
+        registry.register(toy)
+
+
+async def test_backend_without_models_prepares_and_tries_none(
+    toy: BackendSpec, tmp_path: Path
+) -> None:
+    settings = ToySettings()
+    await prepare_model("m", settings, tmp_path, pytest.fail)
+    assert list(model_trials([settings], tmp_path, Renderer())) == []
+
+
+def test_importing_settings_and_registry_loads_no_vendor_library() -> None:
+    heavy = "{'openai', 'httpx2', 'aiohttp', 'xllamacpp', 'jinja2'}"
+    code = f"import sys, bot.settings, bot.backends.registry; print(set(sys.modules) & {heavy})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert ended.stdout.decode().strip() == "set()"
+
+
+def test_parameters_are_checked_against_the_chosen_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, mirostat = LlamaCppSettings(), {"mirostat": 2}
+    assert parameter_problems(settings, mirostat) == []
 
     monkeypatch.setattr(
         "bot.backends.llama_cpp.engines.engine.find_spec",
         lambda package: package if package == "llama_cpp" else None,
     )
 
-    assert registry.parameter_problems(settings, mirostat) == [
+    assert parameter_problems(settings, mirostat) == [
         "the engine llama_cpp_python has no parameter 'mirostat'; take it out"
     ]

@@ -125,7 +125,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     model_store.models_folder(folder / "data").mkdir(parents=True)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     tiny_gguf.write(model_store.models_folder(folder / "data") / "big.gguf", family)
-    monkeypatch.setattr("bot.cli.model_trial.free_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("bot.backends.llama_cpp.model_trial.free_bytes", lambda: 10_000_000)
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines) == [

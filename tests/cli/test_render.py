@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
 from bot.cli.app import app
-from bot.errors import PresetError, SettingsError, TroupeError, UserError
+from bot.errors import BackendUnavailable, PresetError, TroupeError, UserError
 from tests.backends.local_model import lend_model
 
 TALK = [
@@ -126,7 +126,7 @@ def test_render_as_tokens_uses_the_tokenizer_of_the_model(folder: Path) -> None:
         (["--template", "lama-3"], UserError, "no template 'lama-3'; did you mean 'llama-3'"),
         (["--template", "x" * 9999], UserError, "no template 'xxx"),
         (["--preset", "nova", "--template", "x"], UserError, "not both"),
-        (["--preset", "nova"], SettingsError, "there is no model .*; get it with"),
+        (["--preset", "nova"], BackendUnavailable, "there is no model .*; get it with"),
         (["--preset", "zora"], UserError, "'openai' is sent messages, not text; use --as messages"),
     ],
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.registry import make_backend
+from bot.backends.factory import make_backend
 from bot.chat.prompt import Delta, FinishReason, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
-from bot.settings import ProviderSettings
+from bot.settings import read_settings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
 from tests.backends.local_model import WITH_BINDINGS, lend_model
@@ -47,7 +47,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         elif request.param != "echo":
             given = {"kind": "llama_cpp", "engine": request.param, "context_tokens": 512}
             await lend_model(tmp_path)
-        settings = ProviderSettings.model_validate(given)
+        settings = read_settings(providers={"tested": given}).providers["tested"]
         backend = make_backend("tested", settings, tmp_path, renderer)
         yield backend
         await backend.close()
@@ -101,7 +101,8 @@ async def test_close_is_idempotent(backend: Backend) -> None:
 
 @pytest.mark.parametrize("kind", ["openai", "llama_cpp"])
 async def test_check_fails_if_nothing_answers(kind: str, tmp_path: Path) -> None:
-    settings = ProviderSettings.model_validate({"kind": kind, "base_url": "http://127.0.0.1:9"})
+    given = {"kind": kind, "base_url": "http://127.0.0.1:9"}
+    settings = read_settings(providers={"tested": given}).providers["tested"]
     backend = make_backend("tested", settings, tmp_path, Renderer())
 
     with pytest.raises(BackendUnavailable):

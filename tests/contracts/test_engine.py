@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, Question, Start, running
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendUnavailable
-from bot.settings import ProviderSettings
 from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
@@ -28,9 +28,7 @@ LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ship
 @pytest.fixture(params=ENGINES)
 async def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     model = await lend_model(tmp_path)
-    settings = ProviderSettings(
-        kind="llama_cpp", engine=request.param, context_tokens=CONTEXT_TOKENS, parallel=3
-    )
+    settings = LlamaCppSettings(engine=request.param, context_tokens=CONTEXT_TOKENS, parallel=3)
     states = tmp_path / "states"
     states.mkdir()
     return Start(model, "tested", settings, tmp_path, states)

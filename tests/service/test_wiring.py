@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import SettingsError
 from bot.prompting.presets.preset import Preset
 from bot.service.wiring import provide_model
-from bot.settings import ProviderSettings, Settings
+from bot.settings import Settings
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}
 FALLBACK = [{"provider": "mine", "model": "default"}]
@@ -15,8 +17,8 @@ FALLBACK = [{"provider": "mine", "model": "default"}]
 
 def installed(folder: Path) -> Settings:
     providers = {
-        "online": ProviderSettings(base_url="http://127.0.0.1:1/v1"),
-        "mine": ProviderSettings(kind="llama_cpp", model_path=folder / "nowhere.gguf"),
+        "online": OpenAISettings(base_url="http://127.0.0.1:1/v1"),
+        "mine": LlamaCppSettings(model_path=folder / "nowhere.gguf"),
     }
     return Settings(data_dir=folder, providers=providers)
 

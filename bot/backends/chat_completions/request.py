@@ -20,11 +20,11 @@ from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.timeouts import Timeouts
 from bot.backends.chat_completions.wire import ChatCompletionsParser
+from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.settings import ProviderSettings
 
 _IMMEDIATE_DELTAS = 4  # read without a pause: a short answer has no more
 _READ_INTERVAL_SECONDS = 0.04  # far shorter than the interval of edits on any platform

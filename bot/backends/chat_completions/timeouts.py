@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.settings import ProviderSettings
+from bot.backends.spec import ProviderSettings
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive

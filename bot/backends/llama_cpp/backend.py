@@ -10,24 +10,34 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from bot.backends.llama_cpp.description import describe_rendered
 from bot.backends.llama_cpp.engines.engine import EngineFailed, Start
 from bot.backends.llama_cpp.images import encoded, marked, tokens_of_images
 from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
 from bot.backends.llama_cpp.sampling import output_limit
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.llama_cpp.slot_files import folder, forget_saved
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
-from bot.chat.prompt import Delta, Finish, GenerationEvent, Prompt, PromptToken, ReasoningDelta
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    PromptToken,
+    ReasoningDelta,
+)
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import (
     Backend,
     ConversationMemory,
+    DescribingBackend,
     PreloadingBackend,
     TokenCountingBackend,
     TokenizingBackend,
 )
 from bot.runtime.subprocesses import ChildFailed
-from bot.settings import ProviderSettings
 from bot.templates.renderer import RenderedPrompt, Renderer
 
 _NOTICE = "The model on this machine cannot be used; an operator has to mend it."
@@ -37,13 +47,18 @@ _ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit o
 
 
 class LlamaCpp(
-    Backend, TokenCountingBackend, TokenizingBackend, PreloadingBackend, ConversationMemory
+    Backend,
+    TokenCountingBackend,
+    TokenizingBackend,
+    DescribingBackend,
+    PreloadingBackend,
+    ConversationMemory,
 ):
     """Every model in the data directory, and any GGUF named by its path."""
 
     def __init__(
         self,
-        settings: ProviderSettings,
+        settings: LlamaCppSettings,
         data_dir: Path,
         renderer: Renderer,
         name: str = "local",
@@ -114,6 +129,14 @@ class LlamaCpp(
             raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
 
     @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        try:
+            path = model_store.find_model(prompt.model, self._settings, self._data_dir)
+            return await describe_rendered(prompt, path, self._renderer)
+        except (SettingsError, TemplateError) as error:
+            raise BackendUnavailable(str(error)) from error
+
+    @override
     async def count_tokens(self, prompt: Prompt) -> int:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
@@ -181,5 +204,5 @@ class LlamaCpp(
         return Start(path, *given, projector)
 
 
-def make(name: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer) -> Backend:
+def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer) -> Backend:
     return LlamaCpp(settings, data_dir, renderer, name)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
+from bot.backends.llama_cpp.engines.engine import chosen
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
 
@@ -144,6 +146,11 @@ _TABLE: Mapping[str, _Parameter] = {
 _NAMES = {name: name for name in _TABLE} | {
     other: name for name, parameter in _TABLE.items() for other in parameter.also
 }
+
+
+def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
+    """Return a line for each parameter that the engine of these settings does not understand."""
+    return problems(parameters, chosen(settings) or settings.engine)
 
 
 def problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:

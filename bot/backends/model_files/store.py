@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -75,10 +75,18 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
     return target
 
 
-def wants_default_model(word: str, settings: ProviderSettings) -> bool:
-    """Tell whether a preset's model name means the one that comes with Troupe."""
-    own = settings.model_path or settings.model
-    return settings.kind == "llama_cpp" and word == "default" and own is None
+async def prepare_model(
+    model: str, settings: LlamaCppSettings, data_dir: Path, progress: Callable[[str], None]
+) -> None:
+    """Download the default model if a preset's model means it; any other one must be there.
+
+    Raises:
+        SettingsError: the model is missing, or the download failed.
+    """
+    if model == "default" and settings.model_path is None and settings.model is None:
+        await pull_default_model(data_dir, progress)
+    else:
+        find_model(model, settings, data_dir)
 
 
 def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
@@ -100,7 +108,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     return target
 
 
-def find_model(word: str, settings: ProviderSettings, data_dir: Path) -> Path:
+def find_model(word: str, settings: LlamaCppSettings, data_dir: Path) -> Path:
     """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
 
     Raises:

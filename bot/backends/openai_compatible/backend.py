@@ -14,6 +14,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import (
     ChatRequest,
@@ -25,23 +26,23 @@ from bot.backends.chat_completions.request import (
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.openai_compatible.token_estimates import PromptTokenEstimator
-from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, TokenCountingBackend
-from bot.settings import ProviderSettings
+from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
 from bot.templates.renderer import Renderer
 
 _CHECK_SECONDS = 10.0
 _NO_MODEL_LIST = frozenset({404, 405, 501})
 
 
-class OpenAICompatibleBackend(Backend, TokenCountingBackend):
+class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
         self,
-        settings: ProviderSettings,
+        settings: OpenAISettings,
         name: str,
         *,
         max_retries: int = retries.MAX_RETRIES,
@@ -83,6 +84,12 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend):
         return None  # the service rejects a prompt that is too long, and says so
 
     @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        model = prompt.model if prompt.model != "default" else self._settings.model or "default"
+        body = to_wire(prompt, model, names=bool(self._settings.message_names))
+        return describe_request(model, body)
+
+    @override
     async def check(self) -> str:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -113,6 +120,6 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend):
         return self._settings.model
 
 
-def make(name: str, settings: ProviderSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
+def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:
     """Make the backend for a provider of this kind."""
-    return OpenAICompatibleBackend(settings, name)
+    return OpenAICompatibleBackend(settings, provider)

@@ -11,7 +11,7 @@ from bot.backends.chat_completions.request import (
     error_text,
     raise_for_status,
 )
-from bot.settings import ProviderSettings
+from bot.backends.openai_compatible.settings import OpenAISettings
 
 _DISCONNECT_ERRORS = (
     aiohttp.ServerDisconnectedError,
@@ -30,7 +30,7 @@ class OpenAIConnection(HttpConnection):
     """
 
     def __init__(
-        self, settings: ProviderSettings, transport: httpx2.AsyncBaseTransport | None = None
+        self, settings: OpenAISettings, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
         self._client = _http_client(settings, transport)
         self._headers = _headers(settings, self._client)
@@ -76,7 +76,7 @@ def _was_disconnected(error: BaseException) -> bool:
 
 
 def _http_client(
-    settings: ProviderSettings, transport: httpx2.AsyncBaseTransport | None
+    settings: OpenAISettings, transport: httpx2.AsyncBaseTransport | None
 ) -> httpx2.AsyncClient:
     """Make the openai client's HTTP client, with our limits.
 
@@ -95,7 +95,7 @@ def _http_client(
     )
 
 
-def _headers(settings: ProviderSettings, http_client: httpx2.AsyncClient) -> dict[str, str]:
+def _headers(settings: OpenAISettings, http_client: httpx2.AsyncClient) -> dict[str, str]:
     """Return the headers that the openai client sends to this provider."""
     key = settings.api_key.get_secret_value() if settings.api_key else "none"
     client = openai.AsyncOpenAI(base_url=settings.base_url, api_key=key, http_client=http_client)

@@ -21,15 +21,17 @@ from typing import Annotated
 import typer
 import uvloop
 
+from bot.backends.factory import make_backend
+from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files.store import find_model
-from bot.backends.registry import make_backend
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.runtime.subprocesses import supervised
-from bot.settings import ProviderSettings, read_settings
+from bot.settings import read_settings
 from bot.templates.renderer import Renderer
 
 _CONVERSATIONS, _SLOTS, _TURNS = 8, 4, 10
@@ -59,7 +61,7 @@ def bench_slots(
     8 conversations share 4 slots of the local model; that takes some minutes.
     """
     settings = read_settings()
-    local = settings.providers["local"]
+    local = local_settings(settings.providers)
     model = find_model("default", local, settings.data_dir)
     print_progress("generating 168 answers; this takes some minutes ...")
     print_line(uvloop.run(compare_slot_reuse(model, local, seed)))
@@ -126,7 +128,7 @@ def _visitor_order(seed: int) -> list[int]:
     return visitors
 
 
-async def compare_slot_reuse(model: Path, settings: ProviderSettings, seed: int = 1) -> str:
+async def compare_slot_reuse(model: Path, settings: LlamaCppSettings, seed: int = 1) -> str:
     """Ask both servers the same for some minutes, and return a table.
 
     Args:
@@ -149,7 +151,7 @@ async def compare_slot_reuse(model: Path, settings: ProviderSettings, seed: int 
 
 
 async def _run_troupe(
-    model: Path, given: ProviderSettings, data_dir: Path, renderer: Renderer, seed: int
+    model: Path, given: LlamaCppSettings, data_dir: Path, renderer: Renderer, seed: int
 ) -> _BenchRun:
     settings = given.model_copy(
         update={
@@ -192,7 +194,7 @@ async def _llama_server(model: Path, data_dir: Path, renderer: Renderer) -> Asyn
         port = free.getsockname()[1]
     server = "bot.cli.bench.llama_server_child"
     arguments = [str(model), str(port), str(_SLOTS), str(_CONTEXT_TOKENS)]
-    settings = ProviderSettings(
+    settings = OpenAISettings(
         base_url=f"http://127.0.0.1:{port}/v1", model="local", first_token_seconds=120
     )
     backend = make_backend("llama_server", settings, data_dir, renderer)

@@ -14,11 +14,11 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.engine import Start
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.draft.draft import Draft, group_history
 from bot.prompting.draft.fit import fit_draft
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt
@@ -45,7 +45,7 @@ async def local(
     request: pytest.FixtureRequest, tmp_path: Path, renderer: Renderer
 ) -> AsyncIterator[LlamaCpp]:
     await lend_model(tmp_path)
-    settings = ProviderSettings(kind="llama_cpp", engine=request.param)
+    settings = LlamaCppSettings(engine=request.param)
     backend = LlamaCpp(settings, tmp_path, renderer)
     await backend.preload("default")
     yield backend
@@ -178,7 +178,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=model), tmp_path, renderer)
+    backend = LlamaCpp(LlamaCppSettings(model_path=model), tmp_path, renderer)
 
     answer = await ask(backend, prompt(model="default", parameters={"mirostat": 2}))
 
@@ -242,7 +242,7 @@ async def test_stuck_engine_is_replaced_and_asked_again(
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
-    quick = ProviderSettings(kind="llama_cpp", first_token_seconds=5)
+    quick = LlamaCppSettings(first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)
     await local.preload("default")
     stuck = engine()
@@ -288,7 +288,7 @@ async def test_nothing_is_left_after_closing(local: LlamaCpp) -> None:
 async def test_missing_model_is_said_with_its_path_and_the_remedy(
     tmp_path: Path, renderer: Renderer
 ) -> None:
-    answer = await ask(LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer), STORY)
+    answer = await ask(LlamaCpp(LlamaCppSettings(), tmp_path, renderer), STORY)
 
     assert str(answer.error) == (
         f"there is no model {tmp_path}/models/smollm2-135m-instruct-q4_1.gguf; "
@@ -306,7 +306,7 @@ async def test_forgetting_goes_on_while_another_model_starts(
     monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), tmp_path, renderer)
+    backend = LlamaCpp(LlamaCppSettings(), tmp_path, renderer)
     await backend.preload(one)
 
     starting = asyncio.create_task(backend.preload(other))
@@ -324,7 +324,7 @@ async def test_file_that_is_no_model_is_said_in_one_line(
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
-    backend = LlamaCpp(ProviderSettings(kind="llama_cpp", model_path=broken), tmp_path, renderer)
+    backend = LlamaCpp(LlamaCppSettings(model_path=broken), tmp_path, renderer)
 
     answer = await ask(backend, STORY)
     await backend.close()

@@ -3,6 +3,7 @@
 import pytest
 
 from bot.backends.llama_cpp.hardware import count_gpu_layers, list_devices, missing_cpu_flags
+from bot.backends.llama_cpp.settings import local_settings
 from bot.errors import SettingsError
 from bot.settings import read_settings
 
@@ -33,7 +34,7 @@ def test_gpu_layers_setting_is_a_number_or_auto(
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__GPU_LAYERS", word)
 
-    assert read_settings().providers["local"].gpu_layers == value
+    assert local_settings(read_settings().providers).gpu_layers == value
 
 
 def test_other_words_for_gpu_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import TypeAlias
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.errors import BackendUnavailable
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 from tests.backends import toy_projector
 from tests.backends.asking import Answer, ask
@@ -30,9 +30,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     async with Renderer() as renderer:
 
         def make(projector: Path) -> LlamaCpp:
-            settings = ProviderSettings(
-                kind="llama_cpp", engine="xllamacpp", projector_path=projector
-            )
+            settings = LlamaCppSettings(engine="xllamacpp", projector_path=projector)
             made.append(LlamaCpp(settings, tmp_path, renderer))
             return made[-1]
 

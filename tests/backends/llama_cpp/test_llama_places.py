@@ -13,16 +13,16 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.server_engine import ServedEngine
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
-SETTINGS = ProviderSettings(kind="llama_cpp", parallel=2, context_tokens=1024)
+SETTINGS = LlamaCppSettings(parallel=2, context_tokens=1024)
 STORY = prompt(
     "Tell me a very long story.",
     model="default",
@@ -35,7 +35,7 @@ SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind.
 class House:
     """A data directory, and the backend that works in it."""
 
-    def __init__(self, folder: Path, renderer: Renderer, settings: ProviderSettings) -> None:
+    def __init__(self, folder: Path, renderer: Renderer, settings: LlamaCppSettings) -> None:
         self.folder = folder
         self.renderer = renderer
         self.settings = settings

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, TemplateChoice
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import Answer, ask, prompt
 from tests.backends.local_model import lend_model
@@ -24,7 +24,7 @@ async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Llama
     data = tmp_path_factory.mktemp("data")
     await lend_model(data)
     async with Renderer() as renderer:
-        backend = LlamaCpp(ProviderSettings(kind="llama_cpp"), data, renderer)
+        backend = LlamaCpp(LlamaCppSettings(), data, renderer)
         yield backend
         await backend.close()
 

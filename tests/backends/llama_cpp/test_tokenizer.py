@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.chat.prompt import Message, TemplateChoice
-from bot.settings import ProviderSettings
 from bot.templates import JinjaTemplate, get
 from bot.templates.families.detection import detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -80,15 +80,13 @@ class Model:
 
 
 @pytest.fixture(params=ENGINES)
-def settings(request: pytest.FixtureRequest) -> ProviderSettings:
-    return ProviderSettings(
-        kind="llama_cpp", engine=request.param, context_tokens=256, parallel=1, saved_mib=0
-    )
+def settings(request: pytest.FixtureRequest) -> LlamaCppSettings:
+    return LlamaCppSettings(engine=request.param, context_tokens=256, parallel=1, saved_mib=0)
 
 
 @pytest.fixture(params=FAMILIES)
 async def model(
-    request: pytest.FixtureRequest, tmp_path: Path, settings: ProviderSettings
+    request: pytest.FixtureRequest, tmp_path: Path, settings: LlamaCppSettings
 ) -> AsyncIterator[Model]:
     path = write(tmp_path / "tiny.gguf", FAMILIES[request.param])
     async for made in loaded(path, tmp_path, TemplateChoice(named=request.param), settings):
@@ -96,14 +94,14 @@ async def model(
 
 
 @pytest.fixture
-async def smollm2(tmp_path: Path, settings: ProviderSettings) -> AsyncIterator[Model]:
+async def smollm2(tmp_path: Path, settings: LlamaCppSettings) -> AsyncIterator[Model]:
     model = await lend_model(tmp_path)
     async for made in loaded(model, tmp_path, TemplateChoice(), settings):
         yield made
 
 
 async def loaded(
-    path: Path, folder: Path, choice: TemplateChoice, settings: ProviderSettings
+    path: Path, folder: Path, choice: TemplateChoice, settings: LlamaCppSettings
 ) -> AsyncIterator[Model]:
     async with Renderer() as renderer:
         backend = LlamaCpp(settings, folder, renderer)

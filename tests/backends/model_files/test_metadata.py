@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.metadata import read_metadata
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 from tests.backends import tiny_gguf
 from tests.backends.local_model import lend_model
 from tests.backends.tiny_gguf import Vocabulary
 
 VOCABULARY = Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-TWO_CHATS = ProviderSettings(kind="llama_cpp", context_tokens=400, parallel=2)
+TWO_CHATS = LlamaCppSettings(context_tokens=400, parallel=2)
 
 
 def test_missing_metadata_gets_defaults(tmp_path: Path) -> None:

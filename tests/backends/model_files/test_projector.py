@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.projector import check_projector, find_projector
 from bot.backends.model_files.store import DEFAULT_FILE, models_folder
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 from tests.backends import tiny_gguf, toy_projector
 
 
@@ -30,8 +30,8 @@ def test_projector_belongs_to_the_default_model_only(tmp_path: Path) -> None:
     own, other = models_folder(tmp_path) / DEFAULT_FILE, models_folder(tmp_path) / "other.gguf"
     own.touch()
     projector = toy_projector.write(tmp_path / "toy.gguf")
-    settings = ProviderSettings(kind="llama_cpp", projector_path=projector)
+    settings = LlamaCppSettings(projector_path=projector)
 
     assert find_projector(own, settings, tmp_path) == projector
     assert find_projector(other, settings, tmp_path) is None
-    assert find_projector(own, ProviderSettings(kind="llama_cpp"), tmp_path) is None
+    assert find_projector(own, LlamaCppSettings(), tmp_path) is None

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 from tests.attacks import attacks, expanded
 
 GGUF = b"GGUF and the rest"
@@ -29,7 +29,7 @@ def put(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def found(word: str, data_dir: Path, **given: object) -> Path:
-    settings = ProviderSettings.model_validate({"kind": "llama_cpp", **given})
+    settings = LlamaCppSettings.model_validate(given)
     return model_store.find_model(word, settings, data_dir)
 
 

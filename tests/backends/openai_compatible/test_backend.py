@@ -11,9 +11,9 @@ from inline_snapshot import snapshot
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
-from bot.settings import ProviderSettings
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
@@ -291,7 +291,7 @@ async def test_buffered_single_events_are_read_without_a_pause(
 ) -> None:
     # As over a unix socket, to a model on this machine.
     service.plays([*[said("x")] * 200, STOP + DONE])
-    settings = ProviderSettings(base_url=service.base_url)
+    settings = OpenAISettings(base_url=service.base_url)
     begun = time.monotonic()
 
     async with httpx2.AsyncClient(base_url=service.base_url) as server:

@@ -3,7 +3,7 @@
 import asyncio
 
 from bot.backends.openai_compatible.connection import OpenAIConnection
-from bot.settings import ProviderSettings
+from bot.backends.openai_compatible.settings import OpenAISettings
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
@@ -22,7 +22,7 @@ async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
     async with await asyncio.start_server(answer_once, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = OpenAIConnection(ProviderSettings(base_url=f"http://127.0.0.1:{port}/v1"))
+        connection = OpenAIConnection(OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1"))
         said = []
         for _ in range(3):
             response = await connection.post("/chat/completions", b"how are you?")

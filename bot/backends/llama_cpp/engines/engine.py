@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 
 IMAGE: Final = "\ufffc"  # Unicode's own sign for an object in a text
 
@@ -110,7 +110,7 @@ class Start:
 
     model: Path
     provider: str  # for what is said when something fails
-    settings: ProviderSettings
+    settings: LlamaCppSettings
     data_dir: Path  # for its log
     states: Path  # the folder of saved places
     projector: Path | None = None  # with it, the model sees images
@@ -139,7 +139,7 @@ _ENGINES = {
 }
 
 
-def chosen(settings: ProviderSettings) -> str | None:
+def chosen(settings: LlamaCppSettings) -> str | None:
     """The word of the engine that these settings stand for; None if it is not installed."""
     wanted = settings.engine
     return next((name for name in _installed() if wanted in {"auto", name}), None)

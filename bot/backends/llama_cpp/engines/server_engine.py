@@ -27,10 +27,10 @@ from bot.backends.llama_cpp.engines.engine import (
 )
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.backends.llama_cpp.engines.server_requests import to_wire
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
-from bot.settings import ProviderSettings
 
 # Reading a full context takes one core half a minute; a service far away has no such excuse.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -46,7 +46,7 @@ class ServedEngine(Engine):
     def __init__(
         self,
         model: str,
-        settings: ProviderSettings,
+        settings: LlamaCppSettings,
         child: SupervisedProcess,
         request_runner: ChatRequestRunner,
         server: httpx2.AsyncClient,
@@ -205,7 +205,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Serve
         )
 
 
-def _settings(start: Start) -> ProviderSettings:
+def _settings(start: Start) -> LlamaCppSettings:
     if "first_token_seconds" in start.settings.model_fields_set:
         return start.settings
     return start.settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})

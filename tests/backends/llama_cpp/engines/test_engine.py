@@ -8,12 +8,12 @@ import pytest
 
 from bot.backends.llama_cpp.engines import llama_python as llama_python_engine
 from bot.backends.llama_cpp.engines.engine import Start, running
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
-from bot.settings import ProviderSettings
 
 
 def start(tmp_path: Path, engine: str) -> Start:
-    settings = ProviderSettings.model_validate({"kind": "llama_cpp", "engine": engine})
+    settings = LlamaCppSettings.model_validate({"engine": engine})
     return Start(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path)
 
 

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, Usage
+from bot.backends.chat_completions.description import describe_request
+from bot.backends.chat_completions.wire import to_wire
+from bot.backends.echo.settings import EchoSettings
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, TokenCountingBackend
+from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
 from bot.prompting.text.token_counter import get_counter
 from bot.runtime.clock import SystemClock
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 
 
-class EchoBackend(Backend, TokenCountingBackend):
+class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
     """Repeats the user's newest message, word by word.
 
     Three parameters of a preset script it: `echo_answer` is the answer instead, `echo_chunks` the
@@ -51,6 +53,10 @@ class EchoBackend(Backend, TokenCountingBackend):
         return None
 
     @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        return describe_request(prompt.model, to_wire(prompt, prompt.model))
+
+    @override
     async def check(self) -> str:
         return "an echo"
 
@@ -59,7 +65,7 @@ class EchoBackend(Backend, TokenCountingBackend):
         pass
 
 
-def make(_name: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
+def make(_provider: str, _settings: EchoSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
     """Make the backend for a provider of this kind."""
     return EchoBackend()
 

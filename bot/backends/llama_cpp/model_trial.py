@@ -2,15 +2,17 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.model_files import store as model_store
 from bot.backends.model_files.memory import free_bytes
 from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable, SettingsError
-from bot.settings import ProviderSettings
 from bot.templates.renderer import Renderer
 
 _CONVERSATION = "check:measurement"
@@ -19,8 +21,16 @@ _WRITTEN_TOKENS = 24
 _ANSWER_SECONDS = 10.0
 
 
+def model_trials(
+    settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
+) -> Iterator[tuple[str, Awaitable[str]]]:
+    """Yield the name of each installed model with its trial."""
+    for model in model_store.list_models(data_dir):
+        yield model.name, measure(model.path, settings, data_dir, renderer)
+
+
 async def measure(
-    model: Path, settings: ProviderSettings, data_dir: Path, renderer: Renderer
+    model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
     """Load a model and ask it something; says in a few words how long that took.
 
@@ -81,7 +91,7 @@ def _question() -> Prompt:
     )
 
 
-def _refuse_if_too_large(facts: ModelMetadata, settings: ProviderSettings) -> None:
+def _refuse_if_too_large(facts: ModelMetadata, settings: LlamaCppSettings) -> None:
     wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
     if free is not None and wanted > free:
         raise SettingsError(

@@ -1,0 +1,1 @@
+"""A backend without a model, for tests and for trying out presets."""

@@ -1,0 +1,59 @@
+"""The settings of providers of the kind `llama_cpp`: a model file on this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt
+
+from bot.backends.spec import BackendSpec, ProviderSettings
+
+
+class LlamaCppSettings(ProviderSettings):
+    """An engine that runs GGUF files; without any setting it runs the model that comes along."""
+
+    kind: Literal["llama_cpp"] = "llama_cpp"
+    model_path: Path | None = Field(
+        None, description='The GGUF file that a preset means by the model "default".'
+    )
+    projector_path: Path | None = Field(
+        None, description="A second GGUF file (mmproj-....gguf), with which that model sees images."
+    )
+    engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(
+        "auto", description="Which build of llama.cpp runs it; by default the one installed."
+    )
+    context_tokens: int = Field(4096, ge=256, description="The context of each conversation.")
+    parallel: int = Field(
+        2, ge=1, le=64, description="How many conversations are answered at the same time."
+    )
+    most_waiting: int = Field(
+        50, ge=0, description="How many requests may wait for a model; more are rejected."
+    )
+    saved_mib: int = Field(
+        4096, ge=0, description="Disk space for the saved KV slots of conversations; 0: none."
+    )
+    saved_days: float = Field(7, gt=0, description="How long saved KV slots are kept.")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of the engine; by default all cores but one."
+    )
+    gpu_layers: Literal["auto"] | NonNegativeInt = Field(
+        "auto", description="Layers on the GPU; by default all if the engine finds one."
+    )
+
+
+def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
+    """Return the settings of the provider that runs model files here, `local` by preference."""
+    ordered = sorted(providers, key=lambda name: name != "local")
+    own = (providers[name] for name in ordered)
+    return next((each for each in own if isinstance(each, LlamaCppSettings)), LlamaCppSettings())
+
+
+SPEC = BackendSpec(
+    kind="llama_cpp",
+    settings=LlamaCppSettings,
+    factory="bot.backends.llama_cpp.backend:make",
+    provider_ids=frozenset({"local"}),
+    parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
+    preparation="bot.backends.model_files.store:prepare_model",
+    model_trials="bot.backends.llama_cpp.model_trial:model_trials",
+)

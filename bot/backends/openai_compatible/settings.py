@@ -1,0 +1,58 @@
+"""The settings of providers of the kind `openai`, and the well-known ones among them."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+from typing_extensions import override
+
+from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.spec import BackendSpec
+
+WELL_KNOWN = {
+    "openai": "https://api.openai.com/v1",
+    "deepseek": "https://api.deepseek.com/v1",
+    "moonshot": "https://api.moonshot.cn/v1",
+    "zhipu": "https://open.bigmodel.cn/api/paas/v4",
+    "dash_scope": "https://dashscope.aliyuncs.com/compatible-mode/v1",
+    "silicon_flow": "https://api.siliconflow.cn/v1",
+    "open_router": "https://openrouter.ai/api/v1",
+    "groq": "https://api.groq.com/openai/v1",
+    "mistral_ai": "https://api.mistral.ai/v1",
+    "together_ai": "https://api.together.xyz/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "vllm": "http://127.0.0.1:8000/v1",
+    "llama_server": "http://127.0.0.1:8080/v1",
+}
+"""The addresses of providers whose id is enough to find them."""
+
+KEYLESS = frozenset({"ollama", "lmstudio", "vllm", "llama_server"})
+"""Those among them that need no API key."""
+
+
+class OpenAISettings(HttpProviderSettings):
+    """A service with OpenAI's chat completions API."""
+
+    kind: Literal["openai"] = "openai"
+    message_names: bool | None = Field(
+        None,
+        description="Send speakers in the field `name` of messages as well; by default to OpenAI"
+        " only, because many services reject unknown fields.",
+    )
+
+    @override
+    def completed(self, provider: str) -> Self:
+        base_url = well_known_address(self, provider, WELL_KNOWN, KEYLESS)
+        names = self.message_names
+        if names is None:
+            names = base_url == WELL_KNOWN["openai"]
+        return self.model_copy(update={"base_url": base_url, "message_names": names})
+
+
+SPEC = BackendSpec(
+    kind="openai",
+    settings=OpenAISettings,
+    factory="bot.backends.openai_compatible.backend:make",
+    provider_ids=frozenset(WELL_KNOWN),
+)
