@@ -19,7 +19,8 @@ from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
-from bot.service.wiring import make_backends, stories_of
+from bot.service.backends import make_backends
+from bot.service.resources import stories_by_preset
 from bot.settings import Settings, read_settings, unknown_variables
 from bot.storage.coordination.redis import open_coordinator
 from bot.storage.data_dir import create_data_dir
@@ -66,7 +67,7 @@ async def check_everything(settings: Settings, report: Report) -> bool:
     if presets_are_valid:  # without them nobody knows which providers are used
         roles = load_presets_with_stories(presets_folder(settings.presets_dir))
         presets = {name: role.preset for name, role in roles.items()}
-        if stories_of(roles):
+        if stories_by_preset(roles):
             await test("embedding", _test_embedder(settings))
         async with Renderer() as renderer:
             for name, backend in make_backends(settings, presets, renderer).items():

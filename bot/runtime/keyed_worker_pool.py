@@ -60,6 +60,10 @@ class KeyedWorkerPool:
     def busy_count(self) -> int:
         return len(self._tasks)
 
+    async def is_idle(self) -> bool:
+        """Return whether no key has work, here or in SQL."""
+        return not await self._pending_keys(1) and not self._tasks
+
     async def wake(self, keys: Sequence[str]) -> None:
         """Mark keys as ready; while the coordinator is away, polling SQL finds them."""
         with contextlib.suppress(CoordinatorUnavailable):

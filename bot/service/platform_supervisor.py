@@ -34,7 +34,7 @@ class PlatformSupervisor:
         self._failed: dict[str, str] = {}
         self._keepers: set[asyncio.Task[None]] = set()
 
-    def trouble(self, platform: Platform) -> str | None:
+    def problem(self, platform: Platform) -> str | None:
         """Why nothing is heard from there just now; None while all is well."""
         return self._failed.get(platform.name) or platform.connection_error
 

@@ -1,129 +1,237 @@
-"""The plugs: which platforms, backends and stories the settings and the presets call for."""
+"""Build the service from its settings and its open resources: the one composition root.
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from importlib import import_module  # noqa: TID251 # the plug registry
-from typing import Any
+Nothing here does I/O: resources.py opens what these parts use, service.py runs them.
+"""
 
-import structlog
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
-from bot.backends.factory import make_backend, parameter_problems, prepare_model
-from bot.embedders.registry import make_embedder
-from bot.errors import BackendUnavailable, PresetError, SettingsError
-from bot.importers.character_files import PresetWithStories
-from bot.ports import Backend, PreloadingBackend
-from bot.prompting.compose.instructions import story_queries_for
-from bot.prompting.presets.preset import Preset
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.chat.incoming import Incoming
+from bot.commands.admins import AdminCheck
+from bot.commands.context import ContextView
+from bot.commands.handlers import CommandHandlers
+from bot.commands.personas import UserPersonas
+from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
+from bot.delivery.sender import Sender
+from bot.intake.intake import InboxIntake
+from bot.platforms.registry import make_platform
+from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.ports import Clock, ConversationMemory, Platform, Surface
+from bot.replying.live_replies import LiveReplies
+from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
-from bot.runtime.tasks import cancel_and_wait
-from bot.settings import Settings
-from bot.storage.sql.database import Database
-from bot.stories.index import index_stories
-from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
-from bot.templates.renderer import Renderer
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.resources import Resources
+from bot.service.retention import RetentionJobs
+from bot.settings import Settings, secrets_of
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.summaries import SqlSummaries
+from bot.summaries.summarizer import Summarizer
+from bot.telemetry.logs import SecretMasker
+from bot.turn.answer import AnswerPipeline
+from bot.turn.prompt_sources import PromptSources
+from bot.turn.worker import ConversationWorker, TurnStages
 
-_log = structlog.get_logger(__name__)
-
-
-async def provide_model(
-    settings: Settings, default: Preset, progress: Callable[[str], None]
-) -> None:
-    """Fetch the model that comes with Troupe if the default preset may have to run on it.
-
-    Raises:
-        SettingsError: it, or one of its fallbacks, is to run on another file, which is not there.
-    """
-    for preset in default.with_fallbacks:
-        provider = settings.providers.get(preset.provider)
-        if provider is not None:
-            await prepare_model(preset.model, provider, settings.data_dir, progress)
+_MAX_CONVERSATIONS = 4000  # at once in one process
+_MAX_LANES = 4000
+_IDLE_POLL_SECONDS = 0.02
 
 
-async def warm(backends: Mapping[str, Backend], default: Preset) -> None:
-    """Load what the first question will most likely need, while everything else starts."""
-    backend = backends[default.provider]
-    if isinstance(backend, PreloadingBackend):
-        try:
-            await backend.preload(default.model)
-        except BackendUnavailable as error:  # whoever asks is told then
-            _log.warning("model_not_warm", preset=default.name, reason=str(error))
+class Wiring:
+    """Every part of a process; each is built once, when another part first needs it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        resources: Resources,
+        specs: Sequence[PlatformSpec],
+        progress: Callable[[str], None],
+    ) -> None:
+        """Take what everything is built from.
+
+        Args:
+            settings: the settings of the service.
+            resources: what was opened for it.
+            specs: the platforms to run.
+            progress: tells the operator something.
+        """
+        self.settings = settings
+        self._resources = resources
+        self._specs = specs
+        self._progress = progress
+        self.clock: Clock = SystemClock()
+        self.owner = _lease_owner(settings)
+
+    # --- what is stored ---------------------------------------------------------------------
+
+    @cached_property
+    def inbox(self) -> SqlInbox:
+        return SqlInbox(self._resources.database, self.clock)
+
+    @cached_property
+    def conversations(self) -> SqlConversations:
+        return SqlConversations(self._resources.database, self.clock)
+
+    @cached_property
+    def outbox(self) -> SqlOutbox:
+        return SqlOutbox(self._resources.database, self.clock)
+
+    @cached_property
+    def retention(self) -> RetentionJobs:
+        return RetentionJobs(self._resources.database, self.outbox, self.settings, self.clock)
+
+    # --- platforms and delivery -------------------------------------------------------------
+
+    @cached_property
+    def platforms(self) -> Mapping[str, Platform]:
+        """By the name that addresses carry."""
+        context = PlatformContext(
+            commands=COMMANDS,
+            complete_preset=self._resources.resolver.complete,
+            wait_until_idle=self.wait_until_idle,
+            clock=self.clock,
+        )
+        return {
+            spec.kind: make_platform(spec, self.settings.platform(spec), context)
+            for spec in self._specs
+        }
+
+    @cached_property
+    def supervisor(self) -> PlatformSupervisor:
+        intake = InboxIntake(self.inbox, self.conversation_pool.wake)
+        return PlatformSupervisor(self.platforms.values(), intake, self.clock, self.announce)
+
+    @cached_property
+    def _rate_limiter(self) -> RateLimiter:
+        return RateLimiter()
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return Sender(
+            self.outbox,
+            self._rate_limited_surfaces(best_effort=False),
+            self.clock,
+            settle_seconds=self.settings.delivery.settle_seconds,
+        )
+
+    @cached_property
+    def _replies(self) -> LiveReplies:
+        return LiveReplies(
+            self.conversations,
+            self._rate_limited_surfaces(best_effort=True),
+            self._sender.wait_until_sent,
+            self.lane_pool.wake,
+            self.clock,
+        )
+
+    def _rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
+        return {
+            name: RateLimitedSurface(
+                platform.surface, self._rate_limiter, self.clock, best_effort=best_effort
+            )
+            for name, platform in self.platforms.items()
+        }
+
+    # --- the stages of a turn ---------------------------------------------------------------
+
+    @cached_property
+    def worker(self) -> ConversationWorker:
+        backends = self._resources.backends.values()
+        memories = [each for each in backends if isinstance(each, ConversationMemory)]
+        stages = TurnStages(self._resources.resolver, self._commands, self._pipeline, self._replies)
+        return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
+
+    @cached_property
+    def summarizer(self) -> Summarizer:
+        return Summarizer(SqlSummaries(self._resources.database), self._resources.backends)
+
+    @cached_property
+    def _pipeline(self) -> AnswerPipeline:
+        sources = PromptSources(
+            self.conversations,
+            self._resources.resolver,
+            self._personas,
+            self._resources.retrieve_stories,
+            self.summarizer,
+        )
+        return AnswerPipeline(sources, self._resources.backends, self._replies, self.clock)
+
+    @cached_property
+    def _commands(self) -> CommandHandlers:
+        mask = SecretMasker(secrets_of(self.settings)).mask
+        prompts = ExactPromptWriter(
+            self.settings.providers, self.settings.data_dir, self._resources.renderer, mask
+        )
+        receipts = SqlReceipts(self._resources.database)
+        return CommandHandlers(
+            self._resources.resolver,
+            AdminCheck(self.settings.admins, self._is_platform_admin),
+            ContextView(receipts, prompts.write, mask),
+            self._personas,
+        )
+
+    @cached_property
+    def _personas(self) -> UserPersonas:
+        return UserPersonas(SqlChatSettings(self._resources.database, self.clock))
+
+    async def _is_platform_admin(self, incoming: Incoming) -> bool:
+        return await self.platforms[incoming.address.platform].is_admin(incoming)
+
+    # --- worker pools -----------------------------------------------------------------------
+
+    @cached_property
+    def conversation_pool(self) -> KeyedWorkerPool:
+        """Processes the inboxes of conversations."""
+        return KeyedWorkerPool(
+            "conversations",
+            coordinator=self._resources.coordinator,
+            pending_keys=self.pending_conversations,
+            process=self.worker.work,
+            owner=self.owner,
+            max_concurrent=_MAX_CONVERSATIONS,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def lane_pool(self) -> KeyedWorkerPool:
+        """Delivers the lanes of the outbox."""
+        return KeyedWorkerPool(
+            "lanes",
+            coordinator=self._resources.coordinator,
+            pending_keys=self.outbox.due_lanes,
+            process=self._sender.work,
+            owner=self.owner,
+            max_concurrent=_MAX_LANES,
+            clock=self.clock,
+        )
+
+    async def pending_conversations(self, limit: int) -> Sequence[str]:
+        """Return conversations with unfinished messages that this process can answer."""
+        return await self.inbox.pending_conversations(limit, list(self.platforms))
+
+    async def wait_until_idle(self) -> None:
+        """Wait until every received message was answered and every answer was sent."""
+        # In the order of the path: what leaves the first pool is in the second by then.
+        while not (await self.conversation_pool.is_idle() and await self.lane_pool.is_idle()):
+            await self.clock.sleep(_IDLE_POLL_SECONDS)
+
+    def announce(self, text: str) -> None:
+        """Tell the operator something, unless the terminal belongs to a chat."""
+        if not any(spec.uses_terminal for spec in self._specs):
+            self._progress(text)
 
 
-@contextlib.asynccontextmanager
-async def open_story_retriever(
-    settings: Settings, roles: Mapping[str, PresetWithStories], database: Database
-) -> AsyncIterator[RetrieveStories]:
-    """Learn the roles' stories while the block runs; without any nothing is loaded for them.
-
-    Raises:
-        SettingsError: what the embedding's settings name is not there.
-    """
-    libraries = stories_of(roles)
-    if not libraries:
-        yield no_stories
-        return
-    embedder = make_embedder(settings.embedding, settings.data_dir)
-    stories = await plug("bot.storage.sql.stories", "stories_in")(database)
-    task = asyncio.create_task(index_stories(libraries, embedder, stories, SystemClock()))
-    try:
-        yield StoryRetriever(embedder, stories, libraries).find
-    finally:
-        await cancel_and_wait([task])
-        await embedder.close()
-
-
-def stories_of(roles: Mapping[str, PresetWithStories]) -> dict[str, Sequence[str]]:
-    """The stories of each preset that has some, and a place in its persona for them."""
-    return {
-        name: role.stories
-        for name, role in roles.items()
-        if role.stories and story_queries_for(role.preset, "")
-    }
-
-
-def make_backends(
-    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
-) -> dict[str, Backend]:
-    """One backend for each provider that a preset names.
-
-    Raises:
-        SettingsError: a preset's provider is not set up, or would not understand its parameters;
-            the text names all of it.
-    """
-    backends: dict[str, Backend] = {}
-    problems: list[str] = []
-    for preset in presets.values():
-        for name in _providers_of(preset):
-            provider = settings.providers.get(name)
-            if provider is None:
-                raise SettingsError(
-                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
-                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
-                )
-            if name not in backends:
-                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
-        wrong = misunderstood(preset, settings)
-        problems += [f"preset {preset.name!r}: {problem}" for problem in wrong]
-    if problems:
-        raise PresetError("\n".join(problems))
-    return backends
-
-
-def misunderstood(preset: Preset, settings: Settings) -> Sequence[str]:
-    """What the preset's providers, as far as they are set up, do not take of its parameters."""
-    names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
-    asked = [settings.providers[name] for name in names if name in settings.providers]
-    found = (each for one in asked for each in parameter_problems(one, preset.parameters))
-    return list(dict.fromkeys(found))
-
-
-def _providers_of(preset: Preset) -> list[str]:
-    summing = preset.summary.provider if preset.summary else None
-    asked = [one.provider for one in preset.with_fallbacks]
-    return [*asked, *([summing] if summing else [])]
-
-
-def plug(module: str, name: str) -> Any:
-    """Load a part only where it is used: a platform's library takes up to a second to import."""
-    return getattr(import_module(module), name)
+def _lease_owner(settings: Settings) -> str:
+    """Name this process; on SQLite the name is the same after a restart."""
+    if settings.sqlalchemy_url.startswith("sqlite"):
+        return "embedded"
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

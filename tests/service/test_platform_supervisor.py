@@ -116,11 +116,11 @@ async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     stopped = asyncio.create_task(supervisor.until_stopped())
-    await until(lambda: supervisor.trouble(platform) not in {None, "not connected"})
+    await until(lambda: supervisor.problem(platform) not in {None, "not connected"})
     await passes(clock, 3)
     await stopped
     assert platform.runs == 2
-    assert supervisor.trouble(platform) == "not connected"
+    assert supervisor.problem(platform) == "not connected"
 
 
 async def test_who_is_refused_for_good_at_the_start_ends_the_service() -> None:

@@ -9,7 +9,7 @@ from bot.cli.text_io import print_line, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError
 from bot.prompting.presets.files import load_preset_lorebook, parse_preset
-from bot.service.wiring import misunderstood
+from bot.service.backends import unsupported_parameters
 from bot.settings import read_settings
 
 app = command_app()
@@ -26,7 +26,7 @@ def validate_presets(
     settings = read_settings()
     for file in files:
         preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
-        if problems := misunderstood(preset, settings):
+        if problems := unsupported_parameters(preset, settings):
             raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
         unused = ", ".join(preset.unsupported_keys)
         note = f"; nothing comes yet of {unused}" if unused else ""

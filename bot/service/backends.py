@@ -1,0 +1,52 @@
+"""Build the backends that the presets name, and check the presets against them."""
+
+from collections.abc import Mapping, Sequence
+
+from bot.backends.factory import make_backend, parameter_problems
+from bot.errors import PresetError, SettingsError
+from bot.ports import Backend
+from bot.prompting.presets.preset import Preset
+from bot.settings import Settings
+from bot.templates.renderer import Renderer
+
+
+def make_backends(
+    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+) -> dict[str, Backend]:
+    """Build one backend for each provider that a preset names.
+
+    Raises:
+        SettingsError: a preset's provider is not set up.
+        PresetError: providers do not support some parameters; the text lists them all.
+    """
+    backends: dict[str, Backend] = {}
+    problems: list[str] = []
+    for preset in presets.values():
+        for name in _providers_of(preset):
+            provider = settings.providers.get(name)
+            if provider is None:
+                raise SettingsError(
+                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
+                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
+                )
+            if name not in backends:
+                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
+        unsupported = unsupported_parameters(preset, settings)
+        problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
+    if problems:
+        raise PresetError("\n".join(problems))
+    return backends
+
+
+def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
+    """List the preset's parameters that one of its configured providers does not support."""
+    names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
+    asked = [settings.providers[name] for name in names if name in settings.providers]
+    found = (each for one in asked for each in parameter_problems(one, preset.parameters))
+    return list(dict.fromkeys(found))
+
+
+def _providers_of(preset: Preset) -> list[str]:
+    summary_provider = preset.summary.provider if preset.summary else None
+    providers = [one.provider for one in preset.with_fallbacks]
+    return [*providers, *([summary_provider] if summary_provider else [])]

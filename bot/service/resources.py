@@ -1,0 +1,157 @@
+"""Open what the service uses, in order, and close it in reverse."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module  # noqa: TID251 # loads numpy only where there are stories
+
+import structlog
+
+from bot.backends.factory import prepare_model
+from bot.embedders.registry import make_embedder
+from bot.errors import BackendUnavailable
+from bot.importers.character_files import PresetWithStories, load_presets_with_stories
+from bot.ports import Backend, Coordinator, PreloadingBackend
+from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
+from bot.runtime.shipped_files import presets_folder
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.backends import make_backends
+from bot.settings import Settings
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis import open_coordinator
+from bot.storage.data_dir import lock_data_dir
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.stories.index import index_stories
+from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
+from bot.templates.renderer import Renderer
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What has to be opened before the service can be built."""
+
+    database: Database
+    coordinator: Coordinator
+    renderer: Renderer
+    resolver: PresetResolver
+    backends: Mapping[str, Backend]
+    retrieve_stories: RetrieveStories
+
+
+@contextlib.asynccontextmanager
+async def open_resources(
+    settings: Settings, progress: Callable[[str], None]
+) -> AsyncIterator[Resources]:
+    """Open everything that the settings name.
+
+    Raises:
+        SettingsError: something is not set up; the text says what to change.
+        StoreError: the database cannot be opened.
+    """
+    presets_with_stories = load_presets_with_stories(presets_folder(settings.presets_dir))
+    presets = {name: one.preset for name, one in presets_with_stories.items()}
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(lock_data_dir(settings.data_dir))
+        database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
+        resolver = await _make_resolver(settings, presets, database)
+        await provide_model(settings, resolver.default, progress)
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
+        for backend in backends.values():
+            stack.push_async_callback(backend.close)
+        preloading = asyncio.create_task(preload_default(backends, resolver.default))
+        stack.push_async_callback(cancel_and_wait, [preloading])
+        coordinator = await stack.enter_async_context(_open_coordinator(settings))
+        retrieve_stories = await stack.enter_async_context(
+            open_story_retriever(settings, presets_with_stories, database)
+        )
+        yield Resources(database, coordinator, renderer, resolver, backends, retrieve_stories)
+
+
+async def _make_resolver(
+    settings: Settings, presets: Mapping[str, Preset], database: Database
+) -> PresetResolver:
+    clock = SystemClock()
+    preset_versions = [preset_version(preset) for preset in presets.values()]
+    versions = await SqlPresetVersions(database, clock).save(preset_versions)
+    chat_settings = SqlChatSettings(database, clock)
+    return PresetResolver(presets, settings.default_preset, chat_settings, versions)
+
+
+@contextlib.asynccontextmanager
+async def _open_coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
+    """Connect to Redis; without an address a Valkey of our own is started."""
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.redis_url is None:
+            url = await stack.enter_async_context(run_embedded_valkey(settings.data_dir))
+        else:
+            url = settings.redis_url.get_secret_value()
+        yield await stack.enter_async_context(open_coordinator(url))
+
+
+async def provide_model(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Fetch the model that comes with Troupe if the default preset may have to run on it.
+
+    Raises:
+        SettingsError: it, or one of its fallbacks, is to run on another file, which is not there.
+    """
+    for preset in default.with_fallbacks:
+        provider = settings.providers.get(preset.provider)
+        if provider is not None:
+            await prepare_model(preset.model, provider, settings.data_dir, progress)
+
+
+async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load the default preset's model while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, PreloadingBackend):
+        try:
+            await backend.preload(default.model)
+        except BackendUnavailable as error:  # the first message gets the error
+            _log.warning("model_not_warm", preset=default.name, reason=str(error))
+
+
+@contextlib.asynccontextmanager
+async def open_story_retriever(
+    settings: Settings, presets_with_stories: Mapping[str, PresetWithStories], database: Database
+) -> AsyncIterator[RetrieveStories]:
+    """Index the presets' stories while the block runs; without any nothing is loaded for them.
+
+    Raises:
+        SettingsError: the embedding model that is set is not there.
+    """
+    libraries = stories_by_preset(presets_with_stories)
+    if not libraries:
+        yield no_stories
+        return
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    stories_module = import_module("bot.storage.sql.stories")
+    stories = await stories_module.open_stories(database)
+    task = asyncio.create_task(index_stories(libraries, embedder, stories, SystemClock()))
+    try:
+        yield StoryRetriever(embedder, stories, libraries).find
+    finally:
+        await cancel_and_wait([task])
+        await embedder.close()
+
+
+def stories_by_preset(
+    presets_with_stories: Mapping[str, PresetWithStories],
+) -> dict[str, Sequence[str]]:
+    """Return the stories of each preset whose persona has a placeholder for them."""
+    return {
+        name: one.stories
+        for name, one in presets_with_stories.items()
+        if one.stories and story_queries_for(one.preset, "")
+    }
