@@ -1,31 +1,31 @@
-"""What can go wrong, as one tree; a class exists because some `except` treats it differently.
+"""The error tree. Each class exists because some `except` treats it differently.
 
-TroupeError                 everything we raise on purpose; its text names the thing and the remedy
-├── SettingsError           the operator must mend something before the service can start
-│   └── PresetError         ... in a preset: file, key and line are named
-├── CharacterError          a character cannot be made or loaded; a ValueError, too, for callers
-│                           who use the library without the rest of the house
-├── TemplateError           a chat template cannot be read or rendered
-├── UserError               the person in the chat must mend something; the text is shown to them
-├── Fenced                  another worker holds this conversation now: drop what was made
-├── StoreError              the database did not take or give something
-├── EmbeddingError         a text got no vector: answer without stories, and try again later
-├── CoordinatorUnavailable         Redis is away: fall back to polling SQL
-├── PlatformError           a chat platform said no
-│   ├── PlatformFatal       ... to us as a whole: wrong token, missing intent; no retry helps
+TroupeError                 every error that is raised on purpose; it names the thing and the remedy
+├── SettingsError           the operator must change something before the service can start
+│   └── PresetError         ... in a preset; the text names file, key and line
+├── CharacterError          a character cannot be built or loaded; also a ValueError, for callers
+│                           that use the library alone
+├── TemplateError           a chat template cannot be parsed or rendered
+├── UserError               the person in the chat must change something; the text is shown to them
+├── Fenced                  another worker has claimed this conversation: discard the result
+├── StoreError              the database failed
+├── EmbeddingError          no vector was computed: answer without stories, retry later
+├── CoordinatorUnavailable  Redis is unavailable: poll SQL instead
+├── PlatformError           a chat platform refused a call or could not be reached
+│   ├── PlatformFatal       ... for the whole bot: wrong token, missing intent; no retry helps
 │   ├── RateLimited         ... for now; `retry_after_seconds` says how long
-│   ├── Unreachable         nothing was sent; try again
-│   ├── OutcomeUnknown      it may or may not have been sent: reconcile, never re-send blindly
-│   └── Refused             ... to this message for good: blocked, deleted, not allowed
-│       └── Vanished        ... because the message to change is not there any more
-└── BackendError            the model gave no answer; `notice` is what the chat is told
-    ├── BackendUnavailable  ... before the first word: another try or another model may help
-    └── BackendInterrupted  ... after it had begun: keep the partial text and mark it
+│   ├── Unreachable         nothing was sent: retry
+│   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
+│   └── Refused             ... for this message for good: blocked, deleted, forbidden
+│       └── MessageNotFound ... because the message to change does not exist any more
+└── BackendError            the model failed; `notice` is what the chat is told
+    ├── BackendUnavailable  ... before the first token: a retry or another model may help
+    └── BackendInterrupted  ... after it: keep the partial answer and mark it
 """
 
 
 class TroupeError(Exception):
-    """The root: catch it to show its text without a traceback."""
+    """The root: catch it to show the text without a traceback."""
 
 
 class SettingsError(TroupeError):

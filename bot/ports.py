@@ -1,6 +1,6 @@
-"""Every socket of the house: what a platform, a model, a store must promise to be plugged in.
+"""The interfaces of platforms, backends, embedders and repositories.
 
-A contract test per port (tests/contracts/) runs over every implementation there is.
+Each has a contract test in tests/contracts/ that runs over all of its implementations.
 """
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
@@ -26,7 +26,7 @@ from bot.chat.story import PackedVector, Story, StoryVector
 
 
 class Surface(Protocol):
-    """Where answers go. Every call may raise any `PlatformError`."""
+    """Sends, edits and deletes messages on a platform; all calls may raise any `PlatformError`."""
 
     def limits(self, address: Address) -> Limits: ...
 
@@ -40,15 +40,15 @@ class Surface(Protocol):
         ...
 
     async def edit(self, address: Address, message_id: str, text: str) -> None:
-        """Give a message of ours this text; doing it twice is the same as once."""
+        """Replace the text of one of the bot's messages; may be repeated."""
         ...
 
     async def delete(self, address: Address, message_id: str) -> None:
-        """Take a message of ours away; one that is gone already is fine."""
+        """Delete one of the bot's messages; a message that does not exist is no error."""
         ...
 
     async def typing(self, address: Address) -> None:
-        """Show that an answer is being written, for `limits.typing_seconds`."""
+        """Show the typing indicator for `limits.typing_seconds`."""
         ...
 
     async def find(
@@ -65,23 +65,25 @@ class Surface(Protocol):
 
 
 class Intake(Protocol):
-    """What a platform hands its messages to. When `hear` returns, they are safe on disk."""
+    """Receives the messages of a platform."""
 
-    async def receive(self, heard: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        """Store messages and advance cursors in one transaction; a known message is dropped.
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        """Store messages and cursors in one transaction; a message that is known is dropped.
 
-        Only after it returned may the platform be told that they arrived. Raises `StoreError`
-        when nothing was stored.
+        Only after this returns may the platform be told that the messages arrived.
+
+        Raises:
+            StoreError: Nothing was stored.
         """
         ...
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
-        """The cursors whose names start so, as last stored."""
+        """Return the stored cursors whose names have this prefix."""
         ...
 
 
 class Platform(Protocol):
-    """Where messages come from."""
+    """Receives messages from a chat platform; its `surface` sends the answers."""
 
     @property
     def name(self) -> str: ...
@@ -91,26 +93,27 @@ class Platform(Protocol):
 
     @property
     def connection_error(self) -> str | None:
-        """Why it hears nothing just now, in a few words; None while it is connected."""
+        """Why no messages are received at the moment, in a few words; None while connected."""
         ...
 
     async def run(self, intake: Intake) -> None:
-        """Hear until cancelled. Returns when there is nothing more to hear (end of input).
+        """Receive messages until cancelled or until the end of the input.
 
-        Raises `PlatformFatal` when no retry helps; any other exception: it may be run again.
+        Raises:
+            PlatformFatal: No retry helps. After any other exception it may be run again.
         """
         ...
 
     async def check(self) -> str:
-        """Say in a few words who we are here; raises `PlatformError` when we are nobody."""
+        """Return the bot's account in a few words; raise `PlatformError` if it cannot log in."""
         ...
 
     async def close(self) -> None:
-        """Let connections go, once the last answer is out."""
+        """Close the connections, after the last answer is sent."""
         ...
 
     async def is_admin(self, incoming: Incoming) -> bool:
-        """Ask the platform, now, whether the author may change what others see; False on doubt."""
+        """Ask the platform whether the author is an administrator; False if it does not tell."""
         ...
 
 
@@ -118,19 +121,22 @@ class Platform(Protocol):
 
 
 class Backend(Protocol):
-    """One provider of models."""
+    """Generates answers with the models of one provider."""
 
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
-        Where a line forms in front of the model, `QueuePosition` may come before all of them.
-        Raises `BackendUnavailable` before the first delta, `BackendInterrupted` after it. Closing
-        the generator stops the model.
+        A backend with a queue may yield `QueuePosition` before the first delta. Closing the
+        generator stops the model.
+
+        Raises:
+            BackendUnavailable: The model failed before the first delta.
+            BackendInterrupted: The model failed after it.
         """
         ...
 
     async def check(self) -> str:
-        """Say in a few words what answers here; raises `BackendUnavailable` when nothing does."""
+        """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
         ...
 
     async def close(self) -> None: ...
@@ -138,10 +144,10 @@ class Backend(Protocol):
 
 @runtime_checkable
 class TokenizingBackend(Protocol):
-    """What a backend can besides, if it turns prompts into tokens itself."""
+    """A backend that tokenizes prompts itself."""
 
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """The tokens that the model would be sent; raises as `generate` does."""
+        """Return the tokens that would be sent to the model; raises like `generate`."""
         ...
 
 
@@ -160,124 +166,123 @@ class DescribingBackend(Protocol):
 
 @runtime_checkable
 class PreloadingBackend(Protocol):
-    """What a backend can besides, if its models take time to load."""
+    """A backend whose models take time to load."""
 
     async def preload(self, model: str) -> None:
-        """Get a model ready before anybody asks; raises `BackendUnavailable` when it cannot be."""
+        """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
         ...
 
 
 @runtime_checkable
 class ConversationMemory(Protocol):
-    """What a part must be able to do if it keeps anything of what was said."""
+    """A component that keeps data of conversations, such as a prefix cache."""
 
     async def end_session(self, conversation: str) -> None:
-        """A new session begins: what belongs to the last one need not be kept at hand."""
+        """Release what is cached for the session that has ended."""
         ...
 
     async def forget(self, conversation: str) -> None:
-        """Delete all that is kept of a conversation, for good."""
+        """Delete everything that is kept of a conversation."""
         ...
 
 
 @runtime_checkable
 class TokenCountingBackend(Protocol):
-    """What a backend can besides, if it knows what a prompt costs before it is sent."""
+    """A backend that can count the tokens of a prompt before it is sent."""
 
     async def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt as the model reads it, rather too many than too few.
-
-        Raises as `generate` does.
-        """
+        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
         ...
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """The tokens that the model can read and still answer; None: it is not ours to know."""
+        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
         ...
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors that lie close together where the texts mean alike.
+    """Computes embedding vectors; all calls raise `EmbeddingError`.
 
-    Of a long text only the first 400 tokens or so count: a model was trained on no more, and what
-    a story is about shows early. All raise `EmbeddingError`.
+    Only about the first 400 tokens of a text count: embedding models are trained on no more.
     """
 
     @property
     def model_id(self) -> str:
-        """What the vectors are stored with; those of another id cannot be compared with ours."""
+        """Identifies the model and its parameters; vectors of different ids are incomparable."""
         ...
 
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Vectors to be found, in the order of the texts."""
+        """Return the vectors of texts that are searched, in their order."""
         ...
 
     async def embed_query(self, text: str) -> PackedVector:
-        """A vector to look with."""
+        """Return the vector of a search query."""
         ...
 
     async def check(self) -> str:
-        """Say in a few words what makes the vectors."""
+        """Return what computes the vectors, in a few words."""
         ...
 
     async def close(self) -> None: ...
 
 
-# --- what is kept ----------------------------------------------------------------------------
+# --- repositories ----------------------------------------------------------------------------
 #
-# All of it raises `StoreError` while the store is away.
+# All methods raise `StoreError` while the database is unavailable.
 
 
 class Inbox(Intake, Protocol):
-    """Everything heard and not yet answered."""
+    """The received messages that are not answered yet."""
 
     async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        """Conversations there with something unanswered that nobody holds, oldest first."""
+        """Return conversations with unanswered messages and no lease, oldest message first."""
         ...
 
 
 class Conversations(Protocol):
-    """Histories, and who may walk them. What takes a claim raises `Fenced` if it is outdated."""
+    """Claims on conversations, and their histories.
+
+    Every method that takes a claim raises `Fenced` if a later claim exists.
+    """
 
     async def claim(self, conversation: str, owner: str, lease_seconds: float) -> Claim | None:
-        """Take a conversation and fence whoever had it; None while somebody else's lease runs."""
+        """Claim a conversation with a new epoch; None while another owner's lease runs."""
         ...
 
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
-        """Hold it for so long from now on."""
+        """Extend the lease to this many seconds from now."""
         ...
 
     async def release_all(self, owner: str) -> None:
-        """Give back everything that this owner held in an earlier life."""
+        """End all leases of an owner, left from before it was restarted."""
         ...
 
     async def release(self, claim: Claim) -> bool:
-        """Give it back; True when something unanswered is in its inbox."""
+        """End the lease; return whether unanswered messages are in the inbox."""
         ...
 
     async def next_message(self, claim: Claim) -> InboxMessage | None:
-        """The oldest unanswered message, counted as under work; None when all is answered."""
+        """Return the oldest unanswered message and count an attempt; None if there is none."""
         ...
 
-    async def undo_attempt(self, claim: Claim, heard: InboxMessage) -> None:
-        """Take back the count of `next`: the process stops on purpose, nobody is to blame."""
+    async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
+        """Take back the attempt that `next_message` counted: the process stops on purpose."""
         ...
 
     async def load_session(self, conversation: str, max_turns: int) -> Session:
-        """The newest turns of the session that runs now."""
+        """Return the newest turns of the current session."""
         ...
 
     async def forget(self, claim: Claim) -> int:
-        """Delete everything said in a conversation, in all its sessions, for good; gives its turns.
+        """Delete all sessions of a conversation; return the number of deleted turns.
 
-        What people said of themselves there goes with it.
+        Receipts, summaries and what people set for themselves there are deleted as well.
         """
         ...
 
-    async def open(self, claim: Claim, heard: InboxMessage, opening: OutgoingPart) -> int:
-        """Queue a first message of an answer that is still being written; gives its outbox id.
+    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> int:
+        """Queue the first text of a part of an answer that still grows; return the outbox id.
 
-        The same part of the same turn is queued once, whatever process asks and how often.
+        A part of a turn is queued once, whichever process calls this and how often.
         """
         ...
 
@@ -291,180 +296,180 @@ class Conversations(Protocol):
 
 
 class Outbox(Protocol):
-    """What is to be said, strictly in order within a lane. `not_before` is in Unix seconds."""
+    """Messages to send, strictly in order within a lane. `not_before` is in Unix seconds."""
 
     async def due_lanes(self, limit: int) -> Sequence[str]:
-        """Lanes whose first unsent row is due."""
+        """Return lanes whose first unsent row is due."""
         ...
 
     async def take(self, lane: str) -> OutboxRow | None:
-        """The first unsent row of a lane if it is due, else None.
+        """Return the first unsent row of a lane if it is due, else None.
 
-        A pending row is noted as being sent, durably, before it is given (its `state` still says
-        pending); one with an unknown outcome is given as it is, to be reconciled.
+        A pending row is committed as `sending` before it is returned (with its old `state`); one
+        with an unknown outcome is returned unchanged, to be reconciled.
         """
         ...
 
     async def mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
-        """It is done; `external_id` is the message that it became, None for a change of one."""
+        """Mark a row as done; `external_id` is the new message's id, None for an edit."""
         ...
 
     async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
-        """Nobody knows whether it arrived: reconcile it then."""
+        """Note that the outcome is unknown and is to be reconciled after `not_before`."""
         ...
 
     async def reschedule(self, row: OutboxRow, not_before: float) -> None:
-        """Nothing arrived for certain: send it later."""
+        """Make a row pending again: it has certainly not been sent."""
         ...
 
-    async def mark_dead(self, row: OutboxRow, why: str) -> None:
-        """The platform refused it for good: what stands behind it in its lane goes on."""
+    async def mark_dead(self, row: OutboxRow, reason: str) -> None:
+        """Give up a row that the platform refused for good; the next row of its lane follows."""
         ...
 
     async def external_id(self, row_id: int) -> str | None:
-        """The message that a row became; None until then. Raises `Refused` if it never will."""
+        """Return the id of a row's message, None until it is sent; raise `Refused` if dead."""
         ...
 
     async def known_ids(self, address: Address) -> Set[str]:
-        """The ids of the messages in this chat that are accounted for."""
+        """Return the ids of the messages in this chat that belong to a sent row."""
         ...
 
     async def expire_sending(self, *, older_than_seconds: float, settle_seconds: float) -> int:
-        """Call the outcome of what has been under way for so long unknown.
+        """Mark rows as unknown that have been `sending` for so long; return their number.
 
-        Such a row is due once `settle_seconds` have gone by since it was sent. Gives their number.
+        They are due `settle_seconds` after their request was started.
         """
         ...
 
 
 class ChatSettings(Protocol):
-    """Settings made in chats. A scope is a guild, a channel, a thread."""
+    """Settings made in chats. A scope is a guild, a channel or a thread."""
 
     async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
-        """Set a value, or unset it with None; `by` is the person's id, kept for the audit."""
+        """Set a value, or delete it with None; `by` is the person's id, kept for audits."""
         ...
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        """The value of the first of these scopes that has one."""
+        """Return the value in the first of these scopes that has one."""
         ...
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        """The values of all of these scopes that have one, by scope."""
+        """Return the values by scope, of those scopes that have one."""
         ...
 
 
 class Receipts(Protocol):
-    """What was sent for the answers of late, each by its number."""
+    """The receipts of recent answers, by number."""
 
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        """Those of the last message that was answered: one for each character that did."""
+        """Return the receipts of the last answered message: one for each character."""
         ...
 
     async def get(self, number: int) -> Receipt | None:
-        """None: there never was one, or it was forgotten since."""
+        """Return a receipt, None if it does not exist or was deleted."""
         ...
 
 
 class Summaries(Protocol):
-    """What became too old for the histories, in short."""
+    """Summaries of turns that do not fit into prompts any more."""
 
     async def current(self, conversation: str) -> Summary | None:
-        """The summary of the session; cheap: an edit that keeps a turn's length is not seen."""
+        """Return the summary of the session; a cheap check, which misses edits of equal length."""
         ...
 
     async def load_turns(self, conversation: str) -> SessionTurns:
-        """The whole session, with its summary if that still holds to the letter."""
+        """Return the whole session, with its summary if the covered turns are unchanged."""
         ...
 
-    async def save(self, conversation: str, made: Summary) -> bool:
-        """In the place of the one before; False: what it covers was changed or forgotten since."""
+    async def save(self, conversation: str, new: Summary) -> bool:
+        """Replace the summary; return False if turns that it covers were changed since."""
         ...
 
 
 class PresetVersions(Protocol):
-    """Every form that the presets had."""
+    """All versions of all presets."""
 
-    async def save(self, editions: Sequence[PresetVersion]) -> Mapping[str, int]:
-        """Note the presets as they are now; gives their versions by name.
+    async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
+        """Store the current presets; return their version numbers by name.
 
-        What reads as the newest one does keeps its number, anything else gets the next.
+        A preset whose content equals its newest version keeps that number.
         """
         ...
 
     async def newest(self, name: str) -> PresetVersion | None:
-        """None: the service never started with a preset of this name."""
+        """Return the newest version, None if the service never started with such a preset."""
         ...
 
 
 class Stories(Protocol):
-    """The stories of characters, and the vectors that they are found by."""
+    """The stories of characters, with the vectors that they are retrieved by."""
 
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Make these a character's stories, in this order; gives those without such a vector.
+        """Replace a character's stories; return those without a vector of this model.
 
-        A text that stands there twice is one story, where it stands first.
+        A text that occurs twice is one story, at its first position.
         """
         ...
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
-        """Note vectors of stories; one that is not the character's any more is passed over."""
+        """Store vectors; those of stories that do not exist any more are ignored."""
         ...
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """The stories nearest to a vector of the same model, best first; of equals the earlier.
+        """Return the stories nearest to a query vector, best first; of equals the earlier.
 
-        Stories that have no vector of that model yet are not found.
+        Stories without a vector of that model are not found.
         """
         ...
 
 
-# --- who works on what -----------------------------------------------------------------------
+# --- coordination ----------------------------------------------------------------------------
 
 
 class Coordinator(Protocol):
-    """Which keys of a queue are ready, and who has them. Nothing here is truth: it may be wiped.
+    """Queues of keys that are ready, with leases. Its data may be lost at any time.
 
-    All raise `CoordinatorUnavailable` while the server is away; the callers then poll SQL.
+    All methods raise `CoordinatorUnavailable`; the callers then poll SQL.
     """
 
     async def notify(self, queue: str, keys: Sequence[str]) -> None:
-        """Make keys ready; one that is under work will be ready again when it is done."""
+        """Make keys ready; one that is leased becomes ready again when it is released."""
         ...
 
     async def claim(
         self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
     ) -> Sequence[str]:
-        """Take ready keys, each for one owner; waits for the first one."""
+        """Lease ready keys to an owner; wait up to `wait_seconds` for the first one."""
         ...
 
     async def renew(
         self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> None:
-        """Keep what this owner holds; a key that it lost stays lost."""
+        """Extend the leases of an owner; a lease that it lost stays lost."""
         ...
 
     async def release(self, queue: str, key: str, owner: str) -> None:
-        """Give a key back; only who holds it can."""
+        """End a lease, if this owner has it."""
         ...
 
     async def release_expired(self, queue: str) -> int:
-        """Make keys with an expired lease ready again; gives their number."""
+        """Make keys with expired leases ready again; return their number."""
         ...
 
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return seconds since an unspecified moment; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -1,4 +1,4 @@
-"""The folder that everything of one installation lives in, used by one process at a time."""
+"""The data directory: all files of one installation, used by one process at a time."""
 
 import contextlib
 import fcntl
@@ -10,33 +10,33 @@ from bot.errors import SettingsError
 
 
 def create_data_dir(data_dir: Path) -> Path:
-    """Make the folder unless it is there; raises `SettingsError` when it cannot be used."""
+    """Create the directory unless it exists; raise `SettingsError` if it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(data_dir, error) from None
+        raise _make_error(data_dir, error) from None
     return data_dir
 
 
 @contextlib.contextmanager
 def lock_data_dir(data_dir: Path) -> Iterator[None]:
-    """Make the folder and keep every other process out of it for the length of the block.
+    """Create the directory and lock out every other process until the block ends.
 
     Raises:
-        SettingsError: it cannot be made, or another process has it.
+        SettingsError: The directory cannot be created, or another process has locked it.
     """
     try:
         lock = (create_data_dir(data_dir) / "troupe.lock").open("a+")
     except OSError as error:
-        raise _unusable(data_dir, error) from None
+        raise _make_error(data_dir, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
             raise SettingsError(
-                f"another troupe (process {lock.read().strip() or 'unknown'}) works in {data_dir}; "
-                "stop it, or set TROUPE_DATA_DIR to another folder"
+                f"another troupe (process {lock.read().strip() or 'unknown'}) uses {data_dir}; "
+                "stop it, or set TROUPE_DATA_DIR to another directory"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -44,8 +44,8 @@ def lock_data_dir(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def _unusable(data_dir: Path, error: OSError) -> SettingsError:
+def _make_error(data_dir: Path, error: OSError) -> SettingsError:
     return SettingsError(
         f"the data directory {data_dir} cannot be used ({error.strerror}); "
-        "mend it or set TROUPE_DATA_DIR"
+        "fix it or set TROUPE_DATA_DIR to another directory"
     )

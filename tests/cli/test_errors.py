@@ -76,7 +76,7 @@ def test_unusable_data_directory_is_one_line(folder: Path, words: tuple[str, ...
     (folder / "data").touch()
     assert run_failing(*words, **ECHO) == [
         "troupe: the data directory data cannot be used (File exists); "
-        "mend it or set TROUPE_DATA_DIR"
+        "fix it or set TROUPE_DATA_DIR to another directory"
     ]
 
 
@@ -84,7 +84,7 @@ def test_data_directory_in_use_names_the_process(folder: Path) -> None:
     echo_preset(folder)
     with lock_data_dir(folder / "data"):
         [complaint] = run_failing("chat", **ECHO)
-    assert f"another troupe (process {os.getpid()}) works in data" in complaint
+    assert f"another troupe (process {os.getpid()}) uses data" in complaint
 
 
 def test_port_in_use_is_one_line(folder: Path) -> None:

