@@ -2,9 +2,10 @@
 
 import email.utils
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 
 import msgspec
 from typing_extensions import override
@@ -12,16 +13,22 @@ from typing_extensions import override
 from bot.errors import TroupeError
 
 _TRANSIENT = frozenset({408, 409, 429})
+_OVERLOADED = 529  # of Anthropic
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _PROMPT_TOO_LONG = re.compile(
-    rb"context_length|context length|context size|context window|exceed_context|maximum context",
+    rb"context_length|context length|context size|context window|exceed_context|maximum context"
+    rb"|prompt is too long|exceed context|request_too_large",
     re.IGNORECASE,
 )
-_QUOTA_USED_UP = re.compile(rb"insufficient_quota|insufficient balance", re.IGNORECASE)
+_QUOTA_USED_UP = re.compile(
+    rb"insufficient_quota|insufficient balance|credit balance is too low", re.IGNORECASE
+)
 _UNREADABLE_IMAGE = re.compile(
-    rb"failed to load image|image_parse_error|invalid_image|invalid_base64", re.IGNORECASE
+    rb"failed to load image|image_parse_error|invalid_image|invalid_base64|not process image",
+    re.IGNORECASE,
 )
 
+_NO_CREDIT = "has no credit left ({}); top up its account"
 _BUSY_NOTICE = "The model is busy right now. Please try again in a moment."
 _CONFIGURATION_NOTICE = "The model is not configured correctly; the bot's operator has to fix it."
 _TOO_LONG_NOTICE = (
@@ -69,24 +76,35 @@ class Endpoint:
 
 
 def translate_status(
-    endpoint: Endpoint, model: str, status: int, headers: Mapping[str, str], body: bytes, now: float
+    endpoint: Endpoint,
+    model: str,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: float,
+    parameters: Collection[str] = (),
 ) -> RequestFailed:
     """Translate an HTTP error response; `body` is its beginning, `now` is in Unix seconds.
 
-    Of the provider's own text only error codes are quoted: the rest may hold keys or prompts.
+    Of the provider's own text only error codes and the names of the request's `parameters` are
+    repeated: the rest may hold keys or prompts.
     """
     match status:
         case _ if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return RequestFailed(
                 f"{endpoint} returned status {status}{_codes(body)}; try again later",
-                notice=_BUSY_NOTICE if status == HTTPStatus.TOO_MANY_REQUESTS else "",
+                notice=_BUSY_NOTICE
+                if status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
+                else "",
                 retryable=not _QUOTA_USED_UP.search(body),
                 retry_after_seconds=_retry_after(headers.get("retry-after"), now),
             )
         case 401 | 403:
             what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
         case 402:
-            what = "has no credit left (402); top up its account"
+            what = _NO_CREDIT.format(status)
+        case 400 if _QUOTA_USED_UP.search(body):
+            what = _NO_CREDIT.format(status)
         case 404:
             what = (
                 f"does not know the model {model!r} at {endpoint.base_url} (404); "
@@ -105,15 +123,25 @@ def translate_status(
                 f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
             )
         case _:
-            what = f"rejected the request ({status}{_codes(body)}); check the preset's parameters"
+            named = _codes(body) + _named_parameters(body, parameters)
+            what = f"rejected the request ({status}{named}); check the preset's parameters"
     return RequestFailed(
         f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
     )
 
 
-def translate_error_event(endpoint: Endpoint, model: str, data: bytes, now: float) -> RequestFailed:
-    """Translate an error event in a stream that had begun with status 200."""
-    status = _status_in(data)
+def translate_error_event(
+    endpoint: Endpoint,
+    model: str,
+    data: bytes,
+    now: float,
+    statuses: Mapping[str, int] = MappingProxyType({}),
+) -> RequestFailed:
+    """Translate an error event in a stream that had begun with status 200.
+
+    `statuses` are the HTTP statuses that correspond to a vendor's types of errors.
+    """
+    status = _status_in(data, statuses)
     if status is None:
         too_long = _PROMPT_TOO_LONG.search(data)
         status = HTTPStatus.BAD_REQUEST if too_long else HTTPStatus.BAD_GATEWAY
@@ -170,8 +198,16 @@ def _codes(body: bytes) -> str:
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
-def _status_in(data: bytes) -> int | None:
-    code = _error_detail(data).code  # OpenRouter and llama.cpp put the HTTP status there
+def _named_parameters(body: bytes, parameters: Collection[str]) -> str:
+    words = set(re.findall(rb"[a-z_]+", body))
+    return "".join(f", {name}" for name in parameters if name.encode() in words)
+
+
+def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
+    detail = _error_detail(data)
+    if isinstance(detail.type, str) and detail.type in statuses:
+        return statuses[detail.type]
+    code = detail.code  # OpenRouter and llama.cpp put the HTTP status there
     if isinstance(code, str) and code.isascii() and code.isdecimal():
         code = int(code)
     is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600

@@ -6,7 +6,7 @@ a stream that flows is read in intervals.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,8 +18,8 @@ from bot.backends.chat_completions import errors, retries
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
+from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.timeouts import Timeouts
-from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
@@ -31,6 +31,8 @@ _READ_INTERVAL_SECONDS = 0.04  # far shorter than the interval of edits on any p
 _FULL_CHUNK_BYTES = 4096  # more is waiting: read on
 _BUFFERED_SECONDS = 0.001  # a chunk that came faster was waiting already
 _MAX_ERROR_BYTES = 64 * 1024
+_CHECK_SECONDS = 10.0
+_NO_MODEL_LIST = frozenset({404, 405, 501})
 _INTERRUPTED_NOTICE = "The model stopped in the middle of its answer."
 
 
@@ -45,6 +47,8 @@ class ChatRequest:
     stop: Sequence[str]
     """Searched for in the answer, whatever the provider does with them."""
     reasoning: ReasoningFormat = ANY_FORMAT
+    parameters: Collection[str] = ()
+    """Names that an error message may repeat from the provider's own message."""
 
 
 class HttpStatusError(TroupeError):
@@ -82,6 +86,7 @@ class ChatRequestRunner:
         settings: ProviderSettings,
         endpoint: Endpoint,
         connection: HttpConnection,
+        new_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
         breaker: CircuitBreaker | None = None,
@@ -91,6 +96,7 @@ class ChatRequestRunner:
         self._settings = settings
         self._endpoint = endpoint
         self._connection = connection
+        self._new_parser = new_parser
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
@@ -179,24 +185,25 @@ class ChatRequestRunner:
             await response.aclose()
         yield Finish(parser.reason or FinishReason.STOP, parser.usage)
 
-    def _parser(self, response: httpx2.Response, request: ChatRequest) -> ChatCompletionsParser:
+    def _parser(self, response: httpx2.Response, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")
         content_type = header.partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise errors.malformed(self._endpoint, "a web page")
-        return ChatCompletionsParser(
+        context = ResponseContext(
             self._endpoint,
             request.model,
-            stop=request.stop,
-            streamed=content_type != "application/json",
+            request.stop,
+            is_streamed=content_type != "application/json",
             now=self._clock.now(),
             reasoning=request.reasoning,
         )
+        return self._new_parser(context)
 
     async def _next_chunk(
         self,
         chunks: AsyncGenerator[bytes, None],
-        parser: ChatCompletionsParser,
+        parser: StreamParser,
         timeouts: Timeouts,
     ) -> bytes:
         """Return the next bytes, none at the end; raises `RequestFailed`."""
@@ -213,15 +220,50 @@ class ChatRequestRunner:
         try:
             return await self._connection.post(request.path, request.body)
         except HttpStatusError as error:
-            raise self.translate(error, request.model) from None
+            raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
             raise errors.unreachable(self._endpoint, str(error)) from error
 
-    def translate(self, error: HttpStatusError, model: str) -> RequestFailed:
-        """Translate an HTTP error of the provider."""
+    async def check(self, list_models: Awaitable[None], model: str) -> str:
+        """Say in a few words what answers; raises `BackendUnavailable` when nothing does."""
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await list_models
+        except HttpStatusError as error:
+            # Not every service lists its models, but every one reports a wrong key.
+            if error.status in _NO_MODEL_LIST:
+                return f"answers at {self._endpoint.base_url}, but lists no models"
+            failed = self._translate(error, model)
+            raise BackendUnavailable(str(failed), failed.notice) from failed
+        except (ConnectionFailed, TimeoutError) as error:
+            failed = errors.unreachable(self._endpoint, error_text(error))
+            raise BackendUnavailable(str(failed)) from error
+        return f"answers at {self._endpoint.base_url}"
+
+    def _translate(
+        self, error: HttpStatusError, model: str, parameters: Collection[str] = ()
+    ) -> RequestFailed:
         return errors.translate_status(
-            self._endpoint, model, error.status, error.headers, error.body, self._clock.now()
+            self._endpoint,
+            model,
+            error.status,
+            error.headers,
+            error.body,
+            self._clock.now(),
+            parameters,
         )
+
+
+def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
+    """Return the model that a preset means; raises `BackendUnavailable` without a default one."""
+    if name != "default":
+        return name
+    if settings.model is None:
+        raise BackendUnavailable(
+            f"{endpoint} has no default model; set {endpoint.setting('MODEL')}",
+            "This preset has no model; the bot's operator has to choose one.",
+        )
+    return settings.model
 
 
 def error_text(error: Exception) -> str:

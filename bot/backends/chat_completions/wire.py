@@ -2,29 +2,16 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 import msgspec
+from typing_extensions import override
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.reasoning import (
-    ANY_FORMAT,
-    ReasoningFormat,
-    ReasoningParser,
-    SeparatedText,
-)
-from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
-from bot.backends.chat_completions.stop_strings import (
-    STRING_TEMPLATE_PARAMETERS,
-    StopStringFilter,
-    stop_strings_of,
-)
+from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
+from bot.backends.chat_completions.stream_parser import StreamParser
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
-
-MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
@@ -99,95 +86,16 @@ def encode_streaming_request(body: Mapping[str, object]) -> bytes:
     return msgspec.json.encode({**body, "stream": True})
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedChunk:
-    """What one network chunk contributed to an answer."""
+class ChatCompletionsParser(StreamParser):
+    """Parses OpenAI's chat completion chunks, and what other services make of them."""
 
-    text: str
-    reasoning: str = ""
-    progress: bool = False
-    """The model produced something; comments and empty deltas do not count."""
-    error: RequestFailed | None = None
-    """What failed after the text."""
-
-
-class ChatCompletionsParser:
-    """Parse a response as it arrives: a stream of events, or one object from a server without."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        model: str,
-        *,
-        stop: Sequence[str],
-        streamed: bool,
-        now: float,
-        reasoning: ReasoningFormat = ANY_FORMAT,
-    ) -> None:
-        self.done = False
-        """Nothing of interest follows."""
-        self.reason: FinishReason | None = None
-        """Why the answer ended; None while it has not."""
-        self.usage = Usage()
-        self._endpoint = endpoint
-        self._model = model
-        self._now = now
-        self._reasoning_parser = ReasoningParser(reasoning)
-        self._stop_filter = StopStringFilter(stop)
-        self._sse = SseParser()
-        self._object: list[bytes] | None = None if streamed else []
-        self._received_bytes = 0
-
-    def feed(self, chunk: bytes) -> ParsedChunk:
-        """Parse the next bytes."""
-        self._received_bytes += len(chunk)
-        if self._received_bytes > MAX_RESPONSE_BYTES:
-            return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
-        if self._object is not None:
-            self._object.append(chunk)
-            return ParsedChunk("")
-        try:
-            events = self._sse.feed(chunk)
-        except SseEventTooLong as error:
-            return self._malformed(str(error))
-        return self._parse_events(events)
-
-    def end(self) -> ParsedChunk:
-        """Parse the rest at the end of the connection; an incomplete answer is an error."""
-        self.done = True
-        last = self._sse.flush() if self._object is None else [b"".join(self._object)]
-        parsed = self._parse_events(last)
-        if self.reason is None and parsed.error is None:
-            return replace(parsed, error=errors.interrupted(self._endpoint))
-        return parsed
-
-    def _malformed(self, what: str) -> ParsedChunk:
-        return ParsedChunk("", error=errors.malformed(self._endpoint, what))
-
-    def _parse_events(self, events: list[bytes]) -> ParsedChunk:
-        text: list[str] = []
-        reasoning: list[str] = []
-        progress = False
-        error: RequestFailed | None = None
-        for data in events:
-            if data.strip() == b"[DONE]":
-                self.done = True
-                error = errors.interrupted(self._endpoint) if self.reason is None else None
-                break
-            try:
-                progress = self._parse_event(data, text, reasoning) or progress
-            except RequestFailed as failed:
-                error = failed
-                break
-            if self.done:
-                break
-        if error or self.reason is not None:
-            self._add(self._reasoning_parser.flush(), text, reasoning)
-            text.append(self._stop_filter.flush())
-        return ParsedChunk("".join(text), "".join(reasoning), progress, error)
-
-    def _parse_event(self, data: bytes, text: list[str], reasoning: list[str]) -> bool:
-        """Append to `text` and `reasoning`; return whether the model produced something."""
+    @override
+    def _parse_event(self, data: bytes) -> bool:
+        if data.strip() == b"[DONE]":
+            self.done = True
+            if self.reason is None:
+                raise errors.interrupted(self._context.endpoint)
+            return False
         if not data.strip():
             return False
         chunk = self._decode(data)
@@ -198,37 +106,32 @@ class ChatCompletionsParser:
         choice = chunk.choices[0]
         delta = choice.delta or choice.message or _Delta(choice.text)
         content = delta.text()
-        reasoning.append(delta.reasoning_text())
-        self._add(self._reasoning_parser.feed(content), text, reasoning)
+        self._add_reasoning(delta.reasoning_text())
+        self._add_text(content)
         if self._stop_filter.hit:
-            self.reason, self.done = FinishReason.STOP, True
             return True
         if choice.finish_reason in _FAILURE_REASONS:
-            raise errors.interrupted(self._endpoint)
+            raise errors.interrupted(self._context.endpoint)
         if choice.finish_reason:
             self.reason = _FINISH_REASONS.get(choice.finish_reason, FinishReason.STOP)
         return bool(content or delta.has_content() or choice.finish_reason)
 
     def _decode(self, data: bytes) -> "_Chunk":
         """Decode an event; raises `RequestFailed` for an error or an unknown format."""
+        context = self._context
         try:
             data, chunk = _decode_or_repair(data)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise errors.malformed(self._endpoint, "an event that is not a chat chunk") from None
+            what = "an event that is not a chat chunk"
+            raise errors.malformed(context.endpoint, what) from None
         if chunk.error:
-            raise errors.translate_error_event(self._endpoint, self._model, data, self._now)
-        if (
-            chunk.choices is None
-            and chunk.usage is None
-            and (native := _decode_llama_cpp_chunk(data))
-        ):
-            self.done = native.stop  # no [DONE] follows
-            return native.to_chunk()
+            raise errors.translate_error_event(context.endpoint, context.model, data, context.now)
+        if chunk.choices is None and chunk.usage is None:
+            native = _decode_llama_cpp_chunk(data)
+            if native is not None:
+                self.done = self.done or native.stop  # no [DONE] follows
+                return native.to_chunk()
         return chunk
-
-    def _add(self, parsed: SeparatedText, text: list[str], reasoning: list[str]) -> None:
-        reasoning.append(parsed.reasoning)
-        text.append(self._stop_filter.feed(parsed.answer))
 
 
 class _ContentPart(msgspec.Struct):

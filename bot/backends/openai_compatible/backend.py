@@ -5,7 +5,6 @@ the stream bypasses its objects: those two cost ten times as much as the rest of
 for each message of the history, 130 µs for each chunk).
 """
 
-import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,28 +12,18 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions import retries
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request import (
-    ChatRequest,
-    ChatRequestRunner,
-    ConnectionFailed,
-    HttpStatusError,
-    error_text,
-)
+from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.wire import to_wire
+from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.backends.openai_compatible.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
-from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
 from bot.templates.renderer import Renderer
-
-_CHECK_SECONDS = 10.0
-_NO_MODEL_LIST = frozenset({404, 405, 501})
 
 
 class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
@@ -57,6 +46,7 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
             settings,
             self._endpoint,
             self._connection,
+            ChatCompletionsParser,
             max_retries=max_retries,
             clock=clock,
             random_source=random_source,
@@ -66,7 +56,7 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
     async def generate(
         self, prompt: Prompt
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        model = self._resolve_model(prompt.model)
+        model = self._resolve_model(prompt)
         body = to_wire(prompt, model, names=bool(self._settings.message_names))
         request = ChatRequest("/chat/completions", body, model, stop_strings_of(prompt))
         async with aclosing(self._request_runner.run(request)) as events:
@@ -77,7 +67,7 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        return await self._estimator.count(prompt, self._resolve_model(prompt.model))
+        return await self._estimator.count(prompt, self._resolve_model(prompt))
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
@@ -91,33 +81,15 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
 
     @override
     async def check(self) -> str:
-        try:
-            async with asyncio.timeout(_CHECK_SECONDS):
-                await self._connection.list_models()
-        except HttpStatusError as error:
-            # Not every service lists its models, but every one reports a wrong key.
-            if error.status in _NO_MODEL_LIST:
-                return f"answers at {self._endpoint.base_url}, but lists no models"
-            failed = self._request_runner.translate(error, self._settings.model or "default")
-            raise BackendUnavailable(str(failed), failed.notice) from failed
-        except (ConnectionFailed, TimeoutError) as error:
-            failed = errors.unreachable(self._endpoint, error_text(error))
-            raise BackendUnavailable(str(failed)) from error
-        return f"answers at {self._endpoint.base_url}"
+        models = self._connection.list_models()
+        return await self._request_runner.check(models, self._settings.model or "default")
 
     @override
     async def close(self) -> None:
         await self._connection.close()
 
-    def _resolve_model(self, name: str) -> str:
-        if name != "default":
-            return name
-        if self._settings.model is None:
-            raise BackendUnavailable(
-                f"{self._endpoint} has no default model; set {self._endpoint.setting('MODEL')}",
-                "This preset has no model; the bot's operator has to choose one.",
-            )
-        return self._settings.model
+    def _resolve_model(self, prompt: Prompt) -> str:
+        return resolve_model(prompt.model, self._settings, self._endpoint)
 
 
 def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:

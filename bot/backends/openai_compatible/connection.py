@@ -1,98 +1,23 @@
-"""Send requests over the openai client's connections: with the provider's own key only."""
+"""Connect to an OpenAI-compatible API with the openai client's headers and the provider's key."""
 
-import aiohttp
 import httpx2
 import openai
-from typing_extensions import override
 
-from bot.backends.chat_completions.request import (
-    ConnectionFailed,
-    HttpConnection,
-    error_text,
-    raise_for_status,
-)
+from bot.backends.chat_completions.connection import PooledConnection, open_http_client
 from bot.backends.openai_compatible.settings import OpenAISettings
 
-_DISCONNECT_ERRORS = (
-    aiohttp.ServerDisconnectedError,
-    aiohttp.ClientOSError,
-    aiohttp.ClientConnectionResetError,
-)
-# Every waiting chat holds a connection, and a slow chat should not need a new one for each message.
-_LIMITS = httpx2.Limits(max_connections=1000, keepalive_expiry=30)
 
+class OpenAIConnection(PooledConnection):
+    """Requests bypass the openai client's own methods.
 
-class OpenAIConnection(HttpConnection):
-    """Connections over aiohttp, which needs half the CPU of the client's usual transport.
-
-    Requests bypass the client's own methods: the typed objects that those make of each request
-    cost more than sending it.
+    The typed objects that those make of each request cost more than sending it.
     """
 
     def __init__(
         self, settings: OpenAISettings, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
-        self._client = _http_client(settings, transport)
-        self._headers = _headers(settings, self._client)
-        self._has_answered = False  # so there may be connections that were kept alive
-
-    @override
-    async def post(self, path: str, body: bytes) -> httpx2.Response:
-        try:
-            response = await self._send("POST", path, body)
-        except ConnectionFailed as error:
-            if not (self._has_answered and _was_disconnected(error)):
-                raise
-            response = await self._send("POST", path, body)
-        self._has_answered = True
-        return response
-
-    async def list_models(self) -> None:
-        """Request the list of models; raises as `post` does."""
-        await (await self._send("GET", "/models")).aclose()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
-
-    async def _send(self, method: str, path: str, body: bytes | None = None) -> httpx2.Response:
-        request = self._client.build_request(method, path, content=body, headers=self._headers)
-        try:
-            return await self._client.send(request, stream=True)
-        except (httpx2.TransportError, aiohttp.ClientError) as error:
-            raise ConnectionFailed(error_text(error)) from error
-
-
-def _was_disconnected(error: BaseException) -> bool:
-    """Return whether the connection broke before any response came.
-
-    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
-    that is cut off by that needs no backoff, only another connection.
-    """
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, _DISCONNECT_ERRORS):
-        cause = cause.__cause__
-    return cause is not None and not isinstance(cause, aiohttp.ClientConnectorError)
-
-
-def _http_client(
-    settings: OpenAISettings, transport: httpx2.AsyncBaseTransport | None
-) -> httpx2.AsyncClient:
-    """Make the openai client's HTTP client, with our limits.
-
-    It follows no redirects: the key is for this provider only.
-    """
-    return openai.DefaultAioHttpClient(
-        base_url=settings.base_url or "",
-        transport=transport,
-        trust_env=transport is None,  # a proxy is for remote services
-        timeout=httpx2.Timeout(
-            None, connect=settings.connect_seconds, pool=settings.connect_seconds
-        ),
-        limits=_LIMITS,
-        follow_redirects=False,
-        event_hooks={"response": [raise_for_status]},
-    )
+        client = open_http_client(settings, transport)
+        super().__init__(client, _headers(settings, client))
 
 
 def _headers(settings: OpenAISettings, http_client: httpx2.AsyncClient) -> dict[str, str]:
@@ -100,7 +25,6 @@ def _headers(settings: OpenAISettings, http_client: httpx2.AsyncClient) -> dict[
     key = settings.api_key.get_secret_value() if settings.api_key else "none"
     client = openai.AsyncOpenAI(base_url=settings.base_url, api_key=key, http_client=http_client)
     headers = {**client.default_headers, **client.auth_headers}
-    headers["Accept-Encoding"] = "identity"  # so that nobody can send a decompression bomb
     # The client would send the values of OPENAI_* variables to whatever provider.
     excluded = {"OpenAI-Organization", "OpenAI-Project"}
     if settings.api_key is None:

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from bot.backends.chat_completions import wire as completions
+from bot.backends.chat_completions import stream_parser
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt
@@ -235,7 +235,7 @@ async def test_endless_answer_hits_the_total_timeout(connect: Connect, service: 
 async def test_response_beyond_the_size_limit_is_interrupted(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completions, "MAX_RESPONSE_BYTES", 100_000)
+    monkeypatch.setattr(stream_parser, "MAX_RESPONSE_BYTES", 100_000)
     service.plays([said("word " * 1000)] * 100)
 
     answer = await ask(connect())

@@ -10,6 +10,7 @@ from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
+from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.llama_cpp.engines.server_connection import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
@@ -296,7 +297,10 @@ async def test_buffered_single_events_are_read_without_a_pause(
 
     async with httpx2.AsyncClient(base_url=service.base_url) as server:
         runner = ChatRequestRunner(
-            settings, Endpoint("acme", service.base_url), ServerConnection(server)
+            settings,
+            Endpoint("acme", service.base_url),
+            ServerConnection(server),
+            ChatCompletionsParser,
         )
         request = ChatRequest("/chat/completions", b"{}", "m", ())
         text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])

@@ -18,6 +18,7 @@ from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.reasoning import NO_FORMAT
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.retries import CircuitBreaker
+from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
     EngineFailed,
@@ -196,6 +197,7 @@ async def served(start: Start, module: str, version: str) -> AsyncIterator[Serve
             settings,
             Endpoint(start.provider, str(server.client.base_url)),
             ServerConnection(server.client),
+            ChatCompletionsParser,
             max_retries=0,
             breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
         )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.backends.openai_compatible.token_estimates import PromptTokenEstimator
+from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
 from bot.prompting.text.token_counter import get_counter
 from tests.backends.asking import ask, prompt

@@ -1,0 +1,127 @@
+"""Parse a streamed response as it arrives; a vendor's format is a subclass."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat, ReasoningParser
+from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
+from bot.backends.chat_completions.stop_strings import StopStringFilter
+from bot.chat.prompt import FinishReason, Usage
+
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What a parser must know of the request whose response it parses."""
+
+    endpoint: Endpoint
+    model: str
+    """For error messages."""
+    stop: Sequence[str] = ()
+    """Each ends the answer where it begins."""
+    is_streamed: bool = True
+    """The body is a stream of events; otherwise one JSON object."""
+    now: float = 0.0
+    """Unix seconds."""
+    reasoning: ReasoningFormat = ANY_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedChunk:
+    """What one network chunk contributed to an answer."""
+
+    text: str
+    reasoning: str = ""
+    progress: bool = False
+    """The model produced something; comments and empty deltas do not count."""
+    error: RequestFailed | None = None
+    """What failed after the text."""
+
+
+class StreamParser(ABC):
+    """Parses one response: events into text and reasoning, up to a stop string or the end."""
+
+    def __init__(self, context: ResponseContext) -> None:
+        self.done = False
+        """Nothing of interest follows."""
+        self.reason: FinishReason | None = None
+        """Why the answer ended; None while it has not."""
+        self.usage = Usage()
+        self._context = context
+        self._reasoning_parser = ReasoningParser(context.reasoning)
+        self._stop_filter = StopStringFilter(context.stop)
+        self._sse = SseParser()
+        self._object: list[bytes] | None = None if context.is_streamed else []
+        self._received_bytes = 0
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+
+    def feed(self, chunk: bytes) -> ParsedChunk:
+        """Parse the next bytes."""
+        self._received_bytes += len(chunk)
+        if self._received_bytes > MAX_RESPONSE_BYTES:
+            return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
+        if self._object is not None:
+            self._object.append(chunk)
+            return ParsedChunk("")
+        try:
+            events = self._sse.feed(chunk)
+        except SseEventTooLong as error:
+            return self._malformed(str(error))
+        return self._parse_events(events)
+
+    def end(self) -> ParsedChunk:
+        """Parse the rest at the end of the connection; an incomplete answer is an error."""
+        self.done = True
+        last = self._sse.flush() if self._object is None else [b"".join(self._object)]
+        parsed = self._parse_events(last)
+        if self.reason is None and parsed.error is None:
+            return replace(parsed, error=errors.interrupted(self._context.endpoint))
+        return parsed
+
+    @abstractmethod
+    def _parse_event(self, data: bytes) -> bool:
+        """Parse an event, or a whole response, and return whether the model produced something.
+
+        Text goes to `_add_text` and `_add_reasoning`; `done`, `reason` and `usage` are set as they
+        become known. Raises `RequestFailed`.
+        """
+
+    def _add_text(self, text: str) -> None:
+        """Add a piece of the answer's text, which may still have tagged reasoning in it."""
+        parsed = self._reasoning_parser.feed(text)
+        self._reasoning.append(parsed.reasoning)
+        self._text.append(self._stop_filter.feed(parsed.answer))
+        if self._stop_filter.hit:
+            self.reason, self.done = FinishReason.STOP, True
+
+    def _add_reasoning(self, text: str) -> None:
+        """Add a piece of reasoning that the provider has separated itself."""
+        self._reasoning.append(text)
+
+    def _malformed(self, what: str) -> ParsedChunk:
+        return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
+
+    def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
+        progress = False
+        error: RequestFailed | None = None
+        for data in events:
+            try:
+                progress = self._parse_event(data) or progress
+            except RequestFailed as failed:
+                error = failed
+                break
+            if self.done:
+                break
+        if error or self.reason is not None:
+            rest = self._reasoning_parser.flush()
+            self._reasoning.append(rest.reasoning)
+            self._text.append(self._stop_filter.feed(rest.answer) + self._stop_filter.flush())
+        parsed = ParsedChunk("".join(self._text), "".join(self._reasoning), progress, error)
+        self._text.clear()
+        self._reasoning.clear()
+        return parsed
