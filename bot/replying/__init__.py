@@ -1,1 +1,1 @@
-"""Turn a stream of words into messages that a platform takes."""
+"""Reply: stream an answer, show it live, filter its text and split it into messages."""

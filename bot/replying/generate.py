@@ -1,4 +1,4 @@
-"""Let a model write an answer: cleaned of what no reader should see, and timed."""
+"""Generate one answer: stream it from a backend, filter what readers must not see, time it."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -28,24 +28,63 @@ _INTERRUPTED = "\n\n⚠ (interrupted)"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedAnswer:
-    """An answer, as its readers are to see it in the end."""
+    """An answer as its readers see it in the end."""
 
     text: str
-    reason: FinishReason | None  # None: it was interrupted
+    reason: FinishReason | None
+    """None: the stream was interrupted."""
     usage: Usage
-    first_word_seconds: float | None  # since the model was asked
+    first_word_seconds: float | None
+    """From the request to the first text."""
     seconds: float
-    thoughts: str = ""  # what the model thought before; for those who run it, never for readers
+    thoughts: str = ""
+    """The model's reasoning: for operators, never for readers."""
 
 
-def receipt_of(
-    written: GeneratedAnswer,
+async def generate_answer(
+    backend: Backend,
+    prompt: Prompt,
+    show: Callable[[str], None],
+    show_queue_position: Callable[[QueuePosition], None],
+    clock: Clock,
+) -> GeneratedAnswer:
+    """Generate an answer and show its text while it arrives.
+
+    An answer that is interrupted after its first text is kept and marked.
+
+    Args:
+        backend: generates.
+        prompt: what the model is sent.
+        show: is called with each new piece of the filtered text.
+        show_queue_position: is called while the request waits for the model.
+        clock: time.
+
+    Raises:
+        BackendError: there is no text.
+    """
+    answer = _AnswerBuilder(prompt, show, show_queue_position, clock)
+    interrupted = False
+    try:
+        async with aclosing(backend.generate(prompt)) as stream:
+            async for event in stream:
+                answer.add(event)
+                if answer.is_complete:  # closing the stream stops the model
+                    break
+    except BackendInterrupted:
+        if not answer.has_text:
+            raise
+        interrupted = True
+    return answer.build(interrupted=interrupted)
+
+
+def build_receipt(
+    answer: GeneratedAnswer,
     fitted: FittedPrompt,
     preset: Preset,
     version: int | None,
     queued_seconds: float,
 ) -> Receipt:
-    """Put down what was sent, what was left out, and what it took."""
+    """Record what was sent for an answer, what was dropped, and what it cost."""
     return Receipt(
         preset=preset.name,
         preset_version=version,
@@ -55,99 +94,74 @@ def receipt_of(
         dropped=fitted.dropped,
         tokens=fitted.tokens,
         limit=fitted.limit,
-        answer=written.text,
-        thoughts=written.thoughts,
-        reason=written.reason,
-        usage=written.usage,
-        timings=Timings(queued_seconds, written.first_word_seconds, written.seconds),
+        answer=answer.text,
+        thoughts=answer.thoughts,
+        reason=answer.reason,
+        usage=answer.usage,
+        timings=Timings(queued_seconds, answer.first_word_seconds, answer.seconds),
     )
 
 
-async def generate_answer(
-    backend: Backend,
-    prompt: Prompt,
-    show: Callable[[str], None],
-    announce: Callable[[QueuePosition], None],
-    clock: Clock,
-) -> GeneratedAnswer:
-    """Ask for an answer, and `show` it piece by piece as it comes; `announce` waiting for it.
-
-    Raises:
-        BackendError: there is none. What is interrupted after its first word is kept and marked.
-    """
-    answer = _AnswerBuilder(prompt, show, announce, clock)
-    interrupted = False
-    try:
-        async with aclosing(backend.generate(prompt)) as stream:
-            async for event in stream:
-                answer.take(event)
-                if answer.whole:  # closing the stream stops the model
-                    break
-    except BackendInterrupted:
-        if not answer.begun:
-            raise
-        interrupted = True
-    return answer.written(interrupted=interrupted)
-
-
 class _AnswerBuilder:
-    """What has come of an answer so far."""
+    """Collects the events of one generation."""
 
     def __init__(
         self,
         prompt: Prompt,
         show: Callable[[str], None],
-        announce: Callable[[QueuePosition], None],
+        show_queue_position: Callable[[QueuePosition], None],
         clock: Clock,
     ) -> None:
         self._show = show
-        self._announce = announce
+        self._show_queue_position = show_queue_position
         self._clock = clock
-        self._echo = EchoFilter(prompt.answers_as, prompt.speakers)
-        self._cleaned = OutputFilter(prompt.filtered)
-        self._said: list[str] = []
-        self._thoughts: list[str] = []
-        self._end = Finish(FinishReason.STOP)
-        self._asked = clock.monotonic()
+        self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
+        self._output_filter = OutputFilter(prompt.filtered)
+        self._chunks: list[str] = []
+        self._reasoning: list[str] = []
+        self._finish = Finish(FinishReason.STOP)
+        self._started_at = clock.monotonic()
         self._first_word_seconds: float | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether there is anything for a reader."""
-        return bool("".join(self._said).strip())
+    def has_text(self) -> bool:
+        """Whether there is anything that a reader can see."""
+        return bool("".join(self._chunks).strip())
 
     @property
-    def whole(self) -> bool:
-        """Whether nothing more can follow, whatever the model still says."""
-        return self._echo.stopped
+    def is_complete(self) -> bool:
+        """Whether the rest is dropped: the model has started to write for somebody else."""
+        return self._echo_filter.stopped
 
-    def take(self, event: GenerationEvent) -> None:
+    def add(self, event: GenerationEvent) -> None:
         match event:
             case Delta(text):
                 if self._first_word_seconds is None:
-                    self._first_word_seconds = self._clock.monotonic() - self._asked
+                    self._first_word_seconds = self._clock.monotonic() - self._started_at
                     SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
-                self._hear(self._cleaned.feed(self._echo.feed(text.replace("\0", ""))))
+                text = self._echo_filter.feed(text.replace("\0", ""))  # PostgreSQL stores no NUL
+                self._append(self._output_filter.feed(text))
             case ReasoningDelta(text):
-                self._thoughts.append(text.replace("\0", ""))  # no database keeps one
+                self._reasoning.append(text.replace("\0", ""))
             case Finish():
-                self._end = event
+                self._finish = event
                 record_usage(event.usage)
             case QueuePosition():
-                self._announce(event)
+                self._show_queue_position(event)
 
-    def written(self, *, interrupted: bool) -> GeneratedAnswer:
-        self._hear(self._cleaned.feed(self._echo.finish()) + self._cleaned.finish())
-        text = "".join(self._said).strip()
+    def build(self, *, interrupted: bool) -> GeneratedAnswer:
+        rest = self._output_filter.feed(self._echo_filter.finish())
+        self._append(rest + self._output_filter.finish())
+        text = "".join(self._chunks).strip()
         return GeneratedAnswer(
             text=text + _INTERRUPTED if interrupted else text,
-            reason=None if interrupted else self._end.reason,
-            usage=self._end.usage,
+            reason=None if interrupted else self._finish.reason,
+            usage=self._finish.usage,
             first_word_seconds=self._first_word_seconds,
-            seconds=self._clock.monotonic() - self._asked,
-            thoughts="".join(self._thoughts).strip(),
+            seconds=self._clock.monotonic() - self._started_at,
+            thoughts="".join(self._reasoning).strip(),
         )
 
-    def _hear(self, text: str) -> None:
-        self._said.append(text)
+    def _append(self, text: str) -> None:
+        self._chunks.append(text)
         self._show(text)

@@ -15,9 +15,9 @@ from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, generate_answer, receipt_of
+from bot.replying.generate import GeneratedAnswer, build_receipt, generate_answer
 from bot.replying.live_replies import LiveReplies
-from bot.replying.stream import LiveReply, final
+from bot.replying.live_reply import LiveReply
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
@@ -89,7 +89,8 @@ class AnswerPipeline:
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply)
         text = self._speaker_line(speaker, context) + receipt.answer
-        context.parts.extend(final(text, self._replies.limits(address), len(context.parts)))
+        parts = self._replies.final_parts(address, text, len(context.parts))
+        context.parts.extend(parts)
         context.turns.append(
             Turn("assistant", receipt.answer, None, self._now(), preset.name, speaker.version)
         )
@@ -119,11 +120,11 @@ class AnswerPipeline:
         )
         waited = self._clock.now() - context.message.incoming.at.timestamp()
         answer = await generate_answer(
-            backend, fitted.prompt, show, live_reply.announce, self._clock
+            backend, fitted.prompt, show, live_reply.show_queue_position, self._clock
         )
         _check(answer, preset)
         self._request_summary(preset, context, fitted)
-        return receipt_of(answer, fitted, preset, speaker.version, max(0.0, waited))
+        return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
         form = self._replies.limits(context.message.incoming.address).speaker_line

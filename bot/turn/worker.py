@@ -22,7 +22,6 @@ from bot.commands.request import CommandRequest
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.live_replies import LiveReplies
-from bot.replying.stream import final
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Ignore, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
@@ -170,7 +169,7 @@ class ConversationWorker:
         if result.deletes_history:
             text = f"{await self._delete_history(claim)} {text}"
         if result.file is None:
-            outgoing = final(text, self._stages.replies.limits(message.incoming.address))
+            outgoing = self._stages.replies.final_parts(message.incoming.address, text)
         else:
             outgoing = (OutgoingPart(0, text, file=result.file),)
         greeting = result.greeting
@@ -191,7 +190,7 @@ class ConversationWorker:
 
     async def _finish_with_text(self, claim: Claim, message: InboxMessage, text: str) -> None:
         """Reply with a text of the service's own, which is no part of the history."""
-        outgoing = final(text, self._stages.replies.limits(message.incoming.address))
+        outgoing = self._stages.replies.final_parts(message.incoming.address, text)
         await self._finish(claim, message, TurnResult(outgoing=outgoing))
 
     async def _finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:

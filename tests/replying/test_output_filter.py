@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.replying.output_filter import OutputFilter, filtered
+from bot.replying.output_filter import OutputFilter, apply_filters
 from tests.shared_data import golden
 
 # Few letters, so that texts overlap and removals join into new matches.
@@ -25,7 +25,7 @@ def test_any_chunking_shows_the_same_text(text: str, unwanted: list[str], cuts: 
     places = sorted({0, *(min(cut, len(text)) for cut in cuts), len(text)})
     pieces = [text[start:end] for start, end in pairwise(places)]
 
-    assert "".join(stream(pieces, unwanted)) == filtered(text, unwanted)
+    assert "".join(stream(pieces, unwanted)) == apply_filters(text, unwanted)
 
 
 def test_text_that_may_become_unwanted_waits() -> None:
@@ -38,7 +38,7 @@ def test_cascade_is_held_back_through_every_stage() -> None:
 
 
 def test_order_of_the_filters_matters() -> None:
-    assert filtered("axbc", ["ab", "x"]) == "abc"
+    assert apply_filters("axbc", ["ab", "x"]) == "abc"
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_order_of_the_filters_matters() -> None:
 def test_filters_as_rodelagent_does(case: dict[str, Any]) -> None:
     text, unwanted = case["input"]["text"], case["input"]["filter_chars"]
 
-    assert filtered(text, unwanted) == case["expected"]
+    assert apply_filters(text, unwanted) == case["expected"]
     assert "".join(stream(list(text), unwanted)) == case["expected"]

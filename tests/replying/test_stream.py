@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
+from bot.replying.live_replies import final_parts, keep_typing
+from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
-from bot.replying.stream import LiveReply, StreamBuffer, final, keep_typing
+from bot.replying.stream_buffer import StreamBuffer
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, settle
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -91,7 +93,7 @@ def test_two_looks_are_never_closer_than_the_pace(steps: list[tuple[float, str]]
         elif what == "refuse":
             draft.slow_down(now)
         elif draft.seconds_until_due(now) == 0:
-            draft.pieces(now)
+            draft.take_parts(now)
             assert now - last >= LIMITS.seconds_between_edits
             last = now
 
@@ -105,7 +107,7 @@ def test_refusals_double_the_pace_up_to_ten_seconds_and_success_restores_it() ->
         draft.slow_down(0)
         waits.append(draft.seconds_until_due(0))
     draft.recover()
-    draft.pieces(100)
+    draft.take_parts(100)
     draft.feed("more", 100)
 
     assert waits == [2.4, 4.8, 9.6, 10, 10]
@@ -314,8 +316,8 @@ async def test_typing_ends_at_once_where_there_is_none() -> None:
 
 
 def test_the_final_parts_say_how_they_are_opened() -> None:
-    assert final("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
+    assert final_parts("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
         OutgoingPart(0, "One sentence.", "…"),
         OutgoingPart(1, "And two.", "…"),
     )
-    assert final(" \n", LIMITS) == ()
+    assert final_parts(" \n", LIMITS) == ()

@@ -1,4 +1,4 @@
-"""Find the lines that open and close code blocks, as far as a stretch of text shows them."""
+"""Find the lines that open and close code blocks in a span of text."""
 
 import re
 from collections.abc import Iterator
@@ -15,9 +15,12 @@ _LINE = re.compile(
 class Fence:
     """An open code block."""
 
-    run: str  # "```", "~~~~"
-    opener: str  # with its language, to open the block again: "```python"
-    margin: str  # the spaces that the closing line needs to belong to the same list item
+    run: str
+    """"```" or "~~~~"."""
+    opener: str
+    """The run with its language, to reopen the block: "```python"."""
+    margin: str
+    """The spaces that keep the closing line in the same list item."""
 
     @property
     def closer(self) -> str:
@@ -31,7 +34,8 @@ class FenceLine:
     start: int
     run_start: int
     run_end: int
-    end: int  # of the line, without its line break
+    end: int
+    """The end of the line, without its line break."""
     margin: str
     info: str
 
@@ -40,21 +44,21 @@ class FenceLine:
         return len(self.margin) - len(self.margin.lstrip())
 
     def opens(self, text: str) -> Fence | None:
-        """The block that it opens, when it is met outside of one."""
+        """Return the block that this line opens outside of one, or None."""
         run = text[self.run_start : self.run_end]
         if run[0] == "`" and "`" in self.info:
-            return None  # `CommonMark`: that is inline code
+            return None  # inline code, says CommonMark
         return Fence(run, run + self.info.rstrip(), " " * len(self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
-        """Whether the block that is open ends here."""
+        """Return whether this line closes an open block."""
         run = text[self.run_start : self.run_end]
         rest = self.margin + self.info
         return run.startswith(fence.run) and (not rest or rest.isspace())
 
 
 def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
-    """The lines in `text[start:end]` that may open or close a block, whatever is around them."""
+    """Yield the lines of `text[start:end]` that may open or close a block."""
     for match in _LINE.finditer(text, start, end):
         yield FenceLine(
             match.start(), *match.span("run"), match.end(), match["margin"], match["info"]

@@ -1,4 +1,4 @@
-"""Choose where to cut a text that is too long for one message: best where a reader would pause."""
+"""Choose where to cut a text that is too long for one message."""
 
 import re
 from bisect import bisect_left
@@ -8,19 +8,19 @@ from enum import IntEnum
 from itertools import chain
 
 from bot.replying.splitting.code_fences import Fence
-from bot.replying.splitting.graphemes import is_inside
+from bot.replying.splitting.graphemes import is_inside_grapheme
 
 _GAP = re.compile(r"\s+")
-# "e.g. this" and "1. one" end no sentence: two letters must stand before the mark.
+# "e.g. this" and "1. one" end no sentence: the mark must follow two letters.
 _SENTENCE_END = re.compile(r"\w\w[.!?…]+[\"')\]»”’*_]{0,3}$")
-_LONGEST_SENTENCE_END = 10
+_MAX_SENTENCE_END_CHARS = 10
 _CJK_SENTENCE_END = re.compile(r"[。！？｡…]+[」』）”’》】]*(?![。！？｡…」』）”’》】])")
 _CJK_WORD_END = re.compile(
     r"(?<=[\u3040-\u30ff\u3400-\u9fff，、；：」』）》】])(?=[\u3040-\u30ff\u3400-\u9fff「『（《【])"
 )
-# What loses its meaning when it is torn: inline code, links, emphasis; the first two count when
-# they are not finished yet, too.
-_WHOLE = re.compile(
+# What breaks when it is cut: inline code, links, emphasis; the first two also while they are
+# unfinished.
+_UNBREAKABLE = re.compile(
     r"(`+)(?!`).*?(?<!`)\1(?!`)|`+[^`\n]*\Z"
     r"|\[[^\[\]\n]*(?:\]\([^()\s]*(?:\)|\Z)|\]?\Z)"
     r"|(\*\*|__|~~|\|\|)\S.*?\2"
@@ -29,59 +29,70 @@ _WHOLE = re.compile(
 
 @dataclass(slots=True)
 class CutWindow:
-    """What may be looked at to choose a cut: nothing behind `stop` may matter."""
+    """The prefix of the text in which one cut is chosen; nothing behind `stop` may matter."""
 
     text: str
-    offsets: Sequence[int]  # the units before each position
+    offsets: Sequence[int]
+    """The units before each position."""
     start: int
-    stop: int  # behind the first letter too many
-    top: int  # the offset that a piece must not exceed, its closing fence included
-    half: int  # a cut before this position would waste more than half of the room
-    marks: Sequence[tuple[int, Fence | None]]  # from a position on, the code block that is open
-    barred: Sequence[tuple[int, int]]  # never cut behind the first up to the second position
-    edges: set[int] = field(default_factory=set)  # where code blocks begin and where they end
+    stop: int
+    """Behind the first character that does not fit."""
+    max_offset: int
+    """The offset that a message must not exceed, its closing fence included."""
+    half: int
+    """A cut before this position would waste more than half of the message."""
+    fences: Sequence[tuple[int, Fence | None]]
+    """From which position on which code block is open."""
+    uncuttable: Sequence[tuple[int, int]]
+    """No cut behind the first position up to the second."""
+    edges: set[int] = field(default_factory=set)
+    """Where code blocks begin and end."""
 
     def fence_at(self, position: int) -> Fence | None:
-        """The code block that is open there."""
-        for begin, fence in reversed(self.marks):
+        """Return the code block that is open at a position."""
+        for begin, fence in reversed(self.fences):
             if begin <= position:
                 return fence
         return None
 
-    def admits(self, end: int, resume: int) -> bool:
-        """Whether the piece may end at `end`, and the next one begin at `resume`."""
+    def allows_cut(self, end: int, resume: int) -> bool:
+        """Return whether one message may end at `end`, and the next one begin at `resume`."""
         fence = self.fence_at(resume)
         return (
-            self.offsets[end] + closing_units(fence) <= self.top
-            and not any(first < resume <= last for first, last in self.barred)
-            and not is_inside(self.text, resume, self.start)
+            self.offsets[end] + closing_units(fence) <= self.max_offset
+            and not any(first < resume <= last for first, last in self.uncuttable)
+            and not is_inside_grapheme(self.text, resume, self.start)
         )
 
     def shows_fence(self, position: int) -> bool:
-        """Whether a line that began here would be taken for a fence."""
+        """Return whether a line that began here would be read as a fence."""
         run = self.text[position : min(position + 3, self.stop)]
         return run in {"```", "~~~"}
 
     def splits_run(self, position: int) -> bool:
-        """Whether a cut here would make one run of fence characters two."""
-        letter = self.text[position]
-        return letter in "`~" and self.text[position - 1] == letter
+        """Return whether a cut here would split a run of fence characters."""
+        character = self.text[position]
+        return character in "`~" and self.text[position - 1] == character
 
 
 class _BreakStrength(IntEnum):
-    """How long a reader would pause within a line."""
+    """How long a reader pauses at a break within a line."""
 
     WORD = 0
     SENTENCE = 1
 
 
 def closing_units(fence: Fence | None) -> int:
-    """The room that closing a code block needs, its line break included."""
+    """Return the units that closing a code block takes, its line break included."""
     return 1 + len(fence.closer) if fence else 0
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
-    """Give where the piece ends and where the text goes on; white space between them is lost."""
+    """Choose the best cut: between paragraphs, lines, sentences, words, or anywhere.
+
+    Returns:
+        Where the message ends and where the next one begins; white space between them is dropped.
+    """
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
     last_line: tuple[int, int] | None = None
@@ -92,7 +103,7 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
             continue
         # Code keeps its indentation.
         cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, resume)
-        if window.admits(*cut):
+        if window.allows_cut(*cut):
             if _is_between_paragraphs(window, *cut):
                 return cut
             last_line = last_line or cut
@@ -107,26 +118,30 @@ def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
 
 
 def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut within a line: behind a sentence, behind a word, anywhere; `gaps` come last first."""
-    whole = _whole_spans(window)
-    best = _last_gap(window, gaps, whole)
+    """Cut within a line: behind a sentence, a word, or anywhere; `gaps` come last first."""
+    unbreakable = _unbreakable_spans(window)
+    best = _last_gap(window, gaps, unbreakable)
     for pattern, pause in (
         (_CJK_SENTENCE_END, _BreakStrength.SENTENCE),
         (_CJK_WORD_END, _BreakStrength.WORD),
     ):
-        place = _last_match(window, pattern, whole)
-        if place is not None:
-            best = max(best or (pause, 0, 0), (pause, place, place))
-    return best[1:] if best else _cut_anywhere(window, whole)
+        position = _last_match(window, pattern, unbreakable)
+        if position is not None:
+            best = max(best or (pause, 0, 0), (pause, position, position))
+    return best[1:] if best else _cut_anywhere(window, unbreakable)
 
 
 def _last_gap(
-    window: CutWindow, gaps: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
+    window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[_BreakStrength, int, int] | None:
-    """The last gap behind a sentence or, without any, behind a word."""
+    """Return the last gap behind a sentence or, if there is none, behind a word."""
     last: tuple[_BreakStrength, int, int] | None = None
     for end, resume in gaps:
-        if window.shows_fence(resume) or _tears(whole, resume) or not window.admits(end, resume):
+        if (
+            window.shows_fence(resume)
+            or _breaks(unbreakable, resume)
+            or not window.allows_cut(end, resume)
+        ):
             continue
         if _ends_sentence(window, end, resume):
             return _BreakStrength.SENTENCE, end, resume
@@ -135,46 +150,54 @@ def _last_gap(
 
 
 def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
-    begin = max(0, end - _LONGEST_SENTENCE_END)
+    begin = max(0, end - _MAX_SENTENCE_END_CHARS)
     return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _whole_spans(window: CutWindow) -> list[tuple[int, int]]:
-    """What should not be torn, as far as a cut could do so."""
-    matches = _WHOLE.finditer(window.text, window.start, window.stop)
+def _unbreakable_spans(window: CutWindow) -> list[tuple[int, int]]:
+    """Return the spans that should not be cut, as far as a cut could."""
+    matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
     return [span for span in (match.span() for match in matches) if span[1] > window.half]
 
 
-def _tears(whole: Sequence[tuple[int, int]], position: int) -> bool:
-    nearest = bisect_left(whole, (position, 0)) - 1
-    return nearest >= 0 and position < whole[nearest][1]
+def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
+    nearest = bisect_left(unbreakable, (position, 0)) - 1
+    return nearest >= 0 and position < unbreakable[nearest][1]
 
 
 def _last_match(
-    window: CutWindow, pattern: re.Pattern[str], whole: Sequence[tuple[int, int]]
+    window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
 ) -> int | None:
-    """The last place without white space behind what the pattern finds; None inside of code."""
+    """Return the last position outside of code behind a match, without white space there."""
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
-        place = match.end()
-        if place < window.stop and not window.fence_at(place) and not _tears(whole, place):
-            last = place if window.admits(place, place) else last
+        position = match.end()
+        if (
+            position < window.stop
+            and not window.fence_at(position)
+            and not _breaks(unbreakable, position)
+        ):
+            last = position if window.allows_cut(position, position) else last
     return last
 
 
-def _cut_anywhere(window: CutWindow, whole: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut a text without pauses: between characters, as a last resort within one."""
+def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Cut a text without pauses between characters; as a last resort within one."""
     fitting = [
-        place
-        for place in range(window.stop - 1, window.half, -1)
-        if window.offsets[place] + closing_units(window.fence_at(place)) <= window.top
+        position
+        for position in range(window.stop - 1, window.half, -1)
+        if window.offsets[position] + closing_units(window.fence_at(position)) <= window.max_offset
     ]
-    between = (place for place in fitting if window.admits(place, place))
+    between = (position for position in fitting if window.allows_cut(position, position))
     harmless = (
-        place
-        for place in fitting
-        if window.admits(place, place)
-        and not (_tears(whole, place) or window.splits_run(place) or window.shows_fence(place))
+        position
+        for position in fitting
+        if window.allows_cut(position, position)
+        and not (
+            _breaks(unbreakable, position)
+            or window.splits_run(position)
+            or window.shows_fence(position)
+        )
     )
-    place = next(chain(harmless, between, fitting), window.start + 1)
-    return place, place
+    position = next(chain(harmless, between, fitting), window.start + 1)
+    return position, position

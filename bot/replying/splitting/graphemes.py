@@ -1,16 +1,16 @@
-"""Know where one visible character ends and the next begins, closely enough to cut a message."""
+"""Tell whether a cut would split a grapheme cluster: what readers see as one character."""
 
 import unicodedata
 
 _ZERO_WIDTH_JOINER = "\u200d"
-# Letters by category, blank by look: chats refuse messages made of them alone.
+# Letters by category that show nothing: platforms refuse messages made of them alone.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
-_VIRAMA = 9  # the combining class of the sign that ties two Indic letters into one
+_VIRAMA = 9  # the combining class of the sign that joins two Indic letters
 
 
 def is_visible(text: str) -> bool:
-    """Whether a reader would see anything of it."""
+    """Return whether a text has anything that readers can see."""
     return any(
         unicodedata.category(letter) not in _INVISIBLE
         and letter not in _FILLERS
@@ -19,12 +19,16 @@ def is_visible(text: str) -> bool:
     )
 
 
-def is_inside(text: str, position: int, since: int = 0) -> bool:
-    """Whether a cut before `text[position]` would tear one visible character apart.
+def is_inside_grapheme(text: str, position: int, since: int = 0) -> bool:
+    """Return whether a cut before `text[position]` would split a grapheme cluster.
 
-    At `since` at the latest, a visible character must begin.
-    Follows Unicode's annex 29 for what occurs in chats: accents, joined emoji, skin tones, flags,
-    Korean syllables in parts, tied Indic letters.
+    Follows Unicode annex 29 for what occurs in chats: accents, joined emoji, skin tones, flags,
+    Korean syllables in parts, Indic conjuncts.
+
+    Args:
+        text: the text.
+        position: the cut.
+        since: a position at which a cluster is known to begin.
     """
     if not 0 < position < len(text):
         return False

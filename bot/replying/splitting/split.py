@@ -1,7 +1,7 @@
-"""Split a long answer into messages that a platform takes, where a reader would pause.
+"""Split a text into messages that a platform accepts, at places where a reader would pause.
 
-Made for text that still grows: what was cut off once is never cut differently when more arrives.
-For that, each cut is decided on the shortest beginning that is too long for one message.
+Works for text that still grows: a cut never moves when more text arrives. For that, each cut is
+chosen in the shortest prefix that is too long for one message.
 """
 
 import re
@@ -22,53 +22,58 @@ _CLOSING_LINE = re.compile(r"^[ \t]*(?P<run>`{3,}|~{3,})[ \t\r]*(?:\n|\Z)", re.M
 
 @dataclass(frozen=True, slots=True)
 class PartSpan:
-    """One message: a stretch of the text and what is added so that it stands alone."""
+    """One message: a span of the text, and what reopens and closes a code block around it."""
 
     start: int
     end: int
-    opener: str  # opens the code block again that the piece before had to close
+    opener: str
+    """Reopens the code block that the message before had to close."""
     closer: str
+    """Closes the code block that the next message goes on with."""
 
-    def read(self, text: str) -> str:
+    def extract(self, text: str) -> str:
+        """Return the text of the message."""
         return self.opener + text[self.start : self.end] + self.closer
 
 
 def split(text: str, limits: Limits) -> list[str]:
-    """Give the messages that show this text: none blank, none longer than the limits allow.
+    """Split a text into messages: none blank, none longer than the limits allow.
 
-    For every text that goes on from `text`, all but the last message stay the same. Only white
-    space is lost, and only around the cuts. Takes time in proportion to the text.
+    If the text grows, all messages but the last stay the same. Only white space is lost, and only
+    around the cuts. Runs in linear time.
     """
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _units(simple, limits) <= limits.max_units:
         return [simple] if is_visible(simple) else []
-    return [piece.read(text) for piece in part_spans(text, limits)]
+    return [span.extract(text) for span in part_spans(text, limits)]
 
 
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
-    """Give the stretches of the text that become one message each, in order."""
+    """Yield the spans of the text that become one message each, in order."""
     offsets = _offsets(text, limits)
     position, fence = 0, None
     while True:
-        position, fence = _behind_closing(text, position, fence)
-        start = _first_content(text, position, fence)
+        position, fence = _skip_closing_fence(text, position, fence)
+        start = _content_start(text, position, fence)
         if start == len(text):
             return
         opener = f"{fence.opener}\n" if fence else ""
-        room = limits.max_units - _units(opener, limits)
-        reading = _FenceScanner(text, offsets, position, start, fence, room, limits.max_units // 4)
-        window = reading.until_too_much()
+        max_units = limits.max_units - _units(opener, limits)
+        scanner = _FenceScanner(
+            text, offsets, position, start, fence, max_units, limits.max_units // 4
+        )
+        window = scanner.scan_until_full()
         end, position = choose_cut_point(window) if window else (len(text), len(text))
-        fence = reading.fence_at(position)
+        fence = scanner.fence_at(position)
         content = text[start:end].rstrip()
         if is_visible(content):
             closer = f"\n{fence.closer}" if fence else ""
             yield PartSpan(start, start + len(content), opener, closer)
-        fence = replace(fence, margin="") if fence else None  # it is opened at the margin again
+        fence = replace(fence, margin="") if fence else None  # it is reopened without indentation
 
 
-def _behind_closing(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
-    """Skip the line that closes a block when nothing of the block is left: it is closed already."""
+def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
+    """Skip a closing fence at the start: the message before has closed the block already."""
     if fence is None:
         return position, None
     blank = _BLANK_LINES.match(text, position)
@@ -79,7 +84,7 @@ def _behind_closing(text: str, position: int, fence: Fence | None) -> tuple[int,
     return closing.end(), None
 
 
-def _first_content(text: str, position: int, fence: Fence | None) -> int:
+def _content_start(text: str, position: int, fence: Fence | None) -> int:
     visible = _VISIBLE.search(text, position)
     if visible is None:
         return len(text)
@@ -87,10 +92,10 @@ def _first_content(text: str, position: int, fence: Fence | None) -> int:
 
 
 class _FenceScanner:
-    """Reads on from the start of a piece and notes where code blocks begin and end.
+    """Scans one message from its start and records where code blocks begin and end.
 
-    Room is kept for closing whatever may turn out to be a code block. How much is kept only grows
-    while the text grows, so that too much for one piece stays too much.
+    Units are reserved for closing whatever may turn out to be a code block. The reserve only grows
+    while the text grows, so that a prefix that is too long for one message stays too long.
     """
 
     def __init__(
@@ -100,56 +105,56 @@ class _FenceScanner:
         position: int,
         start: int,
         fence: Fence | None,
-        room: int,
-        longest_fence: int,
+        max_units: int,
+        max_fence_units: int,
     ) -> None:
         self._text = text
         self._offsets = offsets
-        self._position = position  # before `start`: there the indentation of its line stands
+        self._position = position  # before `start` by the indentation of its line
         self._start = start
-        self._top = offsets[start] + room
-        # A fence line longer than this would leave no room for what it fences: it is plain text.
-        self._longest_fence = longest_fence
+        self._max_offset = offsets[start] + max_units
+        # A longer fence line would leave no units for the code, so it counts as plain text.
+        self._max_fence_units = max_fence_units
         self._reserve = closing_units(fence)
-        self._stop = self._too_much()
-        self._marks = [(start, fence)]
-        self._barred: list[tuple[int, int]] = []
+        self._stop = self._find_stop()
+        self._fences = [(start, fence)]
+        self._uncuttable: list[tuple[int, int]] = []
         self._edges: set[int] = set()
 
     def fence_at(self, position: int) -> Fence | None:
-        """The code block that is open there."""
-        return next(fence for begin, fence in reversed(self._marks) if begin <= position)
+        """Return the code block that is open at a position."""
+        return next(fence for begin, fence in reversed(self._fences) if begin <= position)
 
-    def until_too_much(self) -> CutWindow | None:
-        """What is needed to choose a cut; None when all of the text fits."""
+    def scan_until_full(self) -> CutWindow | None:
+        """Return what is needed to choose a cut; None if the rest of the text fits."""
         for line in fence_lines(self._text, self._position, self._end):
             if line.start >= self._end:
                 break
-            fence = self._marks[-1][1]
+            fence = self._fences[-1][1]
             if fence is None:
-                self._keep_room(line)
+                self._reserve_closing(line)
             if self._stop is not None and self._stop <= line.end:
-                if self._may_count(line, fence):
-                    self._barred.append((line.start, self._stop))
+                if self._may_be_fence(line, fence):
+                    self._uncuttable.append((line.start, self._stop))
                 break
             if fence is None:
-                self._pass_opening(line)
+                self._open_block(line)
             elif line.closes(fence, self._text):
-                self._marks.append((line.start + 1, None))
-                self._barred.append((line.start, line.end))
+                self._fences.append((line.start + 1, None))
+                self._uncuttable.append((line.start, line.end))
                 self._edges.add(line.end)
         if self._stop is None:
             return None
-        half = bisect_left(self._offsets, (self._offsets[self._start] + self._top) // 2)
+        half = bisect_left(self._offsets, (self._offsets[self._start] + self._max_offset) // 2)
         return CutWindow(
             self._text,
             self._offsets,
             self._start,
             self._stop,
-            self._top,
+            self._max_offset,
             max(self._start + 1, half),
-            self._marks,
-            self._barred,
+            self._fences,
+            self._uncuttable,
             self._edges,
         )
 
@@ -157,42 +162,42 @@ class _FenceScanner:
     def _end(self) -> int:
         return len(self._text) if self._stop is None else self._stop
 
-    def _too_much(self) -> int | None:
-        """The end of the shortest stretch without room; white space at its end does not count."""
-        beyond = bisect_right(self._offsets, self._top - self._reserve)
+    def _find_stop(self) -> int | None:
+        """Return the end of the shortest prefix that does not fit; trailing white space is free."""
+        beyond = bisect_right(self._offsets, self._max_offset - self._reserve)
         if beyond == len(self._offsets):
             return None
         visible = _VISIBLE.search(self._text, beyond - 1)
         return visible.end() if visible else None
 
-    def _keep_room(self, line: FenceLine) -> None:
-        """Keep room for closing the block that this line may open."""
+    def _reserve_closing(self, line: FenceLine) -> None:
+        """Reserve units for closing the block that this line may open."""
         margin = line.run_start - line.start
-        longest = min(line.run_end - line.run_start, self._longest_fence - margin)
+        longest = min(line.run_end - line.run_start, self._max_fence_units - margin)
         for length in range(3, longest + 1):
             self._reserve = max(self._reserve, 1 + margin + length)
-            if self._offsets[line.run_start + length] + self._reserve > self._top:
+            if self._offsets[line.run_start + length] + self._reserve > self._max_offset:
                 self._stop = line.run_start + length
                 return
-        self._stop = self._too_much()
+        self._stop = self._find_stop()
 
-    def _pass_opening(self, line: FenceLine) -> None:
+    def _open_block(self, line: FenceLine) -> None:
         fence = line.opens(self._text)
-        too_long = self._offsets[line.end] - self._offsets[line.start] > self._longest_fence
+        too_long = self._offsets[line.end] - self._offsets[line.start] > self._max_fence_units
         if fence is None or too_long:
             return
         if line.start < self._start:
             fence = replace(fence, margin="")
         content = _VISIBLE.search(self._text, line.end, self._end)
-        self._marks.append((line.start + 1, fence))
-        self._barred.append((line.start, content.start() if content else line.end))
+        self._fences.append((line.start + 1, fence))
+        self._uncuttable.append((line.start, content.start() if content else line.end))
         self._edges.add(line.start + line.indentation)
 
-    def _may_count(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Whether a line that is known up to our end only may still open or close a block."""
+    def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
+        """Return whether a line that is cut off by the end may still open or close a block."""
         if fence is not None:
             return set(self._text[line.start : self._end].strip()) <= {fence.run[0]}
-        if self._offsets[self._end] - self._offsets[line.start] > self._longest_fence:
+        if self._offsets[self._end] - self._offsets[line.start] > self._max_fence_units:
             return False
         return self._text[line.run_start] == "~" or (
             "`" not in self._text[line.run_end : self._end]
@@ -200,16 +205,16 @@ class _FenceScanner:
 
 
 def _units(text: str, limits: Limits) -> int:
-    return len(text) if limits.unit == "characters" else len(text) + _astral(text)
+    return len(text) if limits.unit == "characters" else len(text) + _count_surrogate_pairs(text)
 
 
-def _astral(text: str) -> int:
-    """How many letters take two UTF-16 units."""
+def _count_surrogate_pairs(text: str) -> int:
+    """Count the characters that take two UTF-16 units."""
     return 0 if text.isascii() else sum(letter > "\uffff" for letter in text)
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
-    """The units that stand before each position of the text, its end included."""
-    if limits.unit == "characters" or not _astral(text):
+    """Return the units before each position of the text, its end included."""
+    if limits.unit == "characters" or not _count_surrogate_pairs(text):
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]

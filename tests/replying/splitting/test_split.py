@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
-from bot.replying.splitting.graphemes import is_inside, is_visible
+from bot.replying.splitting.graphemes import is_inside_grapheme, is_visible
 from bot.replying.splitting.split import part_spans, split
 from tests.shared_data import shared_folder
 
@@ -93,8 +93,8 @@ def test_no_visible_character_is_torn(characters: list[str]) -> None:
     text = "".join(characters)
 
     for piece in part_spans(text, Limits(24, "utf16", 1, 5)):
-        assert not is_inside(text, piece.start)
-        assert not is_inside(text, piece.end)
+        assert not is_inside_grapheme(text, piece.start)
+        assert not is_inside_grapheme(text, piece.end)
 
 
 def code(lines: int) -> str:

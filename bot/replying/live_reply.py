@@ -1,0 +1,177 @@
+"""Show one answer while it is generated: no request for each token, edits at the platform's pace.
+
+Live updates are best effort. The final text is delivered by the outbox; so an error here slows down
+or ends the live updates, and nothing else.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.prompt import QueuePosition
+from bot.errors import PlatformError, RateLimited, StoreError
+from bot.ports import Clock, Surface
+from bot.replying.stream_buffer import StreamBuffer
+
+_log = structlog.get_logger(__name__)
+_POLL_SECONDS = 0.1
+_MAX_FAILURES_IN_A_ROW = 3
+
+
+class LiveReply:
+    """Updates the messages of one answer until the block ends; then no request is in flight."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        address: Address,
+        open_part: Callable[[OutgoingPart], Awaitable[int]],
+        wait_until_sent: Callable[[int], Awaitable[str]],
+        clock: Clock,
+        first_part: int = 0,
+    ) -> None:
+        """Prepare the updates.
+
+        An error of `open_part` or `wait_until_sent` that is neither a `PlatformError` nor a
+        `StoreError` (such as `Fenced`) is raised by `feed` or at the end of the block.
+
+        Args:
+            surface: where the messages are edited.
+            address: the channel.
+            open_part: queues the first message of a part and returns the id of its outbox row.
+            wait_until_sent: waits for an outbox row and returns the id of its message.
+            clock: time.
+            first_part: the number of the first part; others may have answered before.
+        """
+        self._first_part = first_part
+        self._surface = surface
+        self._address = address
+        self._open_part = open_part
+        self._wait_until_sent = wait_until_sent
+        self._clock = clock
+        self._limits = surface.limits(address)
+        self._buffer = StreamBuffer(self._limits)
+        self._rows: list[int] = []
+        self._message_ids: list[str] = []
+        self._shown: list[str] = []
+        self._changed = asyncio.Event()
+        self._in_flight = asyncio.Lock()  # held during a request, which must not be cancelled
+        self._updates: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> int:
+        """How many parts were queued to be opened."""
+        return len(self._rows)
+
+    def feed(self, text: str) -> None:
+        """Append text of the model; only buffers it."""
+        if not text:
+            return
+        self._buffer.feed(text, self._clock.monotonic())
+        self._changed.set()
+        if self._updates is not None and self._updates.done():
+            self._updates.result()
+
+    def show_queue_position(self, waiting: QueuePosition) -> None:
+        """Show the position in the queue until the first text replaces it."""
+        self._buffer.set_notice(queue_notice(waiting))
+        self._changed.set()
+
+    async def __aenter__(self) -> Self:
+        if self._limits.can_edit:
+            self._updates = asyncio.create_task(
+                self._update_until_cancelled(), name=f"show {self._address.lane}"
+            )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        updates = self._updates
+        if updates is None:
+            return
+        try:
+            # A request in flight is never cancelled: it could arrive after the final text.
+            async with self._in_flight:
+                updates.cancel()
+        finally:
+            updates.cancel()
+            await asyncio.wait([updates])
+        failure = None if updates.cancelled() else updates.exception()
+        if error is None and failure is not None:
+            raise failure
+
+    async def _update_until_cancelled(self) -> None:
+        failures = 0
+        while failures < _MAX_FAILURES_IN_A_ROW:
+            await self._changed.wait()
+            wait = self._buffer.seconds_until_due(self._clock.monotonic())
+            if wait > 0:
+                # Until the first message, more text may make it due at any moment.
+                await self._clock.sleep(wait if self._rows else min(wait, _POLL_SECONDS))
+                continue
+            try:
+                await self._update_parts()
+            except RateLimited as error:  # not a failure: the platform says when to retry
+                self._slow_down(error.retry_after_seconds)
+            except (PlatformError, StoreError) as error:
+                failures += 1
+                _log.warning("live_edit_failed", lane=self._address.lane, reason=str(error))
+                self._slow_down()
+            else:
+                failures = 0
+                self._buffer.recover()
+        _log.warning("live_edits_stopped", lane=self._address.lane)
+
+    def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
+        self._buffer.slow_down(self._clock.monotonic(), retry_after_seconds)
+        self._changed.set()
+
+    async def _update_parts(self) -> None:
+        """Open or edit every part whose text has changed, in order."""
+        texts = self._take_parts()
+        part = 0
+        while part < len(texts):
+            if part == len(self._message_ids):
+                await self._open(part, texts[part])
+                if self._limits.placeholder is not None:
+                    texts = self._take_parts()  # includes what was generated meanwhile
+                    continue
+            elif self._shown[part] != texts[part]:
+                async with self._in_flight:
+                    message_id = self._message_ids[part]
+                    await self._surface.edit(self._address, message_id, texts[part])
+                self._shown[part] = texts[part]
+            part += 1
+
+    def _take_parts(self) -> list[str]:
+        self._changed.clear()
+        return self._buffer.take_parts(self._clock.monotonic())
+
+    async def _open(self, part: int, text: str) -> None:
+        text = self._limits.placeholder or text
+        if part == len(self._rows):
+            async with self._in_flight:
+                self._rows.append(
+                    await self._open_part(OutgoingPart(self._first_part + part, text))
+                )
+        self._message_ids.append(await self._wait_until_sent(self._rows[part]))
+        self._shown.append(text)
+
+
+def queue_notice(waiting: QueuePosition) -> str:
+    """Say at which position of the queue a person waits, and for how long."""
+    position = waiting.position
+    first = "You are next" if position == 1 else f"You are number {position} in line"
+    if waiting.seconds is None:
+        return f"⏳ {first} …"
+    return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"
