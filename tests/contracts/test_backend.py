@@ -1,4 +1,4 @@
-"""What every backend promises, whatever answers behind it."""
+"""Contract of backends."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the coordinator promises, on Valkey and on Redis."""
+"""Contract of the coordinator, on Valkey, Redis and the fake."""
 
 import asyncio
 import random
@@ -14,13 +14,13 @@ async def claim(coordinator: Coordinator, owner: str = "me", wait: float = 0) ->
     return list(await coordinator.claim("q", owner, limit=10, lease_seconds=0.2, wait_seconds=wait))
 
 
-async def test_a_ready_key_is_given_to_one_owner(coordinator: Coordinator) -> None:
+async def test_ready_key_is_leased_to_one_owner(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a", "b"])
     assert await claim(coordinator) == ["a", "b"]
     assert await claim(coordinator, "other") == []
 
 
-async def test_a_key_that_became_ready_under_work_is_ready_again_afterwards(
+async def test_key_notified_while_leased_is_ready_after_release(
     coordinator: Coordinator,
 ) -> None:
     await coordinator.notify("q", ["a"])
@@ -31,14 +31,14 @@ async def test_a_key_that_became_ready_under_work_is_ready_again_afterwards(
     assert await claim(coordinator) == ["a"]
 
 
-async def test_a_key_that_is_done_stays_done(coordinator: Coordinator) -> None:
+async def test_released_key_is_not_ready(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
     await coordinator.release("q", "a", "me")
     assert await claim(coordinator) == []
 
 
-async def test_only_the_owner_can_say_done(coordinator: Coordinator) -> None:
+async def test_only_the_owner_can_release(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
     await coordinator.notify("q", ["a"])
@@ -46,7 +46,7 @@ async def test_only_the_owner_can_say_done(coordinator: Coordinator) -> None:
     assert await claim(coordinator) == []
 
 
-async def test_an_expired_lease_makes_its_key_ready_again(coordinator: Coordinator) -> None:
+async def test_key_with_an_expired_lease_is_ready_again(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
     assert await coordinator.release_expired("q") == 0
@@ -55,7 +55,7 @@ async def test_an_expired_lease_makes_its_key_ready_again(coordinator: Coordinat
     assert await claim(coordinator, "other") == ["a"]
 
 
-async def test_a_renewed_lease_does_not_expire(coordinator: Coordinator) -> None:
+async def test_renewed_lease_does_not_expire(coordinator: Coordinator) -> None:
     await coordinator.notify("q", ["a"])
     await claim(coordinator)
     await coordinator.renew("q", ["a"], "me", 60)
@@ -63,7 +63,7 @@ async def test_a_renewed_lease_does_not_expire(coordinator: Coordinator) -> None
     assert await coordinator.release_expired("q") == 0
 
 
-async def test_a_claim_waits_for_the_first_key(coordinator: Coordinator) -> None:
+async def test_claim_waits_for_the_first_key(coordinator: Coordinator) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(claim(coordinator, wait=5))
         await asyncio.sleep(0.05)
@@ -76,25 +76,25 @@ async def test_queues_do_not_mix(coordinator: Coordinator) -> None:
     assert await claim(coordinator) == []
 
 
-async def test_a_server_that_is_away_is_said_to_be_down() -> None:
-    async with open_coordinator("redis://127.0.0.1:1/0") as away:
+async def test_unreachable_server_raises_coordinator_unavailable() -> None:
+    async with open_coordinator("redis://127.0.0.1:1/0") as unreachable:
         with pytest.raises(CoordinatorUnavailable):
-            await away.notify("q", ["a"])
+            await unreachable.notify("q", ["a"])
 
 
-async def test_what_a_cancelled_call_was_to_get_reaches_nobody_else(
+async def test_response_to_a_cancelled_call_reaches_no_other_caller(
     coordinator: Coordinator,
 ) -> None:
-    """As a reply left on a connection would: some users of a chat bot once saw others' data."""
-    dice = random.Random(1)
+    """A response left on a shared connection once showed users of a chat bot others' data."""
+    random_source = random.Random(1)
 
     async def calls(queue: str) -> list[str]:
         got: list[str] = []
         for number in range(40):
             await coordinator.notify(queue, [f"{queue}:{number}"])
-            wait = dice.choice([0.0, 0.0005])
+            wait = random_source.choice([0.0, 0.0005])
             try:
-                async with asyncio.timeout(dice.choice([0, 0.0002, 0.001, 5])):
+                async with asyncio.timeout(random_source.choice([0, 0.0002, 0.001, 5])):
                     got += await coordinator.claim(
                         queue, "me", limit=3, lease_seconds=60, wait_seconds=wait
                     )
@@ -110,14 +110,14 @@ async def test_what_a_cancelled_call_was_to_get_reaches_nobody_else(
         assert {key.partition(":")[0] for key in task.result()} == {queue}
 
 
-async def test_a_cancelled_call_is_cancelled_in_whatever_moment(coordinator: Coordinator) -> None:
-    """A stop that came just when an answer was there was forgotten once, and nothing ended."""
+async def test_call_can_be_cancelled_at_any_moment(coordinator: Coordinator) -> None:
+    """A cancellation that coincided with a response was once swallowed."""
 
     async def calls() -> None:
         while True:
             await coordinator.notify("q", ["a"])
             await coordinator.release_expired("q")
-            await asyncio.sleep(0)  # a fake never waits
+            await asyncio.sleep(0)  # the fake never waits
 
     for steps in range(200):
         task = asyncio.create_task(calls())

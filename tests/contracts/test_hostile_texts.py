@@ -1,4 +1,4 @@
-"""Whatever people write is kept as they wrote it, and does nothing where it is kept."""
+"""Text from people is stored unchanged and has no effect on the stores."""
 
 import json
 from collections.abc import Sequence
@@ -37,49 +37,49 @@ TEXTS = with_ours(
 LEASE = 60.0
 
 
-async def _not_waking(_keys: Sequence[str]) -> None:
-    """Nobody is there to be woken."""
+async def _wake_nobody(_keys: Sequence[str]) -> None:
+    """Wake no worker."""
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_a_hostile_text_is_kept_as_it_is(store: Store, title: str, text: str) -> None:
-    kept = make_storable(text)
-    assert kept == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
-    said = replace(incoming(text, quote=text), author=Person("telegram:1", text))
+async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: str) -> None:
+    stored = make_storable(text)
+    assert stored == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
+    sent = replace(incoming(text, quote=text), author=Person("telegram:1", text))
 
-    await InboxIntake(store.inbox, _not_waking).receive([said], {})
+    await InboxIntake(store.inbox, _wake_nobody).receive([sent], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
-    heard = await store.conversations.next_message(claim)
-    assert heard is not None
-    author = heard.incoming.author
-    assert (heard.incoming.text, heard.incoming.quote, author.name) == (kept, kept, kept)
+    message = await store.conversations.next_message(claim)
+    assert message is not None
+    author = message.incoming.author
+    assert (message.incoming.text, message.incoming.quote, author.name) == (stored, stored, stored)
 
     turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
     await store.conversations.finish(
-        claim, heard, TurnResult(turns=turns, outgoing=[OutgoingPart(0, text)])
+        claim, message, TurnResult(turns=turns, outgoing=[OutgoingPart(0, text)])
     )
-    await store.choices.set(kept, "persona", kept, author.id)
-    [told] = (await store.conversations.load_session("telegram:5", 10)).turns
+    await store.chat_settings.set(stored, "persona", stored, author.id)
+    [found] = (await store.conversations.load_session("telegram:5", 10)).turns
     row = await store.outbox.take("telegram:5")
     assert row is not None
-    assert (told.text, told.speaker, row.text) == (kept, author, kept)
-    assert await store.choices.get_all([kept], "persona") == {kept: kept}
-    assert await store.choices.get_all([f"{kept}%", "%", "_"], "persona") == {}
-    await _nothing_else_happened(store)
+    assert (found.text, found.speaker, row.text) == (stored, author, stored)
+    assert await store.chat_settings.get_all([stored], "persona") == {stored: stored}
+    assert await store.chat_settings.get_all([f"{stored}%", "%", "_"], "persona") == {}
+    await _check_nothing_else_changed(store)
 
 
-async def _nothing_else_happened(store: Store) -> None:
+async def _check_nothing_else_changed(store: Store) -> None:
     names = await store.database.read(lambda c: set(inspect(c).get_table_names()))
     assert names >= set(metadata.tables)
-    kept = await store.database.read(
+    stored = await store.database.read(
         lambda c: (len(c.execute(select(turn.c.id)).all()), len(c.execute(select(choice)).all()))
     )
-    assert kept == (1, 1)
+    assert stored == (1, 1)
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_a_hostile_key_is_one_key_and_no_command(
+async def test_hostile_key_is_one_key_and_no_command(
     coordinator: Coordinator, title: str, text: str
 ) -> None:
     key = make_storable(text)
@@ -95,9 +95,7 @@ async def test_a_hostile_key_is_one_key_and_no_command(
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-def test_a_hostile_file_is_no_preset_and_runs_nothing(
-    tmp_path: Path, title: str, text: str
-) -> None:
+def test_hostile_file_is_rejected_as_a_preset(tmp_path: Path, title: str, text: str) -> None:
     for name in ("preset.json", "preset.yaml"):
         (tmp_path / name).write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(PresetError) as refused:
@@ -107,7 +105,7 @@ def test_a_hostile_file_is_no_preset_and_runs_nothing(
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-def test_a_hostile_text_in_a_preset_comes_out_as_it_went_in(title: str, text: str) -> None:
+def test_hostile_text_in_a_preset_survives_export(title: str, text: str) -> None:
     value = {"name": "nora", "provider": "p", "model": "m", "system": make_storable(text)}
     preset = parse_preset(json.dumps(value), "x.json")
     assert preset.system == make_storable(text)

@@ -1,4 +1,4 @@
-"""What the list of preset versions promises, on SQLite and on PostgreSQL."""
+"""Contract of preset versions, on SQLite and on PostgreSQL."""
 
 import asyncio
 
@@ -13,27 +13,29 @@ def nora(content: str, version: int = 1) -> PresetVersion:
     return PresetVersion("nora", content, version)
 
 
-async def numbers(store: Store, *editions: PresetVersion) -> list[int]:
-    return [(await store.versions.save([one]))[one.name] for one in editions]
+async def saved_numbers(store: Store, *versions: PresetVersion) -> list[int]:
+    return [(await store.preset_versions.save([one]))[one.name] for one in versions]
 
 
-async def test_an_edit_makes_a_new_version_and_a_restart_does_not(store: Store) -> None:
-    seen = await numbers(store, nora("one"), nora("one"), nora("two"), nora("two"), nora("three"))
+async def test_edited_preset_gets_a_new_version_and_unchanged_one_does_not(store: Store) -> None:
+    seen = await saved_numbers(
+        store, nora("one"), nora("one"), nora("two"), nora("two"), nora("three")
+    )
 
     assert seen == [1, 1, 2, 2, 3]
 
 
-async def test_going_back_to_an_old_text_is_an_edit_too(store: Store) -> None:
-    assert await numbers(store, nora("one"), nora("two"), nora("one")) == [1, 2, 3]
+async def test_return_to_an_old_content_gets_a_new_version(store: Store) -> None:
+    assert await saved_numbers(store, nora("one"), nora("two"), nora("one")) == [1, 2, 3]
 
 
-async def test_the_author_may_number_ahead_but_never_back(store: Store) -> None:
-    assert await numbers(store, nora("one", 5), nora("two", 2), nora("three", 9)) == [5, 6, 9]
+async def test_author_may_raise_the_version_but_not_lower_it(store: Store) -> None:
+    assert await saved_numbers(store, nora("one", 5), nora("two", 2), nora("three", 9)) == [5, 6, 9]
 
 
-async def test_each_preset_counts_for_itself_and_nothing_is_lost(store: Store) -> None:
-    await store.versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
-    await store.versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
+async def test_presets_are_numbered_separately_and_all_versions_kept(store: Store) -> None:
+    await store.preset_versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
+    await store.preset_versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
 
     rows = await store.database.read(
         lambda c: c.execute(
@@ -47,14 +49,14 @@ async def test_each_preset_counts_for_itself_and_nothing_is_lost(store: Store) -
         ("nora", 2, "two"),
         ("兰亭", 1, "茶"),
     ]
-    assert await store.versions.newest("nora") == PresetVersion("nora", "two", 2)
-    assert await store.versions.newest("nobody") is None
+    assert await store.preset_versions.newest("nora") == PresetVersion("nora", "two", 2)
+    assert await store.preset_versions.newest("nobody") is None
 
 
-async def test_processes_that_start_together_agree(store: Store) -> None:
+async def test_concurrent_writers_agree(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(store.versions.save([nora("one")])) for _ in range(8)]
-        others = [group.create_task(store.versions.save([nora("two")])) for _ in range(8)]
+        starts = [group.create_task(store.preset_versions.save([nora("one")])) for _ in range(8)]
+        others = [group.create_task(store.preset_versions.save([nora("two")])) for _ in range(8)]
 
     found = {one.result()["nora"] for one in [*starts, *others]}
     rows = await store.database.read(lambda c: c.execute(select(preset_version.c.content)).all())

@@ -1,4 +1,4 @@
-"""The receipt of an answer is kept with it, whole, and found again; on SQLite and PostgreSQL."""
+"""Contract of receipts, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
 
@@ -41,19 +41,19 @@ RECEIPT = Receipt(
 )
 
 
-async def under_work(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
+async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([incoming(key=key)], {})
     claim = await store.conversations.claim("telegram:5", "me", 60)
     assert claim is not None
-    heard = await store.conversations.next_message(claim)
-    assert heard is not None
-    return claim, heard
+    message = await store.conversations.next_message(claim)
+    assert message is not None
+    return claim, message
 
 
-async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: Store) -> None:
-    claim, heard = await under_work(store)
+async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> None:
+    claim, message = await take_message(store)
     other = replace(RECEIPT, answer="And I am Nils.")
-    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT, other]))
+    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, other]))
     receipts = SqlReceipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.get(1) == RECEIPT
@@ -61,9 +61,9 @@ async def test_a_receipt_is_found_whole_by_its_number_and_by_its_place(store: St
     assert await receipts.get(99) is None
 
 
-async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
-    claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT] * 2))
+async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
+    claim, message = await take_message(store)
+    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT] * 2))
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.database.write(lambda c: c.execute(old).rowcount)
     assert await delete_expired(store.database, SystemClock(), 2) == 1
@@ -71,9 +71,9 @@ async def test_receipts_are_forgotten_after_their_days(store: Store) -> None:
     assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
 
 
-async def test_receipts_are_forgotten_with_their_conversation(store: Store) -> None:
-    claim, heard = await under_work(store)
-    await store.conversations.finish(claim, heard, TurnResult(receipts=[RECEIPT]))
+async def test_receipts_are_deleted_with_their_conversation(store: Store) -> None:
+    claim, message = await take_message(store)
+    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT]))
 
     await store.conversations.forget(claim)
 

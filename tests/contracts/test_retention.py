@@ -1,4 +1,4 @@
-"""What has done its service is forgotten after its time, on SQLite and on PostgreSQL."""
+"""Contract of retention: old rows are deleted, on SQLite and on PostgreSQL."""
 
 import pytest
 from sqlalchemy import func, select, update
@@ -14,63 +14,63 @@ from tests.samples import incoming
 DAY = 86_400.0
 
 
-async def under_work(store: Store) -> tuple[Claim, InboxMessage]:
+async def take_message(store: Store) -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([incoming()], {})
     claim = await store.conversations.claim("telegram:5", "me", 60)
     assert claim is not None
-    heard = await store.conversations.next_message(claim)
-    assert heard is not None
-    return claim, heard
+    message = await store.conversations.next_message(claim)
+    assert message is not None
+    return claim, message
 
 
-async def send(store: Store, how_many: int) -> None:
+async def send_rows(store: Store, how_many: int) -> None:
     for _ in range(how_many):
         row = await store.outbox.take("telegram:5")
         assert row is not None
         await store.outbox.mark_sent(row, str(row.id))
 
 
-async def age(store: Store, days: float) -> None:
+async def make_older(store: Store, days: float) -> None:
     seconds = days * DAY
-    heard = update(inbox).values(received_at=inbox.c.received_at - seconds)
-    begun = update(outbox).values(started_at=outbox.c.started_at - seconds)
-    await store.database.write(lambda c: c.execute(heard).rowcount + c.execute(begun).rowcount)
+    messages = update(inbox).values(received_at=inbox.c.received_at - seconds)
+    rows = update(outbox).values(started_at=outbox.c.started_at - seconds)
+    await store.database.write(lambda c: c.execute(messages).rowcount + c.execute(rows).rowcount)
 
 
-async def kept(store: Store) -> tuple[int, int]:
+async def count_rows(store: Store) -> tuple[int, int]:
     counts = [select(func.count()).select_from(table) for table in (inbox, outbox)]
-    heard, said = [
+    inbox_rows, outbox_rows = [
         await store.database.read(lambda c, one=one: c.execute(one).scalar_one())  # type: ignore[misc]
         for one in counts
     ]
-    return heard, said
+    return inbox_rows, outbox_rows
 
 
 @pytest.mark.parametrize(
     ("days", "left"), [(6.9, (1, 2)), (7.1, (1, 0)), (13.9, (1, 0)), (14.1, (0, 0))]
 )
-async def test_what_is_answered_and_sent_is_forgotten(
+async def test_answered_messages_and_sent_rows_are_deleted(
     store: Store, days: float, left: tuple[int, int]
 ) -> None:
-    claim, heard = await under_work(store)
+    claim, message = await take_message(store)
     parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
-    await store.conversations.finish(claim, heard, TurnResult(outgoing=parts))
-    await send(store, 2)
-    await age(store, days)
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    await send_rows(store, 2)
+    await make_older(store, days)
     assert await delete_expired(store.database, SystemClock(), 14) == 3 - sum(left)
-    assert await kept(store) == left
+    assert await count_rows(store) == left
 
 
-async def test_what_is_not_answered_or_not_sent_is_kept_however_old(store: Store) -> None:
-    claim, heard = await under_work(store)
-    await store.conversations.open(claim, heard, OutgoingPart(0, "…"))
-    await send(store, 1)
-    await age(store, 100)
+async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> None:
+    claim, message = await take_message(store)
+    await store.conversations.open(claim, message, OutgoingPart(0, "…"))
+    await send_rows(store, 1)
+    await make_older(store, 100)
     await delete_expired(store.database, SystemClock(), 14)
-    assert await kept(store) == (1, 1), "its answer will be an edit of the message"
-    await store.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "a")]))
+    assert await count_rows(store) == (1, 1), "the answer will be an edit of this message"
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     await delete_expired(store.database, SystemClock(), 14)
-    assert await kept(store) == (0, 2), "the edit still needs the id"
+    assert await count_rows(store) == (0, 2), "the edit needs the message's id"
     row = await store.outbox.take("telegram:5")
     assert row is not None
     assert row.external_id is not None

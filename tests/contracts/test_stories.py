@@ -1,4 +1,4 @@
-"""What the stories promise: on SQLite, on PostgreSQL with pgvector, and there without it."""
+"""Contract of stories: on SQLite, on PostgreSQL with pgvector and without."""
 
 import asyncio
 import struct
@@ -19,10 +19,10 @@ A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001
 
 @pytest.fixture(params=["its own index", "numpy"])
 async def stories(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[Stories]:
-    """The store's stories, found in both ways that PostgreSQL has."""
+    """The stories with each vector index that the database supports."""
     if request.param == "numpy":
         if store.database.is_sqlite:
-            pytest.skip("numpy is its own index there")
+            pytest.skip("numpy is the only index there")
         yield SqlStories(store.database, NumpyIndex(store.database))
     else:
         yield store.stories
@@ -33,7 +33,7 @@ def vector(*numbers: float) -> PackedVector:
     return struct.pack(f"<{len(numbers)}f", *(number / length for number in numbers))
 
 
-async def learn(
+async def store_vectors(
     stories: Stories, vectors: dict[str, PackedVector], character: str = "nora", model: str = "m"
 ) -> None:
     await stories.replace_stories(character, list(vectors), model)
@@ -41,14 +41,14 @@ async def learn(
     await stories.save_vectors(character, model, kept)
 
 
-async def texts_near(
+async def nearest_texts(
     stories: Stories, query: PackedVector, limit: int = 9, character: str = "nora", model: str = "m"
 ) -> Sequence[str]:
     return [one.text for one in await stories.nearest(character, query, model, limit)]
 
 
-async def test_the_nearest_come_first_with_their_scores(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0), B: vector(0, 1), C: vector(3, 4)})
+async def test_nearest_stories_come_first_with_their_scores(stories: Stories) -> None:
+    await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1), C: vector(3, 4)})
 
     found = await stories.nearest("nora", vector(1, 0), "m", 2)
 
@@ -56,93 +56,93 @@ async def test_the_nearest_come_first_with_their_scores(stories: Stories) -> Non
     assert [one.score for one in found] == pytest.approx([1, 0.6])
 
 
-async def test_of_equals_the_earlier_comes_first(stories: Stories) -> None:
-    await learn(stories, {B: vector(1, 1), A: vector(1, 1), C: vector(1, 1)})
-    assert await texts_near(stories, vector(1, 0)) == [B, A, C]
+async def test_earlier_of_equal_stories_comes_first(stories: Stories) -> None:
+    await store_vectors(stories, {B: vector(1, 1), A: vector(1, 1), C: vector(1, 1)})
+    assert await nearest_texts(stories, vector(1, 0)) == [B, A, C]
 
 
-async def test_where_nobody_learned_anything_nothing_is_found(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0)})
-    assert await texts_near(stories, vector(1, 0), character="marlowe") == []
-    assert await texts_near(stories, vector(1, 0), limit=0) == []
+async def test_unknown_character_and_limit_zero_find_nothing(stories: Stories) -> None:
+    await store_vectors(stories, {A: vector(1, 0)})
+    assert await nearest_texts(stories, vector(1, 0), character="marlowe") == []
+    assert await nearest_texts(stories, vector(1, 0), limit=0) == []
 
 
-async def test_only_what_has_no_vector_of_this_model_is_lacking(stories: Stories) -> None:
+async def test_replace_returns_stories_without_a_vector_of_the_model(stories: Stories) -> None:
     assert await stories.replace_stories("nora", [A, B, A], "m") == [A, B]
     await stories.save_vectors("nora", "m", [StoryVector(A, vector(1, 0))])
     assert await stories.replace_stories("nora", [A, B, C], "m") == [B, C]
     assert await stories.replace_stories("nora", [A, B, C], "other") == [A, B, C]
 
 
-async def test_a_story_without_a_vector_is_not_found_yet(stories: Stories) -> None:
+async def test_story_without_a_vector_is_not_found(stories: Stories) -> None:
     await stories.replace_stories("nora", [A, B], "m")
     await stories.save_vectors("nora", "m", [StoryVector(B, vector(1, 0))])
-    assert await texts_near(stories, vector(1, 0)) == [B]
+    assert await nearest_texts(stories, vector(1, 0)) == [B]
 
 
-async def test_what_was_taken_away_or_changed_is_not_found_any_more(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0), B: vector(0, 1)})
-    assert await texts_near(stories, vector(1, 0)) == [A, B]
+async def test_removed_or_changed_story_is_not_found(stories: Stories) -> None:
+    await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1)})
+    assert await nearest_texts(stories, vector(1, 0)) == [A, B]
 
     assert await stories.replace_stories("nora", [B, A + "!"], "m") == [A + "!"]
-    assert await texts_near(stories, vector(1, 0)) == [B]
+    assert await nearest_texts(stories, vector(1, 0)) == [B]
     await stories.save_vectors("nora", "m", [StoryVector(A, vector(1, 0))])
-    assert await texts_near(stories, vector(1, 0)) == [B], "its story is gone"
+    assert await nearest_texts(stories, vector(1, 0)) == [B], "its story is gone"
 
 
 async def test_vectors_of_another_model_are_never_compared(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0), B: vector(0, 1)}, model="old")
+    await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1)}, model="old")
     await stories.save_vectors("nora", "new", [StoryVector(A, vector(1, 0, 0))])
 
-    assert await texts_near(stories, vector(1, 0, 0), model="new") == [A]
-    assert await texts_near(stories, vector(1, 0), model="old") == [B]
+    assert await nearest_texts(stories, vector(1, 0, 0), model="new") == [A]
+    assert await nearest_texts(stories, vector(1, 0), model="old") == [B]
 
 
-async def test_vectors_of_another_length_are_passed_over(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0), B: vector(1, 0, 0)})
-    assert await texts_near(stories, vector(0, 1, 0)) == [B]
+async def test_vectors_of_another_length_are_ignored(stories: Stories) -> None:
+    await store_vectors(stories, {A: vector(1, 0), B: vector(1, 0, 0)})
+    assert await nearest_texts(stories, vector(0, 1, 0)) == [B]
 
 
-async def test_a_new_vector_replaces_the_old_one(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0), B: vector(0, 1)})
-    assert (await texts_near(stories, vector(1, 0)))[0] == A
-    await learn(stories, {A: vector(0, 1), B: vector(1, 0)}, model="n")
-    assert (await texts_near(stories, vector(1, 0), model="n"))[0] == B
+async def test_new_vector_replaces_the_old_one(stories: Stories) -> None:
+    await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1)})
+    assert (await nearest_texts(stories, vector(1, 0)))[0] == A
+    await store_vectors(stories, {A: vector(0, 1), B: vector(1, 0)}, model="n")
+    assert (await nearest_texts(stories, vector(1, 0), model="n"))[0] == B
 
 
 async def test_characters_do_not_mix(stories: Stories) -> None:
-    await learn(stories, {A: vector(1, 0)})
-    await learn(stories, {A: vector(1, 0), B: vector(1, 0)}, character="诺拉")
-    assert await texts_near(stories, vector(1, 0)) == [A]
-    assert await texts_near(stories, vector(1, 0), character="诺拉") == [A, B]
+    await store_vectors(stories, {A: vector(1, 0)})
+    await store_vectors(stories, {A: vector(1, 0), B: vector(1, 0)}, character="诺拉")
+    assert await nearest_texts(stories, vector(1, 0)) == [A]
+    assert await nearest_texts(stories, vector(1, 0), character="诺拉") == [A, B]
 
 
-async def test_what_no_database_can_write_is_no_obstacle(stories: Stories) -> None:
+async def test_unstorable_characters_of_a_story_are_replaced(stories: Stories) -> None:
     odd = "a\0b \ud83d c"
-    await learn(stories, {odd: vector(1, 0)})
-    assert await texts_near(stories, vector(1, 0)) == ["a\ufffdb \ufffd c"]
+    await store_vectors(stories, {odd: vector(1, 0)})
+    assert await nearest_texts(stories, vector(1, 0)) == ["a\ufffdb \ufffd c"]
     assert await stories.replace_stories("nora", [odd], "m") == []
 
 
-async def test_processes_that_start_together_agree(stories: Stories) -> None:
+async def test_concurrent_writers_agree(stories: Stories) -> None:
     vectors = {A: vector(1, 0), B: vector(0, 1), C: vector(1, 1)}
     async with asyncio.TaskGroup() as group:
         for _ in range(8):
-            group.create_task(learn(stories, vectors))
-    assert await texts_near(stories, vector(1, 0)) == [A, C, B]
+            group.create_task(store_vectors(stories, vectors))
+    assert await nearest_texts(stories, vector(1, 0)) == [A, C, B]
 
 
-async def test_pgvector_takes_over_what_was_there_before(store: Store) -> None:
+async def test_pgvector_indexes_existing_stories(store: Store) -> None:
     if store.database.is_sqlite:
         pytest.skip("only PostgreSQL has it")
-    await learn(SqlStories(store.database, NumpyIndex(store.database)), {A: vector(1, 0)})
+    await store_vectors(SqlStories(store.database, NumpyIndex(store.database)), {A: vector(1, 0)})
     async with asyncio.TaskGroup() as group:
         starts = [group.create_task(open_stories(store.database)) for _ in range(4)]
 
-    assert await texts_near(starts[0].result(), vector(1, 0)) == [A]
+    assert await nearest_texts(starts[0].result(), vector(1, 0)) == [A]
 
 
-async def test_where_the_extension_is_refused_numpy_searches(store: Store) -> None:
+async def test_numpy_searches_where_the_extension_is_refused(store: Store) -> None:
     if store.database.is_sqlite:
         pytest.skip("only PostgreSQL has it")
     await store.database.write(lambda c: c.execute(text(f"DROP TABLE {TABLE}")))
@@ -151,5 +151,5 @@ async def test_where_the_extension_is_refused_numpy_searches(store: Store) -> No
 
     assert not await PgvectorIndex(store.database).prepare()
     stories = await open_stories(store.database)
-    await learn(stories, {A: vector(1, 0)})
-    assert await texts_near(stories, vector(1, 0)) == [A]
+    await store_vectors(stories, {A: vector(1, 0)})
+    assert await nearest_texts(stories, vector(1, 0)) == [A]

@@ -1,4 +1,4 @@
-"""What every platform promises of a file that goes out with a message."""
+"""Contract of surfaces for messages with files."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -19,37 +19,37 @@ from tests.platforms.telegram.conftest import Rig
 from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
 
-WORDS = "The exact prompt of receipt 17."
+TEXT = "The exact prompt of receipt 17."
 FILE = Attachment("prompt-17.txt", '<|im_start|>user\nDu willst "Tee"? 你好 🎭<|im_end|>\n')
 ALICE, FORUM, TOPIC = 5, -200, 9
 
 
-class Place(ABC):
-    """A place on a platform, and what somebody sees there."""
+class ChannelRig(ABC):
+    """A channel on a platform and the messages that it shows."""
 
     surface: Surface
     address: Address
 
     @abstractmethod
-    def seen(self) -> list[tuple[str, list[Attachment]]]:
-        """Each message of ours, with its files."""
+    def messages(self) -> list[tuple[str, list[Attachment]]]:
+        """Return the bot's messages, each with its files."""
 
     @abstractmethod
-    def lose_the_next_answer(self) -> None:
-        """The next message arrives, but nobody is told."""
+    def lose_next_response(self) -> None:
+        """Let the next request arrive, but lose its response."""
 
     async def send(
-        self, text: str = WORDS, file: Attachment | None = FILE, nonce: str = "n1"
+        self, text: str = TEXT, file: Attachment | None = FILE, nonce: str = "n1"
     ) -> str:
         return await self.surface.send(OutgoingMessage(self.address, text, nonce=nonce, file=file))
 
     async def find(self, known: Sequence[str] = (), file: Attachment | None = FILE) -> str | None:
         return await self.surface.find(
-            OutgoingMessage(self.address, WORDS, file=file, nonce="n"), after=None, known=set(known)
+            OutgoingMessage(self.address, TEXT, file=file, nonce="n"), after=None, known=set(known)
         )
 
 
-class OnDiscord(Place):
+class DiscordRig(ChannelRig):
     def __init__(self, wire: SimWire) -> None:
         self._wire = wire
         self.platform = platform_for(wire)
@@ -58,21 +58,21 @@ class OnDiscord(Place):
         self.address = Address("discord", str(self._channel))
 
     @override
-    def seen(self) -> list[tuple[str, list[Attachment]]]:
+    def messages(self) -> list[tuple[str, list[Attachment]]]:
         return [
-            (said["content"], [self._file(one) for one in said["attachments"]])
-            for said in self._wire.messages(self._channel)
+            (message["content"], [self._file(one) for one in message["attachments"]])
+            for message in self._wire.messages(self._channel)
         ]
 
     def _file(self, one: dict[str, str]) -> Attachment:
         return Attachment(one["filename"], self._wire.b.cdn.get(one["url"]).decode())
 
     @override
-    def lose_the_next_answer(self) -> None:
+    def lose_next_response(self) -> None:
         self._wire.fault("POST", "/channels/*/messages", drop=True, after=True)
 
 
-class OnTelegram(Place):
+class TelegramRig(ChannelRig):
     def __init__(self, wire: TgWire, address: Address) -> None:
         self._wire = wire
         self.platform = Rig(wire).bot()
@@ -80,37 +80,38 @@ class OnTelegram(Place):
         self.address = address
 
     @override
-    def seen(self) -> list[tuple[str, list[Attachment]]]:
+    def messages(self) -> list[tuple[str, list[Attachment]]]:
         return [
-            (said.get("text") or said["caption"], self._files(said))
-            for said in self._wire.msgs[int(self.address.chat)].values()
-            if said["from"]["is_bot"] and str(said.get("message_thread_id", "")) in self._topics
+            (message.get("text") or message["caption"], self._files(message))
+            for message in self._wire.msgs[int(self.address.chat)].values()
+            if message["from"]["is_bot"]
+            and str(message.get("message_thread_id", "")) in self._topics
         ]
 
     @property
     def _topics(self) -> tuple[str]:
         return (self.address.thread or "",)
 
-    def _files(self, said: dict[str, dict[str, str]]) -> list[Attachment]:
-        if "document" not in said:
+    def _files(self, message: dict[str, dict[str, str]]) -> list[Attachment]:
+        if "document" not in message:
             return []
-        document = said["document"]
+        document = message["document"]
         return [
             Attachment(document["file_name"], self._wire.files[document["file_id"]][1].decode())
         ]
 
     @override
-    def lose_the_next_answer(self) -> None:
+    def lose_next_response(self) -> None:
         self._wire.fault("*", drop=True, after=True)
 
 
-class InTests(Place):
+class FakeRig(ChannelRig):
     def __init__(self) -> None:
         self.surface: FakeSurface = FakeSurface()
         self.address = CHAT
 
     @override
-    def seen(self) -> list[tuple[str, list[Attachment]]]:
+    def messages(self) -> list[tuple[str, list[Attachment]]]:
         files = self.surface.files
         return [
             (text, [files[number]] if number in files else [])
@@ -118,16 +119,16 @@ class InTests(Place):
         ]
 
     @override
-    def lose_the_next_answer(self) -> None:
+    def lose_next_response(self) -> None:
         self.surface.answers_to_lose = 1
 
 
 @asynccontextmanager
-async def place_on(platform: str) -> AsyncIterator[Place]:
+async def open_rig(platform: str) -> AsyncIterator[ChannelRig]:
     match platform:
         case "discord":
             async with SimWire(port=0) as discord:
-                channel = OnDiscord(discord)
+                channel = DiscordRig(discord)
                 yield channel
                 await channel.platform.close()
         case "private" | "topic":
@@ -138,7 +139,7 @@ async def place_on(platform: str) -> AsyncIterator[Place]:
             telegram.say(ALICE, "hi", chat=FORUM, thread=TOPIC)
             telegram.topics[FORUM] = {TOPIC: "T"}
             private = platform == "private"
-            chat = OnTelegram(
+            chat = TelegramRig(
                 telegram,
                 Address("telegram", str(ALICE))
                 if private
@@ -148,7 +149,7 @@ async def place_on(platform: str) -> AsyncIterator[Place]:
             await chat.platform.close()
             await telegram.stop()
         case _:
-            yield InTests()
+            yield FakeRig()
 
 
 @pytest.fixture(
@@ -160,46 +161,46 @@ async def place_on(platform: str) -> AsyncIterator[Place]:
         ),
     ]
 )
-async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    async with place_on(request.param) as there:
-        yield there
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[ChannelRig]:
+    async with open_rig(request.param) as opened:
+        yield opened
 
 
-async def test_a_file_arrives_whole_beside_its_text(place: Place) -> None:
-    await place.send()
-    assert place.seen() == [(WORDS, [FILE])]
+async def test_file_arrives_with_its_text(rig: ChannelRig) -> None:
+    await rig.send()
+    assert rig.messages() == [(TEXT, [FILE])]
 
 
-async def test_a_file_whose_arrival_nobody_confirmed_is_found_again(place: Place) -> None:
-    earlier = await place.send()
-    place.lose_the_next_answer()
+async def test_file_with_a_lost_response_is_found(rig: ChannelRig) -> None:
+    earlier = await rig.send()
+    rig.lose_next_response()
     with pytest.raises(OutcomeUnknown):
-        await place.send(nonce="n2")
+        await rig.send(nonce="n2")
 
-    found = await place.find(known=[earlier])
+    found = await rig.find(known=[earlier])
 
     assert found not in {None, earlier}
-    assert place.seen() == [(WORDS, [FILE])] * 2
+    assert rig.messages() == [(TEXT, [FILE])] * 2
 
 
-async def test_a_file_that_never_arrived_is_not_found(place: Place) -> None:
-    earlier = await place.send()
-    assert await place.find(known=[earlier]) is None
+async def test_file_that_never_arrived_is_not_found(rig: ChannelRig) -> None:
+    earlier = await rig.send()
+    assert await rig.find(known=[earlier]) is None
 
 
-async def test_a_text_is_not_taken_for_a_file_with_the_same_words(place: Place) -> None:
-    text = await place.send(file=None)
-    assert await place.find() is None
-    assert await place.find(file=None) == text
+async def test_text_is_not_mistaken_for_a_file_with_the_same_text(rig: ChannelRig) -> None:
+    text = await rig.send(file=None)
+    assert await rig.find() is None
+    assert await rig.find(file=None) == text
 
 
-async def test_a_file_is_not_taken_for_a_text_with_the_same_words(place: Place) -> None:
-    sent = await place.send()
-    assert await place.find(file=None) is None
-    assert await place.find() == sent
+async def test_file_is_not_mistaken_for_a_message_with_the_same_text(rig: ChannelRig) -> None:
+    sent = await rig.send()
+    assert await rig.find(file=None) is None
+    assert await rig.find() == sent
 
 
-async def test_a_terminal_prints_a_file_once_after_its_text() -> None:
+async def test_terminal_prints_a_file_once_after_its_text() -> None:
     screen = StringIO()
     surface = TerminalSurface(screen, "run")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The Valkey that comes along answers wherever the data directory lies."""
+"""The bundled Valkey server starts in any data directory."""
 
 import tempfile
 from pathlib import Path
@@ -10,12 +10,12 @@ from bot.storage.coordination.redis import open_coordinator
 
 
 @pytest.mark.service
-async def test_paths_too_long_for_a_socket_are_gone_around(
+async def test_socket_is_short_where_the_data_directory_has_a_long_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far_away = tmp_path / ("f" * 100)
-    far_away.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(far_away))
+    long_path = tmp_path / ("f" * 100)
+    long_path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long_path))
 
-    async with run_embedded_valkey(far_away) as url, open_coordinator(url) as coordinator:
+    async with run_embedded_valkey(long_path) as url, open_coordinator(url) as coordinator:
         assert await coordinator.release_expired("lanes") == 0

@@ -1,4 +1,4 @@
-"""How SQLite finds what is open: among the rows that are, however much was ever said."""
+"""Query plans of SQLite: open rows are found by partial indexes, not by scans."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,11 +16,11 @@ from bot.storage.sql.outbox import SqlOutbox
 from tests.samples import incoming
 
 LANE = "telegram:5"
-OPEN, UNSENT = "INDEX ix_inbox_open", "INDEX ix_outbox_unsent"
+UNANSWERED, UNSENT = "INDEX ix_inbox_open", "INDEX ix_outbox_unsent"
 
 
-class Room:
-    """A chat in which one message is heard and an answer is queued."""
+class Chat:
+    """A chat with one unanswered message and one queued answer."""
 
     def __init__(self, database: Database) -> None:
         clock = SystemClock()
@@ -32,46 +32,55 @@ class Room:
         await self.inbox.receive([incoming(key="5:1"), incoming(key="5:2")], {})
         claim = await self.conversations.claim(LANE, "me", 60.0)
         assert claim is not None
-        heard = await self.conversations.next_message(claim)
-        assert heard is not None
-        await self.conversations.finish(claim, heard, TurnResult(outgoing=[OutgoingPart(0, "Hi.")]))
+        message = await self.conversations.next_message(claim)
+        assert message is not None
+        await self.conversations.finish(
+            claim, message, TurnResult(outgoing=[OutgoingPart(0, "Hi.")])
+        )
         return claim
 
 
-QUESTIONS: dict[str, tuple[str, Callable[[Room, Claim], Awaitable[object]]]] = {
-    "who waits": (OPEN, lambda room, _: room.inbox.pending_conversations(9, ["telegram"])),
-    "what is next": (OPEN, lambda room, claim: room.conversations.next_message(claim)),
-    "is there more": (OPEN, lambda room, claim: room.conversations.release(claim)),
-    "which lanes are due": (UNSENT, lambda room, _: room.outbox.due_lanes(9)),
-    "what is to be sent": (UNSENT, lambda room, _: room.outbox.take(LANE)),
-    "what is under way": (
+QUERIES: dict[str, tuple[str, Callable[[Chat, Claim], Awaitable[object]]]] = {
+    "pending conversations": (
+        UNANSWERED,
+        lambda chat, _: chat.inbox.pending_conversations(9, ["telegram"]),
+    ),
+    "next message": (UNANSWERED, lambda chat, claim: chat.conversations.next_message(claim)),
+    "more messages": (UNANSWERED, lambda chat, claim: chat.conversations.release(claim)),
+    "due lanes": (UNSENT, lambda chat, _: chat.outbox.due_lanes(9)),
+    "next row of a lane": (UNSENT, lambda chat, _: chat.outbox.take(LANE)),
+    "expired sending rows": (
         UNSENT,
-        lambda room, _: room.outbox.expire_sending(older_than_seconds=0, settle_seconds=0),
+        lambda chat, _: chat.outbox.expire_sending(older_than_seconds=0, settle_seconds=0),
     ),
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-async def test_what_is_done_is_not_read_to_find_what_is_open(
-    question: str, database: Database
+@pytest.mark.parametrize("query", QUERIES)
+async def test_queries_for_open_rows_use_the_partial_indexes(
+    query: str, database: Database
 ) -> None:
-    index, ask = QUESTIONS[question]
-    room = Room(database)
-    claim = await room.open()
-    asked: list[tuple[str, Any]] = []
+    index, run = QUERIES[query]
+    chat = Chat(database)
+    claim = await chat.open()
+    statements: list[tuple[str, Any]] = []
 
-    def note(_c: object, _cursor: object, statement: str, values: Any, *_: object) -> None:
+    def record_statement(
+        _c: object, _cursor: object, statement: str, values: Any, *_: object
+    ) -> None:
         if not statement.startswith("BEGIN"):
-            asked.append((statement, values))
+            statements.append((statement, values))
 
     def plans(connection: Connection) -> str:
-        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", v) for s, v in [*asked]]
+        explained = [
+            connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", v) for s, v in [*statements]
+        ]
         return "\n".join(step.detail for plan in explained for step in plan)
 
-    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "before_cursor_execute", record_statement)
     try:
-        await ask(room, claim)
+        await run(chat, claim)
         found = await database.read(plans)
     finally:
-        event.remove(Engine, "before_cursor_execute", note)
+        event.remove(Engine, "before_cursor_execute", record_statement)
     assert index in found
