@@ -1,6 +1,6 @@
-"""The process that makes vectors with a GGUF: llama.cpp's own server, on a unix socket.
+"""Run the child process of the gguf embedder: llama.cpp's own server, on a unix socket.
 
-A process of its own, because an error in the native code ends whatever it happens in.
+It is a child process because a crash in native code ends its process.
 """
 
 import argparse
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import xllamacpp
 
-_WARNINGS = 2
+_LOG_WARNINGS = 2
 
 
 def main() -> None:
-    """Serve one model until killed; the parent decides when that is."""
+    """Serve one model until terminated by the parent."""
     given = _arguments()
     params = xllamacpp.CommonParams()
     params.model.path = given.model
@@ -25,14 +25,14 @@ def main() -> None:
     params.embedding = True
     params.pooling_type = xllamacpp.llama_pooling_type(given.pooling)
     params.n_parallel = 1
-    params.n_ctx = params.n_batch = params.n_ubatch = given.tokens  # a text is read at once
+    params.n_ctx = params.n_batch = params.n_ubatch = given.tokens  # a text is one batch
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.fit_params = False
     params.cache_ram_mib = 0
     params.ui = False
-    params.chat_template = "chatml"  # the model's own may be anybody's, and is of no use here
-    params.verbosity = _WARNINGS
-    Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
+    params.chat_template = "chatml"  # the model's own is not trusted, and not used here
+    params.verbosity = _LOG_WARNINGS
+    Path(given.socket).unlink(missing_ok=True)  # left by a process that was killed
     server = xllamacpp.Server(params)
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     while True:

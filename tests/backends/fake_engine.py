@@ -1,4 +1,4 @@
-"""An engine that keeps its places as lists of ids, and counts what it reads."""
+"""An engine that keeps its slots as lists of ids, and counts its saves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -7,23 +7,28 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, EngineRefused, Question
+from bot.backends.llama_cpp.engines.engine import (
+    Engine,
+    EngineFailed,
+    EngineRefused,
+    GenerationRequest,
+)
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 
 class FakeEngine(Engine):
-    def __init__(self, places: int, folder: Path) -> None:
-        self.held: list[list[int]] = [[] for _ in range(places)]
+    def __init__(self, slot_count: int, folder: Path) -> None:
+        self.held: list[list[int]] = [[] for _ in range(slot_count)]
         self.saves = 0
         self.erased: list[int] = []
         self.broken_saves = False
-        self.dead = False
+        self.is_dead = False
         self._folder = folder
-        self._deaths = 0
+        self._restarts = 0
 
     @property
     @override
-    def places(self) -> int:
+    def slot_count(self) -> int:
         return len(self.held)
 
     @property
@@ -33,21 +38,21 @@ class FakeEngine(Engine):
 
     @property
     @override
-    def deaths(self) -> int:
-        return self._deaths
+    def restarts(self) -> int:
+        return self._restarts
 
-    def die(self) -> None:
-        """Be started again, with nothing in any place."""
-        self._deaths += 1
+    def crash(self) -> None:
+        """Restart with empty slots."""
+        self._restarts += 1
         self.held = [[] for _ in self.held]
 
-    def cached(self, question: Question) -> int:
-        """How many ids of a prompt its place holds, as a server compares them."""
-        assert question.place is not None
-        pairs = zip(self.held[question.place], question.ids, strict=False)
+    def cached(self, request: GenerationRequest) -> int:
+        """Count the ids of a prompt that its slot holds, as a server compares them."""
+        assert request.slot is not None
+        pairs = zip(self.held[request.slot], request.prompt_ids, strict=False)
         return next(
             (index for index, (one, other) in enumerate(pairs) if one != other),
-            min(len(self.held[question.place]), len(question.ids)),
+            min(len(self.held[request.slot]), len(request.prompt_ids)),
         )
 
     @override
@@ -55,53 +60,53 @@ class FakeEngine(Engine):
         return 4096
 
     @override
-    async def generate(self, question: Question) -> AsyncGenerator[Delta | Finish, None]:
-        assert question.place is not None
-        cached = self.cached(question)
-        self.held[question.place] = list(question.ids)
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta | Finish, None]:
+        assert request.slot is not None
+        cached = self.cached(request)
+        self.held[request.slot] = list(request.prompt_ids)
         await asyncio.sleep(0)
         yield Delta("yes")
-        yield Finish(FinishReason.STOP, Usage(len(question.ids), cached, 1))
+        yield Finish(FinishReason.STOP, Usage(len(request.prompt_ids), cached, 1))
 
     @override
     async def tokenize(
-        self, texts: Sequence[str], *, special: bool, begun: bool = False
+        self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
     ) -> list[list[int]]:
         return [[ord(letter) for letter in text] for text in texts]
 
     @override
-    async def text_of(self, token: int) -> str:
+    async def token_text(self, token: int) -> str:
         return chr(token)
 
     @override
-    async def save(self, place: int, file: str) -> int:
+    async def save_slot(self, slot: int, file: str) -> int:
         if self.broken_saves:
             raise EngineFailed("the disk is full")
         self.saves += 1
-        text = ",".join(str(token) for token in self.held[place])
+        text = ",".join(str(token) for token in self.held[slot])
         (self._folder / file).touch(mode=0o600)
         (self._folder / file).write_text(text, encoding="ascii")
-        return len(self.held[place])
+        return len(self.held[slot])
 
     @override
-    async def restore(self, place: int, file: str) -> int:
-        if self.dead:
+    async def restore_slot(self, slot: int, file: str) -> int:
+        if self.is_dead:
             raise EngineFailed("nobody answers")
         with suppress(OSError, ValueError):
             text = (self._folder / file).read_text(encoding="ascii")
-            self.held[place] = [int(token) for token in text.split(",")]
-            return len(self.held[place])
-        raise EngineRefused(f"{file} is no state")
+            self.held[slot] = [int(token) for token in text.split(",")]
+            return len(self.held[slot])
+        raise EngineRefused(f"{file} is no saved slot")
 
     @override
-    async def erase(self, place: int) -> None:
-        self.erased.append(place)
-        self.held[place] = []
+    async def erase_slot(self, slot: int) -> None:
+        self.erased.append(slot)
+        self.held[slot] = []
 
     @override
     async def wait_until_ready(self) -> None:
         pass
 
     @override
-    async def died(self, deaths: int) -> bool:
-        return self._deaths != deaths
+    async def has_crashed(self, restarts: int) -> bool:
+        return self._restarts != restarts

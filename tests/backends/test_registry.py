@@ -133,10 +133,10 @@ def test_parameters_are_checked_against_the_chosen_engine(monkeypatch: pytest.Mo
     assert parameter_problems(settings, mirostat) == []
 
     monkeypatch.setattr(
-        "bot.backends.llama_cpp.engines.engine.find_spec",
+        "bot.backends.llama_cpp.engines.selection.find_spec",
         lambda package: package if package == "llama_cpp" else None,
     )
 
     assert parameter_problems(settings, mirostat) == [
-        "the engine llama_cpp_python has no parameter 'mirostat'; take it out"
+        "the engine llama_cpp_python has no parameter 'mirostat'; remove it"
     ]

@@ -1,4 +1,4 @@
-"""What every engine for local models promises, on the real small model."""
+"""Contract of every engine for local models, on the real small model."""
 
 import asyncio
 import json
@@ -12,7 +12,13 @@ import httpx2
 import psutil
 import pytest
 
-from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, Question, Start, running
+from bot.backends.llama_cpp.engines.engine import (
+    Engine,
+    EngineConfig,
+    EngineFailed,
+    GenerationRequest,
+)
+from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendUnavailable
@@ -26,17 +32,17 @@ LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ship
 
 
 @pytest.fixture(params=ENGINES)
-async def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+async def config(request: pytest.FixtureRequest, tmp_path: Path) -> EngineConfig:
     model = await lend_model(tmp_path)
     settings = LlamaCppSettings(engine=request.param, context_tokens=CONTEXT_TOKENS, parallel=3)
-    states = tmp_path / "states"
-    states.mkdir()
-    return Start(model, "tested", settings, tmp_path, states)
+    slots_folder = tmp_path / "slots_folder"
+    slots_folder.mkdir()
+    return EngineConfig(model, "tested", settings, tmp_path, slots_folder)
 
 
 @pytest.fixture
-async def engine(start: Start) -> AsyncIterator[Engine]:
-    async with running(start) as engine:
+async def engine(config: EngineConfig) -> AsyncIterator[Engine]:
+    async with running_engine(config) as engine:
         yield engine
 
 
@@ -48,23 +54,23 @@ class Answer:
 
 
 async def ids(engine: Engine, text: str) -> list[int]:
-    (found,) = await engine.tokenize([text], special=True)
+    (found,) = await engine.tokenize([text], parse_special=True)
     return found
 
 
 async def ask(
     engine: Engine,
     text: str,
-    place: int | None = None,
+    slot: int | None = None,
     *,
     most: int = 24,
     stop: tuple[str, ...] = ("<|im_end|>",),
     sampling: Mapping[str, object] | None = None,
 ) -> Answer:
     given = {"temperature": 0} if sampling is None else sampling
-    question = Question(await ids(engine, text), stop, given, most, place)
+    request = GenerationRequest(await ids(engine, text), stop, given, most, slot)
     said, finish, begun = "", None, time.monotonic()
-    async for piece in engine.generate(question):
+    async for piece in engine.generate(request):
         match piece:
             case Delta(words):
                 said += words
@@ -76,7 +82,7 @@ async def ask(
     return Answer(said, finish, time.monotonic() - begun)
 
 
-async def test_an_answer_ends_with_its_reason_and_its_usage(engine: Engine) -> None:
+async def test_answer_has_a_finish_reason_and_usage(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("What is the capital of France?"))
 
     assert "Paris" in answer.text
@@ -85,19 +91,19 @@ async def test_an_answer_ends_with_its_reason_and_its_usage(engine: Engine) -> N
     assert answer.finish.usage.output_tokens == 8
 
 
-async def test_it_says_how_much_a_place_holds(engine: Engine) -> None:
+async def test_context_tokens_and_slot_count_are_as_configured(engine: Engine) -> None:
     assert await engine.context_tokens() == CONTEXT_TOKENS
-    assert engine.places == 3
+    assert engine.slot_count == 3
 
 
-async def test_an_answer_ends_at_its_limit(engine: Engine) -> None:
+async def test_answer_ends_at_its_limit(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("Tell me a long story."), most=5)
 
     assert answer.finish.reason is FinishReason.LENGTH
     assert answer.finish.usage.output_tokens == 5
 
 
-async def test_answers_at_several_places_do_not_mix(engine: Engine) -> None:
+async def test_concurrent_answers_do_not_mix(engine: Engine) -> None:
     questions = [ASKED.format(f"What is the capital of {name}?") for name in ("Italy", "Spain")]
     alone = [(await ask(engine, question, 2)).text for question in questions]
 
@@ -109,7 +115,7 @@ async def test_answers_at_several_places_do_not_mix(engine: Engine) -> None:
     ]
 
 
-async def test_next_turn_reads_only_what_is_new(engine: Engine) -> None:
+async def test_next_turn_decodes_only_new_tokens(engine: Engine) -> None:
     turn = ASKED.format("Remember: " + "apple pear plum " * 40)
     first = await ask(engine, turn, 1)
 
@@ -118,42 +124,46 @@ async def test_next_turn_reads_only_what_is_new(engine: Engine) -> None:
     assert second.finish.usage.cached_tokens >= first.finish.usage.prompt_tokens
 
 
-async def test_a_place_outlives_the_engine_in_a_file(start: Start) -> None:
-    async with running(start) as engine:
+async def test_saved_slot_survives_a_restart(config: EngineConfig) -> None:
+    async with running_engine(config) as engine:
         read = (await ask(engine, LONG, 0, most=2)).finish.usage.prompt_tokens
-        saved = await engine.save(0, "room.bin")
-        await engine.erase(0)
+        saved = await engine.save_slot(0, "room.bin")
+        await engine.erase_slot(0)
         assert (await ask(engine, LONG, 0, most=2)).finish.usage.cached_tokens == 0
 
-    async with running(start) as engine:
-        assert await engine.restore(2, "room.bin") == saved
+    async with running_engine(config) as engine:
+        assert await engine.restore_slot(2, "room.bin") == saved
         answer = await ask(engine, LONG, 2, most=2)
 
     assert saved >= read
     assert answer.finish.usage.cached_tokens == read - 1
 
 
-async def test_what_is_saved_is_for_nobody_else(engine: Engine, start: Start) -> None:
+async def test_saved_slot_is_readable_by_its_owner_only(
+    engine: Engine, config: EngineConfig
+) -> None:
     await ask(engine, ASKED.format("hi"), 0, most=2)
 
-    await engine.save(0, "room.bin")
+    await engine.save_slot(0, "room.bin")
 
-    assert (start.states / "room.bin").stat().st_mode & 0o077 == 0
+    assert (config.slots_folder / "room.bin").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("file", ["no such", "broken", "../room.bin", "/etc/passwd", ""])
-async def test_a_file_that_is_no_state_is_refused(engine: Engine, start: Start, file: str) -> None:
-    (start.states / "broken").write_bytes(b"ggsq" + bytes(1000))
+async def test_invalid_slot_file_is_refused(
+    engine: Engine, config: EngineConfig, file: str
+) -> None:
+    (config.slots_folder / "broken").write_bytes(b"ggsq" + bytes(1000))
 
     with pytest.raises(EngineFailed):
-        await engine.restore(0, file)
+        await engine.restore_slot(0, file)
 
     assert (await ask(engine, ASKED.format("hi"), 0, most=2)).finish is not None
 
 
-async def test_leaving_an_answer_frees_its_place(engine: Engine) -> None:
-    question = Question(await ids(engine, ASKED.format("A long story!")), (), {}, 400, 0)
-    async with aclosing(engine.generate(question)) as pieces:
+async def test_closing_the_generator_frees_the_slot(engine: Engine) -> None:
+    request = GenerationRequest(await ids(engine, ASKED.format("A long story!")), (), {}, 400, 0)
+    async with aclosing(engine.generate(request)) as pieces:
         await anext(pieces)
 
     answer = await ask(engine, ASKED.format("hi"), 0, most=2)
@@ -161,7 +171,7 @@ async def test_leaving_an_answer_frees_its_place(engine: Engine) -> None:
     assert answer.seconds < 2
 
 
-async def test_leaving_before_the_first_word_frees_the_place(engine: Engine) -> None:
+async def test_cancelling_before_the_first_token_frees_the_slot(engine: Engine) -> None:
     task = asyncio.create_task(ask(engine, LONG, 0))
     await asyncio.sleep(0.5)
     task.cancel()
@@ -173,7 +183,7 @@ async def test_leaving_before_the_first_word_frees_the_place(engine: Engine) -> 
 
 
 @pytest.mark.parametrize("stop", ["<reponame>", "capital", "al of"])
-async def test_a_stop_ends_the_answer_and_is_not_shown(engine: Engine, stop: str) -> None:
+async def test_stop_string_ends_the_answer_and_is_removed(engine: Engine, stop: str) -> None:
     always = {
         "temperature": 0,
         "logit_bias": {"4": 100},
@@ -189,13 +199,13 @@ async def test_a_stop_ends_the_answer_and_is_not_shown(engine: Engine, stop: str
     assert answer.finish.reason is FinishReason.STOP
 
 
-async def test_characters_come_whole(engine: Engine) -> None:
+async def test_characters_are_not_split(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("hi"), sampling={"grammar": 'root ::= "🎭 日本語 é"'})
 
     assert answer.text == "🎭 日本語 é"
 
 
-async def test_a_schema_shapes_the_answer(engine: Engine) -> None:
+async def test_json_schema_constrains_the_answer(engine: Engine) -> None:
     fruit = {
         "type": "object",
         "properties": {"fruit": {"enum": ["apple"]}},
@@ -212,7 +222,7 @@ async def test_a_schema_shapes_the_answer(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("named", ["The", "504"])
-async def test_a_token_may_be_forbidden_by_its_id_or_its_text(engine: Engine, named: str) -> None:
+async def test_logit_bias_bans_a_token_by_id_or_text(engine: Engine, named: str) -> None:
     assert await ids(engine, "The") == [504]
 
     biases = {"temperature": 0, "logit_bias": {named: False}}
@@ -221,7 +231,7 @@ async def test_a_token_may_be_forbidden_by_its_id_or_its_text(engine: Engine, na
     assert not answer.text.startswith("The")
 
 
-async def test_the_same_seed_says_the_same(engine: Engine) -> None:
+async def test_same_seed_gives_the_same_answer(engine: Engine) -> None:
     wild = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     said = [
         (await ask(engine, ASKED.format("Sing!"), 0, sampling={**wild, "seed": seed})).text
@@ -231,7 +241,7 @@ async def test_the_same_seed_says_the_same(engine: Engine) -> None:
     assert said[1] == said[2] != said[3]  # the first has read the prompt, which rounds otherwise
 
 
-async def test_penalties_change_what_is_said(engine: Engine) -> None:
+async def test_penalties_change_the_answer(engine: Engine) -> None:
     again = ASKED.format("Say hello hello hello hello hello hello.")
     plain = await ask(engine, again)
 
@@ -240,27 +250,25 @@ async def test_penalties_change_what_is_said(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"grammar": "root ::= ("}, {"grammar": "no ::= [a-z]"}])
-async def test_a_grammar_that_cannot_be_read_is_refused(
-    engine: Engine, wrong: dict[str, object]
-) -> None:
+async def test_invalid_grammar_is_refused(engine: Engine, wrong: dict[str, object]) -> None:
     with pytest.raises(BackendUnavailable):
         await ask(engine, ASKED.format("hi"), sampling=wrong)
 
-    assert engine.deaths == 0
+    assert engine.restarts == 0
 
 
-async def test_a_prompt_that_leaves_no_room_is_said_to_the_chat(engine: Engine) -> None:
+async def test_prompt_that_fills_the_context_is_reported_to_the_chat(engine: Engine) -> None:
     with pytest.raises(BackendUnavailable) as refused:
         await ask(engine, "word " * CONTEXT_TOKENS * 2)
 
     assert "/new" in refused.value.notice
 
 
-async def test_texts_become_the_model_s_tokens(engine: Engine) -> None:
+async def test_tokenize_parses_control_tokens_on_request(engine: Engine) -> None:
     texts = ["<|im_end|>", "", "🎭", "\0"]
 
-    control, nothing, emoji, zero = await engine.tokenize(texts, special=True)
-    (plain, *_) = await engine.tokenize(texts, special=False)
+    control, nothing, emoji, zero = await engine.tokenize(texts, parse_special=True)
+    (plain, *_) = await engine.tokenize(texts, parse_special=False)
 
     assert control == [2]
     assert nothing == []
@@ -268,11 +276,11 @@ async def test_texts_become_the_model_s_tokens(engine: Engine) -> None:
     assert len(plain) > 1
     assert len(emoji) > 1
     assert len(zero) == 1
-    assert await engine.tokenize([], special=True) == []
-    assert await engine.text_of((await ids(engine, " hello"))[0]) == " hello"
+    assert await engine.tokenize([], parse_special=True) == []
+    assert await engine.token_text((await ids(engine, " hello"))[0]) == " hello"
 
 
-async def test_who_has_no_key_is_told_nothing(engine: Engine) -> None:
+async def test_requests_without_the_key_are_rejected(engine: Engine) -> None:
     (child,) = psutil.Process().children()
     words = child.cmdline()
     transport = httpx2.AsyncHTTPTransport(uds=words[words.index("--socket") + 1])
@@ -287,15 +295,17 @@ async def test_who_has_no_key_is_told_nothing(engine: Engine) -> None:
             assert (await stranger.post(path, json=body, headers=headers)).status_code == 401
 
 
-async def test_a_death_empties_the_places_and_is_survived(engine: Engine, start: Start) -> None:
+async def test_engine_restarts_with_empty_slots_after_a_crash(
+    engine: Engine, config: EngineConfig
+) -> None:
     await ask(engine, LONG, 0, most=2)
     (child,) = psutil.Process().children()
 
     child.kill()
-    died = await engine.died(0)
+    crashed = await engine.has_crashed(0)
     await engine.wait_until_ready()
     answer = await ask(engine, LONG, 0, most=2)
 
-    assert died
-    assert engine.deaths == 1
+    assert crashed
+    assert engine.restarts == 1
     assert answer.finish.usage.cached_tokens == 0

@@ -1,6 +1,6 @@
-"""Models on this machine: each in an engine process of its own, started when first asked.
+"""The backend for local models: each runs in an engine process that starts with its first request.
 
-A question stands in a fair line, then sits where its conversation sat before (loaded_model.py).
+A request waits in a fair queue, and then runs in the slot of its conversation (loaded_model.py).
 """
 
 import asyncio
@@ -11,12 +11,16 @@ from pathlib import Path
 from typing_extensions import override
 
 from bot.backends.llama_cpp.description import describe_rendered
-from bot.backends.llama_cpp.engines.engine import EngineFailed, Start
-from bot.backends.llama_cpp.images import encoded, marked, tokens_of_images
-from bot.backends.llama_cpp.loaded_model import LoadedModel, loaded
+from bot.backends.llama_cpp.engines.engine import EngineConfig, EngineFailed
+from bot.backends.llama_cpp.images import (
+    count_image_tokens,
+    encode_images,
+    insert_image_placeholders,
+)
+from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slot_files import folder, forget_saved
+from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
 from bot.chat.prompt import (
@@ -40,10 +44,10 @@ from bot.ports import (
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.renderer import RenderedPrompt, Renderer
 
-_NOTICE = "The model on this machine cannot be used; an operator has to mend it."
-_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to mend it."
-_MOST_COUNTED = 256
-_ANSWER_SHARE = 4  # a quarter of the context is for an answer without a limit of its own
+_NOTICE = "The model on this machine cannot be used; an operator has to fix it."
+_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to fix it."
+_MAX_CACHED_PROMPTS = 256
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
 class LlamaCpp(
@@ -54,7 +58,7 @@ class LlamaCpp(
     PreloadingBackend,
     ConversationMemory,
 ):
-    """Every model in the data directory, and any GGUF named by its path."""
+    """Generate with the models in the data directory, and any GGUF by its path."""
 
     def __init__(
         self,
@@ -65,43 +69,43 @@ class LlamaCpp(
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
-        self._states = folder(data_dir)
+        self._slots_folder = slots_folder(data_dir)
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, LoadedModel] = {}
-        # What was counted last is most likely what is asked next: it is not written twice.
-        self._counted: dict[str, tuple[Prompt, RenderedPrompt]] = {}
-        self._open = AsyncExitStack()
-        self._one_start_at_a_time = asyncio.Lock()
+        # The prompt that was counted last is usually sent next, so its rendering is kept.
+        self._rendered_prompts: dict[str, tuple[Prompt, RenderedPrompt]] = {}
+        self._exit_stack = AsyncExitStack()
+        self._load_lock = asyncio.Lock()
 
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = await self._model(prompt.model)
-        images = encoded(prompt, model.path.stem, sees=model.sees)
+        images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
         rendered = await self._rendered(prompt, model)
-        with model.line.ticket(prompt.conversation, prompt.asked_by) as ticket:
-            async for waiting in model.line.until_called(ticket):
-                yield waiting
-            async with aclosing(self._answer(model, prompt, rendered, images)) as pieces:
-                async for piece in pieces:
-                    yield piece
+        with model.queue.ticket(prompt.conversation, prompt.asked_by) as ticket:
+            async for position in model.queue.wait_admitted(ticket):
+                yield position
+            async with aclosing(self._generate(model, prompt, rendered, images)) as events:
+                async for event in events:
+                    yield event
 
-    async def _answer(
+    async def _generate(
         self, model: LoadedModel, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        """Ask, and once more if the engine dies before the first word."""
+        """Generate, and retry once if the engine crashes before the first token."""
         for tries_left in (1, 0):
-            deaths = model.engine.deaths
+            restarts = model.engine.restarts
             try:
-                async with aclosing(model.answer(prompt, rendered, images)) as pieces:
-                    async for piece in pieces:
-                        yield piece
+                async with aclosing(model.generate(prompt, rendered, images)) as events:
+                    async for event in events:
+                        yield event
             except BackendUnavailable:
-                if not (await model.engine.died(deaths) and tries_left):
+                if not (await model.engine.has_crashed(restarts) and tries_left):
                     raise
                 await self._model(prompt.model)
             except BackendInterrupted:
-                await model.engine.died(deaths)
+                await model.engine.has_crashed(restarts)
                 raise
             else:
                 return
@@ -109,15 +113,15 @@ class LlamaCpp(
     @override
     async def check(self) -> str:
         model = await self._model("default")
-        seeing = f", seeing through {model.projector.stem}" if model.projector else ""
-        return f"{model.path.stem} on this machine{seeing}"
+        projector = f", with the projector {model.projector.stem}" if model.projector else ""
+        return f"{model.path.stem} on this machine{projector}"
 
     @override
     async def close(self) -> None:
-        for model in self._started():
-            await model.places.save_all()
+        for model in self._loaded_models():
+            await model.slots.save_all()
         self._models.clear()
-        await self._open.aclose()
+        await self._exit_stack.aclose()
 
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
@@ -126,7 +130,7 @@ class LlamaCpp(
         try:
             return await model.tokenizer.explain(rendered.spans)
         except EngineFailed as error:
-            raise BackendUnavailable(f"{model.path.stem} does not tokenize: {error}") from error
+            raise BackendUnavailable(f"{model.path.stem} cannot tokenize: {error}") from error
 
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
@@ -140,10 +144,10 @@ class LlamaCpp(
     async def count_tokens(self, prompt: Prompt) -> int:
         model = await self._model(prompt.model)
         rendered = await self._rendered(prompt, model)
-        if len(self._counted) >= _MOST_COUNTED:
-            self._counted.clear()
-        self._counted[prompt.conversation] = prompt, rendered
-        return len(await model.ids(rendered)) + tokens_of_images(prompt)
+        if len(self._rendered_prompts) >= _MAX_CACHED_PROMPTS:
+            self._rendered_prompts.clear()
+        self._rendered_prompts[prompt.conversation] = prompt, rendered
+        return len(await model.prompt_ids(rendered)) + count_image_tokens(prompt)
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
@@ -151,57 +155,64 @@ class LlamaCpp(
         try:
             context = await model.engine.context_tokens()
         except EngineFailed as error:
-            raise BackendUnavailable(f"{model.path.stem} does not tell its context") from error
-        return context - (output_limit(prompt) or context // _ANSWER_SHARE)
+            raise BackendUnavailable(
+                f"{model.path.stem} does not report its context length"
+            ) from error
+        return context - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION)
 
     @override
     async def end_session(self, conversation: str) -> None:
-        for model in self._started():
-            await model.places.leave(conversation)
+        for model in self._loaded_models():
+            await model.slots.end_session(conversation)
 
     @override
     async def forget(self, conversation: str) -> None:
-        self._counted.pop(conversation, None)
-        for model in self._started():
-            await model.places.forget(conversation)
-        # ... and what models that are not loaded have left
-        forget_saved(self._states, conversation)
+        self._rendered_prompts.pop(conversation, None)
+        for model in self._loaded_models():
+            await model.slots.forget(conversation)
+        # ... and the files of models that are not loaded
+        delete_saved_slots(self._slots_folder, conversation)
 
-    def _started(self) -> Sequence[LoadedModel]:
-        """Those that are up now: another one may start while these are gone through."""
+    def _loaded_models(self) -> Sequence[LoadedModel]:
+        """Return a copy, as another model may be loaded during the iteration."""
         return list(self._models.values())
 
     async def _rendered(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
-        counted, rendered = self._counted.pop(prompt.conversation, (None, None))
+        counted, rendered = self._rendered_prompts.pop(prompt.conversation, (None, None))
         if counted is prompt and rendered is not None:
             return rendered
-        messages = marked(prompt.messages) if model.sees else prompt.messages
+        messages = (
+            insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
+        )
         try:
             return await self._renderer.render(messages, prompt.template, model.template)
         except TemplateError as error:
-            what = f"the template for {model.path.stem} cannot be used: {error}"
-            raise BackendUnavailable(what, _TEMPLATE_NOTICE) from error
+            message = f"the template for {model.path.stem} cannot be used: {error}"
+            raise BackendUnavailable(message, _TEMPLATE_NOTICE) from error
 
     @override
     async def preload(self, model: str) -> None:
         await self._model(model)
 
-    async def _model(self, word: str) -> LoadedModel:
+    async def _model(self, name: str) -> LoadedModel:
         try:
-            path = model_store.find_model(word, self._settings, self._data_dir)
-            async with self._one_start_at_a_time:
+            path = model_store.find_model(name, self._settings, self._data_dir)
+            async with self._load_lock:
                 if path not in self._models:
-                    start = self._start(path)
-                    self._models[path] = await self._open.enter_async_context(loaded(start))
+                    config = self._engine_config(path)
+                    self._models[path] = await self._exit_stack.enter_async_context(
+                        load_model(config)
+                    )
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _NOTICE) from error
         return self._models[path]
 
-    def _start(self, path: Path) -> Start:
+    def _engine_config(self, path: Path) -> EngineConfig:
         projector = find_projector(path, self._settings, self._data_dir)
-        given = (self._name, self._settings, self._data_dir, self._states)
-        return Start(path, *given, projector)
+        return EngineConfig(
+            path, self._name, self._settings, self._data_dir, self._slots_folder, projector
+        )
 
 
 def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer) -> Backend:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
-from bot.backends.llama_cpp.images import marked
+from bot.backends.llama_cpp.images import insert_image_placeholders
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.prompt import Prompt, PromptDescription, TemplateChoice
 from bot.templates.families.detection import detect_family
@@ -24,7 +24,9 @@ async def describe_rendered(
     """
     tokens = await asyncio.to_thread(read_special_tokens, model_file)
     own = ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
-    rendered = await renderer.render(marked(prompt.messages), prompt.template, own)
+    rendered = await renderer.render(
+        insert_image_placeholders(prompt.messages), prompt.template, own
+    )
     stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
     template = name_template(prompt.template, own)

@@ -1,6 +1,6 @@
-"""Images in a prompt for a model on this machine: taken out, checked, and marked in the text.
+"""Extract and check the images of a prompt for a local model, and mark their places in its text.
 
-They come inside the prompt or not at all: what a link leads to is not fetched here.
+Images come inside the prompt, as data URIs: links are not downloaded.
 """
 
 import base64
@@ -8,67 +8,67 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bot.backends.llama_cpp.engines.engine import IMAGE
+from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.prompting.text.image_tokens import image_tokens
 
-_BLIND_NOTICE = "This model cannot see images; an operator has to choose another one."
-_UNREADABLE_NOTICE = "This preset has an image that cannot be shown; an operator has to mend it."
-_DROPPED_NOTICE = "This preset's template cannot be used; an operator has to mend it."
-_LONGEST_TOLD = 40
-_HEAD_CHARS = 16  # of base64
-# All that llama.cpp reads by itself. Anything else it would try as a sound or as a film.
-_KINDS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
+_NO_VISION_NOTICE = "This model cannot see images; an operator has to choose another one."
+_INVALID_IMAGE_NOTICE = "This preset has an image that cannot be shown; an operator has to fix it."
+_TEMPLATE_NOTICE = "This preset's template cannot be used; an operator has to fix it."
+_MAX_QUOTED_CHARS = 40
+_SIGNATURE_CHARS = 16  # of base64
+# PNG, JPEG, GIF, BMP: what llama.cpp decodes. It would try anything else as audio or video.
+_IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
 
 
-def encoded(prompt: Prompt, model: str, *, sees: bool) -> list[str]:
-    """The images of a prompt in base64, in order.
+def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
+    """Return the images of a prompt in base64, in order.
 
     Raises:
         BackendUnavailable: the model cannot see, or an image is not in the prompt itself.
     """
     images = [image for message in prompt.messages for image in message.images]
-    if images and not sees:
+    if images and not has_vision:
         raise BackendUnavailable(
             f"{model} cannot see images; take them out of the preset, "
             "or set the provider's PROJECTOR_PATH",
-            _BLIND_NOTICE,
+            _NO_VISION_NOTICE,
         )
-    return [_encoded(image) for image in images]
+    return [_encode(image) for image in images]
 
 
-def marked(messages: Sequence[Message]) -> Sequence[Message]:
-    """Let `IMAGE` stand in the texts for each image, and for nothing else."""
+def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
+    """Put an `IMAGE_PLACEHOLDER` into the texts for each image, and for nothing else."""
     if not any(message.images for message in messages):
         return messages
-    return [replace(each, content=_marked(each), parts=()) for each in messages]
+    return [replace(each, content=_with_placeholders(each), parts=()) for each in messages]
 
 
-def check_all_stand(text: str, images: Sequence[str], model: str) -> None:
-    """Raise BackendUnavailable when a template has lost or repeated the mark of an image."""
-    if (found := text.count(IMAGE)) != len(images):
+def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
+    """Raise `BackendUnavailable` if a template has lost or repeated the placeholder of an image."""
+    if (found := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise BackendUnavailable(
             f"the template for {model} writes {found} of {len(images)} images; "
             "choose another `template` in the preset",
-            _DROPPED_NOTICE,
+            _TEMPLATE_NOTICE,
         )
 
 
-def tokens_of_images(prompt: Prompt) -> int:
-    """About what they cost; only the projector knows, and tells it afterwards."""
+def count_image_tokens(prompt: Prompt) -> int:
+    """Estimate the tokens of all images; only the projector knows, and only afterwards."""
     return sum(image_tokens(image) for message in prompt.messages for image in message.images)
 
 
-def _encoded(image: Image) -> str:
+def _encode(image: Image) -> str:
     kind, _, data = image.url.partition(";base64,")
-    told = f"the image {image.url[:_LONGEST_TOLD]!r}"
+    quoted = f"the image {image.url[:_MAX_QUOTED_CHARS]!r}"
     if not kind.startswith("data:image/") or not _is_base64(data):
-        what = f"{told} is no `data:image/...;base64,` URI; write it into the preset as one"
-        raise BackendUnavailable(what, _UNREADABLE_NOTICE)
-    if not base64.b64decode(data[:_HEAD_CHARS]).startswith(_KINDS):
-        what = f"{told} is no PNG, JPEG, GIF or BMP; convert it for a model on this machine"
-        raise BackendUnavailable(what, _UNREADABLE_NOTICE)
+        what = f"{quoted} is no `data:image/...;base64,` URI; write it into the preset as one"
+        raise BackendUnavailable(what, _INVALID_IMAGE_NOTICE)
+    if not base64.b64decode(data[:_SIGNATURE_CHARS]).startswith(_IMAGE_SIGNATURES):
+        what = f"{quoted} is no PNG, JPEG, GIF or BMP; convert it for a model on this machine"
+        raise BackendUnavailable(what, _INVALID_IMAGE_NOTICE)
     return data
 
 
@@ -80,8 +80,8 @@ def _is_base64(data: str) -> bool:
     return True
 
 
-def _marked(message: Message) -> str:
+def _with_placeholders(message: Message) -> str:
     return "".join(
-        IMAGE if isinstance(part, Image) else part.replace(IMAGE, "")
+        IMAGE_PLACEHOLDER if isinstance(part, Image) else part.replace(IMAGE_PLACEHOLDER, "")
         for part in message.parts or (message.content,)
     )

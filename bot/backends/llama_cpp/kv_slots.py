@@ -1,8 +1,8 @@
-"""Who sits where in a model's memory, so that every turn pays for its own tokens only.
+"""Assign the engine's KV slots to conversations, so that each turn decodes only its new tokens.
 
-A conversation comes back to its place, or to another that its saved state is read into. A new one
-begins where the longest beginning of its prompt has been read already: characters of one channel,
-and conversations with one preset, share it.
+A conversation returns to its slot, or to another one into which its saved state is read. A new one
+starts from the longest prefix of its prompt in any slot or file: characters of one channel share
+it, and conversations with one preset.
 """
 
 import asyncio
@@ -14,187 +14,195 @@ from dataclasses import dataclass, field
 import structlog
 
 from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, EngineRefused
-from bot.backends.llama_cpp.slot_files import Saved, SavedPlaces, Whose
+from bot.backends.llama_cpp.slot_files import SavedSlot, SlotOwner, SlotStore
 
 _log = structlog.get_logger(__name__)
-_WORTH_SAVING = 64  # tokens; fewer are read again as fast
+_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
 _SAVE_ALL_SECONDS = 20.0
-_WORTH_COPYING = 16  # a beginning that is shorter than this part of its state stays where it is
+_MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A place for the length of one answer."""
+class SlotLease:
+    """A slot for the length of one answer."""
 
-    place: int
-    own: bool  # all that it holds is this conversation's
+    slot: int
+    is_own: bool
+    """All that the slot holds belongs to this conversation."""
 
 
 @dataclass(slots=True)
-class _Place:
+class _SlotState:
     number: int
-    whose: Whose | None = None  # nobody's: may be taken; what it holds can still be a beginning
-    ids: "array[int]" = field(default_factory=lambda: array("i"))  # the prompt that it has read
-    saved: bool = True  # there is nothing in it that is not on disk, or worth to be
-    used: int = 0
+    owner: SlotOwner | None = None
+    """Without an owner the slot is free, but its tokens can still be a prefix for others."""
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    """The prompt that it has decoded."""
+    saved: bool = True
+    """Nothing in it is worth saving, or it is on disk already."""
+    last_used: int = 0
     busy: bool = False
-    secret: bool = False  # to be erased before anybody else sits here
+    to_erase: bool = False
+    """To be erased before anybody else uses it."""
 
-    def empty(self) -> None:
-        self.whose, self.ids, self.saved, self.used = None, array("i"), True, 0
+    def clear(self) -> None:
+        self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0
 
 
-class Places:
-    """The places of one engine. At most as many seats as there are places may be asked for."""
+class SlotPool:
+    """The slots of one engine; no more leases than slots may be held at a time."""
 
-    def __init__(self, engine: Engine, saved: SavedPlaces) -> None:
+    def __init__(self, engine: Engine, store: SlotStore) -> None:
         self._engine = engine
-        self._saved = saved
-        self._places = [_Place(number) for number in range(engine.places)]
-        self._deaths = engine.deaths
-        self._moving = asyncio.Lock()  # one at a time changes who sits where
+        self._store = store
+        self._slots = [_SlotState(number) for number in range(engine.slot_count)]
+        self._restarts = engine.restarts
+        self._assigning = asyncio.Lock()
         self._uses = 0
 
     @asynccontextmanager
-    async def seat(self, whose: Whose, ids: Sequence[int]) -> AsyncIterator[Seat]:
-        """Have a place while the block asks this prompt."""
-        asked = array("i", ids)
-        async with self._moving:
-            await self._settle()
-            place, own = await self._place_for(whose, asked)
+    async def lease(self, owner: SlotOwner, prompt_ids: Sequence[int]) -> AsyncIterator[SlotLease]:
+        """Hold a slot for this prompt for the length of the block."""
+        prompt = array("i", prompt_ids)
+        async with self._assigning:
+            await self._erase_pending()
+            slot, is_own = await self._assign(owner, prompt)
             self._uses += 1
-            place.busy, place.used = True, self._uses
-            place.ids, place.saved = asked, False
+            slot.busy, slot.last_used = True, self._uses
+            slot.ids, slot.saved = prompt, False
         try:
-            yield Seat(place.number, own)
+            yield SlotLease(slot.number, is_own)
         finally:
-            place.busy = False
+            slot.busy = False
 
-    async def leave(self, conversation: str) -> None:
-        """Let a conversation's places be taken: what it said so far is not asked again."""
-        async with self._moving:
-            for place in self._of(conversation):
-                place.whose = None
-                place.saved = True
-            await _to_its_end(self._saved.forget, conversation)
+    async def end_session(self, conversation: str) -> None:
+        """Free a conversation's slots and delete its files: its history is not sent again."""
+        async with self._assigning:
+            for slot in self._slots_of(conversation):
+                slot.owner = None
+                slot.saved = True
+            await _run_to_completion(self._store.delete_conversation, conversation)
 
     async def forget(self, conversation: str) -> None:
-        """Erase and delete everything of a conversation."""
-        async with self._moving:
-            for place in self._of(conversation):
-                place.empty()
-                place.secret = True
-            await _to_its_end(self._saved.forget, conversation)
-            await self._settle()
+        """Erase everything of a conversation, in memory and on disk."""
+        async with self._assigning:
+            for slot in self._slots_of(conversation):
+                slot.clear()
+                slot.to_erase = True
+            await _run_to_completion(self._store.delete_conversation, conversation)
+            await self._erase_pending()
 
     async def save_all(self) -> None:
-        """Save every place that is somebody's, before the engine ends."""
+        """Save every slot that has an owner, before the engine is stopped."""
         try:
-            async with asyncio.timeout(_SAVE_ALL_SECONDS), self._moving:
-                self._notice_deaths()
-                for place in self._places:
-                    await self._save(place)
+            async with asyncio.timeout(_SAVE_ALL_SECONDS), self._assigning:
+                self._check_restarts()
+                for slot in self._slots:
+                    await self._save(slot)
         except TimeoutError:
-            _log.warning("places_not_saved", reason="the engine does not react")
+            _log.warning("slots_not_saved", reason="the engine does not react")
 
-    def _of(self, conversation: str) -> list[_Place]:
-        return [each for each in self._places if each.whose and each.whose[0] == conversation]
+    def _slots_of(self, conversation: str) -> list[_SlotState]:
+        return [each for each in self._slots if each.owner and each.owner[0] == conversation]
 
-    async def _settle(self) -> None:
-        self._notice_deaths()
-        for place in self._places:
-            if place.secret and not place.busy:
+    async def _erase_pending(self) -> None:
+        self._check_restarts()
+        for slot in self._slots:
+            if slot.to_erase and not slot.busy:
                 try:
-                    await self._engine.erase(place.number)
-                except EngineFailed as error:  # if it died, so did the place
-                    _log.warning("place_not_erased", place=place.number, reason=str(error))
+                    await self._engine.erase_slot(slot.number)
+                except EngineFailed as error:  # a crash has erased it
+                    _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
                 else:
-                    place.secret = False
+                    slot.to_erase = False
 
-    def _notice_deaths(self) -> None:
-        if self._deaths != self._engine.deaths:
-            self._deaths = self._engine.deaths
-            for place in self._places:
-                place.empty()
-                place.secret = False
+    def _check_restarts(self) -> None:
+        """Clear all slots if the engine was restarted."""
+        if self._restarts != self._engine.restarts:
+            self._restarts = self._engine.restarts
+            for slot in self._slots:
+                slot.clear()
+                slot.to_erase = False
 
-    async def _place_for(self, whose: Whose, asked: "array[int]") -> tuple[_Place, bool]:
-        """Choose a place and bring the best beginning into it."""
-        free = [each for each in self._places if not each.busy]
-        sitting = next((each for each in self._places if each.whose == whose), None)
-        if sitting is not None and not sitting.busy:
-            return sitting, True
-        place = min(free, key=lambda each: _order(each, asked))
-        await self._save(place)
-        if sitting is not None:  # asked twice at once: the second is a guest
-            place.whose = None
-            return place, False
-        saved = self._saved.of(whose)
-        own = saved is not None and await self._restore(place, saved)
-        if not own:
-            await self._bring_beginning(place, asked, free)
-        place.whose = whose
-        return place, own
+    async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
+        """Choose a slot and bring the longest prefix into it."""
+        free = [each for each in self._slots if not each.busy]
+        current = next((each for each in self._slots if each.owner == owner), None)
+        if current is not None and not current.busy:
+            return current, True
+        slot = min(free, key=lambda each: _eviction_order(each, prompt))
+        await self._save(slot)
+        if current is not None:  # two requests at once: the second one does not own its slot
+            slot.owner = None
+            return slot, False
+        saved = self._store.find(owner)
+        is_own = saved is not None and await self._restore(slot, saved)
+        if not is_own:
+            await self._copy_prefix(slot, prompt, free)
+        slot.owner = owner
+        return slot, is_own
 
-    async def _bring_beginning(
-        self, place: _Place, asked: "array[int]", free: Sequence[_Place]
+    async def _copy_prefix(
+        self, slot: _SlotState, prompt: "array[int]", free: Sequence[_SlotState]
     ) -> None:
-        """Copy what somebody else's place has of this prompt, if that is more than `place` has."""
-        most = max(_WORTH_SAVING - 1, common_beginning(place.ids, asked))
-        best: _Place | Saved | None = None
-        sources: list[_Place | Saved] = [*free, *self._saved.all()]
+        """Copy the longest prefix of this prompt from another slot or file, if it is longer."""
+        longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
+        best: _SlotState | SavedSlot | None = None
+        sources: list[_SlotState | SavedSlot] = [*free, *self._store.all()]
         for source in sources:
-            common = common_beginning(source.ids, asked)
-            if common > most and common * _WORTH_COPYING > len(source.ids):
-                most, best = common, source
-        if isinstance(best, _Place):
+            common = common_prefix_length(source.ids, prompt)
+            if common > longest and common * _MAX_STATE_TO_PREFIX > len(source.ids):
+                longest, best = common, source
+        if isinstance(best, _SlotState):
             await self._save(best)
-            best = self._saved.of(best.whose) if best.whose else None
+            best = self._store.find(best.owner) if best.owner else None
         if best is not None:
-            await self._restore(place, best)
+            await self._restore(slot, best)
 
-    async def _save(self, place: _Place) -> None:
-        if place.whose is None or place.saved or not self._saved.enabled:
+    async def _save(self, slot: _SlotState) -> None:
+        if slot.owner is None or slot.saved or not self._store.enabled:
             return
-        if len(place.ids) >= _WORTH_SAVING:
+        if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
-                tokens = await self._engine.save(place.number, self._saved.part(place.whose))
-                if tokens >= _WORTH_SAVING:  # fewer than asked: it was stopped while it read
-                    known = place.ids[:tokens]
-                    await _to_its_end(self._saved.keep, place.whose, known)
-            except (EngineFailed, OSError) as error:  # it will have to be read again
-                _log.warning("place_not_saved", place=place.number, reason=str(error))
+                part = self._store.part_file(slot.owner)
+                tokens = await self._engine.save_slot(slot.number, part)
+                if tokens >= _MIN_SAVED_TOKENS:  # fewer than expected: it was stopped in prefill
+                    ids = slot.ids[:tokens]
+                    await _run_to_completion(self._store.commit, slot.owner, ids)
+            except (EngineFailed, OSError) as error:  # its prompt will be decoded again
+                _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
-        place.saved = True
+        slot.saved = True
 
-    async def _restore(self, place: _Place, saved: Saved) -> bool:
+    async def _restore(self, slot: _SlotState, saved: SavedSlot) -> bool:
         try:
-            await self._engine.restore(place.number, saved.file)
+            await self._engine.restore_slot(slot.number, saved.file)
         except EngineFailed as error:
-            _log.warning("place_not_restored", place=place.number, reason=str(error))
+            _log.warning("slot_not_restored", slot=slot.number, reason=str(error))
             if isinstance(error, EngineRefused):
-                self._saved.drop(saved.file)
-            place.empty()
+                self._store.delete_file(saved.file)
+            slot.clear()
             return False
-        place.ids = saved.ids
+        slot.ids = saved.ids
         return True
 
 
-async def _to_its_end(work: Callable[..., object], *given: object) -> None:
-    """Delete or name files beside the loop: those of hundreds of megabytes take their time to go.
+async def _run_to_completion(function: Callable[..., object], *args: object) -> None:
+    """Run a function in a thread, and wait for its end also when cancelled.
 
-    A thread goes on when nobody waits for it any more, and would bring back what is forgotten next.
+    Files of hundreds of megabytes take time. A thread outlives its cancelled caller, and would
+    bring back a file that is deleted next.
     """
-    working = asyncio.create_task(asyncio.to_thread(work, *given))
+    task = asyncio.create_task(asyncio.to_thread(function, *args))
     try:
-        await asyncio.shield(working)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([working])
+        await asyncio.wait([task])
         raise
 
 
-def common_beginning(one: "array[int]", other: "array[int]") -> int:
-    """How many ids two prompts share at their beginning."""
+def common_prefix_length(one: "array[int]", other: "array[int]") -> int:
+    """Count the equal ids at the beginning of two prompts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -205,7 +213,7 @@ def common_beginning(one: "array[int]", other: "array[int]") -> int:
     return low
 
 
-def _order(place: _Place, asked: "array[int]") -> tuple[bool, int, int]:
-    """Nobody's place goes first, the one that holds most of the prompt; then the least used."""
-    nobody = place.whose is None
-    return not nobody, -common_beginning(place.ids, asked) if nobody else 0, place.used
+def _eviction_order(slot: _SlotState, prompt: "array[int]") -> tuple[bool, int, int]:
+    """Sort slots without an owner first, by the prefix they share; then the least recently used."""
+    is_free = slot.owner is None
+    return not is_free, -common_prefix_length(slot.ids, prompt) if is_free else 0, slot.last_used

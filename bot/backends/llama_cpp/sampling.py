@@ -1,8 +1,7 @@
-"""What a preset may say about sampling on this machine, under which names, with which values.
+"""Validate the sampling parameters of a preset, and translate them for llama.cpp.
 
-The names are llama.cpp's, as its server takes them. Presets also come with OpenAI's, ollama's and
-LMDeploy's, which are translated. A name that is none of these would do nothing without a word, so
-it is refused.
+The names are those of llama.cpp's server; those of OpenAI, ollama and LMDeploy are translated. Any
+other name would silently do nothing, so it is rejected.
 """
 
 import difflib
@@ -12,38 +11,46 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
-from bot.backends.llama_cpp.engines.engine import chosen
+from bot.backends.llama_cpp.engines.selection import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
 
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "num_predict")
-_FORMS = ("grammar", "json_schema", "response_format")  # how an answer must be written
-_NOT_TAKEN = "This preset has parameters that its model does not know; an operator has to mend it."
-_RANDOM_SEED = 2**32 - 1  # what llama.cpp, which counts seeds in 32 bits, takes for "any"
+_LIMIT_PARAMETERS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "n_predict",
+    "num_predict",
+)
+_FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
+_INVALID_PARAMETERS_NOTICE = (
+    "This preset has parameters that its model does not know; an operator has to fix it."
+)
+_RANDOM_SEED = 2**32 - 1  # llama.cpp's 32-bit value for "any seed"
 
 _REMEDIES = {
-    "tfs_z": "llama.cpp samples so no more; take it out",
-    "penalize_newline": "llama.cpp spares no signs any more; take it out",
-    "num_ctx": "the provider's setting CONTEXT_TOKENS says it for all presets",
-    "stream": "it belongs beside 'parameters', not into it",
-    "logprobs": "a chat shows no probabilities; take it out",
-    "top_logprobs": "a chat shows no probabilities; take it out",
+    "tfs_z": "llama.cpp has removed this sampler; remove it",
+    "penalize_newline": "llama.cpp has removed this option; remove it",
+    "num_ctx": "set CONTEXT_TOKENS of the provider, for all presets",
+    "stream": "it belongs beside 'parameters', not inside",
+    "logprobs": "a chat shows no probabilities; remove it",
+    "top_logprobs": "a chat shows no probabilities; remove it",
 }
 
 
-def _number(low: float = -1e6, high: float = 1e6) -> "_Takes":
-    def is_fine(value: object) -> bool:
+def _number(low: float = -1e6, high: float = 1e6) -> "_Check":
+    def is_valid(value: object) -> bool:
         return _is_number(value) and low <= value <= high
 
-    return _Takes(is_fine, f"a number from {low:g} to {high:g}" if high < 1e6 else "a number")
+    return _Check(is_valid, f"a number from {low:g} to {high:g}" if high < 1e6 else "a number")
 
 
-def _whole(low: int, high: int = 2**31 - 1) -> "_Takes":
-    def is_fine(value: object) -> bool:
+def _integer(low: int, high: int = 2**31 - 1) -> "_Check":
+    def is_valid(value: object) -> bool:
         return _is_number(value) and low <= value <= high and value == int(value)
 
-    return _Takes(is_fine, f"a whole number from {low}" + (f" to {high}" if high < 100 else ""))
+    return _Check(is_valid, f"an integer from {low}" + (f" to {high}" if high < 100 else ""))
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -71,7 +78,7 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
-def _is_form(value: object) -> bool:
+def _is_response_format(value: object) -> bool:
     match value:
         case {"type": "text" | "json_object"}:
             return True
@@ -82,94 +89,100 @@ def _is_form(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Takes:
-    is_fine: Callable[[object], bool]
-    wanted: str
+class _Check:
+    is_valid: Callable[[object], bool]
+    expected: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    takes: _Takes
-    also: tuple[str, ...] = ()  # what others call it
-    bindings: bool = True  # whether llama-cpp-python's samplers have it, too
+    check: _Check
+    aliases: tuple[str, ...] = ()
+    in_bindings: bool = True
+    """llama-cpp-python has it too."""
 
 
-_SHARE = _number(0, 1)
-_FLAG = _Takes(lambda value: isinstance(value, bool), "true or false")
-_TEXTS = _Takes(_are_texts, "a list of texts")
+_PROBABILITY = _number(0, 1)
+_FLAG = _Check(lambda value: isinstance(value, bool), "true or false")
+_TEXTS = _Check(_are_texts, "a list of texts")
 
-_TABLE: Mapping[str, _Parameter] = {
+_PARAMETERS: Mapping[str, _Parameter] = {
     "temperature": _Parameter(_number(0, 5)),
     "dynatemp_range": _Parameter(_number(0, 5)),
     "dynatemp_exponent": _Parameter(_number(0, 10)),
-    "top_p": _Parameter(_SHARE),
-    "top_k": _Parameter(_whole(-1)),  # -1 and 0: all
-    "min_p": _Parameter(_SHARE),
-    "min_keep": _Parameter(_whole(0), bindings=False),
-    "typical_p": _Parameter(_SHARE),
+    "top_p": _Parameter(_PROBABILITY),
+    "top_k": _Parameter(_integer(-1)),  # -1 and 0 are all
+    "min_p": _Parameter(_PROBABILITY),
+    "min_keep": _Parameter(_integer(0), in_bindings=False),
+    "typical_p": _Parameter(_PROBABILITY),
     "top_n_sigma": _Parameter(_number(-1, 100)),
-    "xtc_probability": _Parameter(_SHARE),
-    "xtc_threshold": _Parameter(_SHARE),
+    "xtc_probability": _Parameter(_PROBABILITY),
+    "xtc_threshold": _Parameter(_PROBABILITY),
     "repeat_penalty": _Parameter(_number(0, 10), ("repetition_penalty",)),
-    "repeat_last_n": _Parameter(_whole(0)),
+    "repeat_last_n": _Parameter(_integer(0)),
     "presence_penalty": _Parameter(_number(-2, 2)),
     "frequency_penalty": _Parameter(_number(-2, 2)),
-    "dry_multiplier": _Parameter(_number(0, 100), bindings=False),
-    "dry_base": _Parameter(_number(1, 100), bindings=False),
-    "dry_allowed_length": _Parameter(_whole(0), bindings=False),
-    "dry_penalty_last_n": _Parameter(_whole(0), bindings=False),
-    "dry_sequence_breakers": _Parameter(_TEXTS, bindings=False),
-    "mirostat": _Parameter(_whole(0, 2), bindings=False),
-    "mirostat_tau": _Parameter(_number(0, 100), bindings=False),
-    "mirostat_eta": _Parameter(_number(0, 100), bindings=False),
-    "adaptive_target": _Parameter(_number(-1, 1), bindings=False),
-    "adaptive_decay": _Parameter(_number(0, 0.99), bindings=False),
-    "samplers": _Parameter(_TEXTS, bindings=False),
-    "seed": _Parameter(_whole(-1, 2**64), ("random_seed",)),
+    "dry_multiplier": _Parameter(_number(0, 100), in_bindings=False),
+    "dry_base": _Parameter(_number(1, 100), in_bindings=False),
+    "dry_allowed_length": _Parameter(_integer(0), in_bindings=False),
+    "dry_penalty_last_n": _Parameter(_integer(0), in_bindings=False),
+    "dry_sequence_breakers": _Parameter(_TEXTS, in_bindings=False),
+    "mirostat": _Parameter(_integer(0, 2), in_bindings=False),
+    "mirostat_tau": _Parameter(_number(0, 100), in_bindings=False),
+    "mirostat_eta": _Parameter(_number(0, 100), in_bindings=False),
+    "adaptive_target": _Parameter(_number(-1, 1), in_bindings=False),
+    "adaptive_decay": _Parameter(_number(0, 0.99), in_bindings=False),
+    "samplers": _Parameter(_TEXTS, in_bindings=False),
+    "seed": _Parameter(_integer(-1, 2**64), ("random_seed",)),
     "logit_bias": _Parameter(
-        _Takes(_are_biases, "an object of token ids (or texts) with numbers, or false to ban one")
+        _Check(_are_biases, "an object of token ids (or texts) with numbers, or false to ban one")
     ),
     "ignore_eos": _Parameter(_FLAG),
-    "grammar": _Parameter(_Takes(lambda value: isinstance(value, str), "a text in GBNF")),
-    "json_schema": _Parameter(_Takes(lambda value: isinstance(value, Mapping), "a JSON schema")),
+    "grammar": _Parameter(_Check(lambda value: isinstance(value, str), "a text in GBNF")),
+    "json_schema": _Parameter(_Check(lambda value: isinstance(value, Mapping), "a JSON schema")),
     "response_format": _Parameter(
-        _Takes(_is_form, 'one of {"type": "text"}, "json_object", "json_schema" with its schema')
+        _Check(
+            _is_response_format,
+            'one of {"type": "text"}, "json_object", "json_schema" with its schema',
+        )
     ),
     "stop": _Parameter(
-        _Takes(
+        _Check(
             lambda value: isinstance(value, str) or _are_texts(value), "a text or a list of them"
         )
     ),
-    "max_tokens": _Parameter(_whole(-1), _LIMITS[1:]),  # below 1: no limit of its own
-    "n": _Parameter(_Takes(lambda value: value == 1, "1, as a chat gets one answer")),
+    "max_tokens": _Parameter(_integer(-1), _LIMIT_PARAMETERS[1:]),  # below 1 is no limit
+    "n": _Parameter(_Check(lambda value: value == 1, "1, as a chat gets one answer")),
 }
-_NAMES = {name: name for name in _TABLE} | {
-    other: name for name, parameter in _TABLE.items() for other in parameter.also
+_NAMES = {name: name for name in _PARAMETERS} | {
+    other: name for name, parameter in _PARAMETERS.items() for other in parameter.aliases
 }
 
 
 def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter that the engine of these settings does not understand."""
-    return problems(parameters, chosen(settings) or settings.engine)
+    """Return a line for each parameter that the engine of these settings would reject."""
+    return find_problems(parameters, select_engine(settings) or settings.engine)
 
 
-def problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
-    """What an engine would not understand, a line each: by name, with the nearest known one."""
-    given = _given(parameters)
-    return [*_unknown(given), *_wrong_values(given, engine), *_said_twice(given)]
+def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
+    """Describe the parameters that an engine would reject, a line each, with the nearest name."""
+    given = _given_parameters(parameters)
+    return [*_unknown(given), *_invalid_values(given, engine), *_duplicates(given)]
 
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
-    """What the engine's samplers are set to; limits, stops and `n` are not in it.
+    """Return the engine's sampling parameters, without limits, stop strings and `n`.
 
     Raises:
-        BackendUnavailable: the engine would not understand the parameters.
+        BackendUnavailable: a parameter is unknown or has an invalid value.
     """
-    if wrong := problems(prompt.parameters, engine):
-        raise BackendUnavailable(f"{'; '.join(wrong)} (parameters of the preset)", _NOT_TAKEN)
+    if wrong := find_problems(prompt.parameters, engine):
+        raise BackendUnavailable(
+            f"{'; '.join(wrong)} (parameters of the preset)", _INVALID_PARAMETERS_NOTICE
+        )
     found = {
         _NAMES[name]: value
-        for name, value in _given(prompt.parameters).items()
+        for name, value in _given_parameters(prompt.parameters).items()
         if _NAMES[name] not in {"max_tokens", "stop", "n"}
     }
     found |= _schema(found.pop("response_format", None))
@@ -180,12 +193,15 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
 
 
 def output_limit(prompt: Prompt) -> int | None:
-    """The lowest limit of an answer's tokens that the preset gives in any of its names."""
-    limits = [prompt.max_output_tokens, *(prompt.parameters.get(name) for name in _LIMITS)]
+    """Return the lowest limit of output tokens that the preset has, under any name."""
+    limits = [
+        prompt.max_output_tokens,
+        *(prompt.parameters.get(name) for name in _LIMIT_PARAMETERS),
+    ]
     return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
-def _given(parameters: Mapping[str, object]) -> dict[str, object]:
+def _given_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
     return {
         name: value
         for name, value in parameters.items()
@@ -196,41 +212,43 @@ def _given(parameters: Mapping[str, object]) -> dict[str, object]:
 def _unknown(given: Mapping[str, object]) -> Iterator[str]:
     for name in given:
         if name not in _NAMES:
-            remedy = _REMEDIES.get(name) or _nearest(name)
+            remedy = _REMEDIES.get(name) or _suggestion(name)
             yield f"unknown parameter {name!r}; {remedy}"
 
 
-def _nearest(name: str) -> str:
-    """TopP, top-p -> top_p."""
+def _suggestion(name: str) -> str:
+    """Suggest the nearest parameter: TopP and top-p are top_p."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
     if near := difflib.get_close_matches(snake, _NAMES, n=1):
         return f"did you mean {near[0]!r}?"
-    return f"a model on this machine knows {', '.join(sorted(_TABLE))}"
+    return f"local models have the parameters {', '.join(sorted(_PARAMETERS))}"
 
 
-def _wrong_values(given: Mapping[str, object], engine: str) -> Iterator[str]:
+def _invalid_values(given: Mapping[str, object], engine: str) -> Iterator[str]:
     for name, value in given.items():
         if name not in _NAMES:
             continue
-        parameter = _TABLE[_NAMES[name]]
-        if not parameter.takes.is_fine(value):
-            yield f"the parameter {name!r} must be {parameter.takes.wanted}, not {value!r:.60}"
-        elif engine == "llama_cpp_python" and not parameter.bindings:
-            yield f"the engine llama_cpp_python has no parameter {name!r}; take it out"
+        parameter = _PARAMETERS[_NAMES[name]]
+        if not parameter.check.is_valid(value):
+            yield f"the parameter {name!r} must be {parameter.check.expected}, not {value!r:.60}"
+        elif engine == "llama_cpp_python" and not parameter.in_bindings:
+            yield f"the engine llama_cpp_python has no parameter {name!r}; remove it"
 
 
-def _said_twice(given: Mapping[str, object]) -> Iterator[str]:
-    for name, parameter in _TABLE.items():
-        names = [each for each in (name, *parameter.also) if each in given]
-        if len(names) > 1 and name != "max_tokens":  # of limits, the lowest counts
-            yield f"the parameters {' and '.join(map(repr, names))} mean the same; take one out"
-    forms = [name for name in _FORMS if name in given and given[name] != {"type": "text"}]
-    if len(forms) > 1:
-        yield f"the parameters {' and '.join(map(repr, forms))} exclude each other; take one out"
+def _duplicates(given: Mapping[str, object]) -> Iterator[str]:
+    for name, parameter in _PARAMETERS.items():
+        names = [each for each in (name, *parameter.aliases) if each in given]
+        if len(names) > 1 and name != "max_tokens":  # the lowest of the limits counts
+            yield f"the parameters {' and '.join(map(repr, names))} mean the same; remove one"
+    formats = [
+        name for name in _FORMAT_PARAMETERS if name in given and given[name] != {"type": "text"}
+    ]
+    if len(formats) > 1:
+        yield f"the parameters {' and '.join(map(repr, formats))} exclude each other; remove one"
 
 
 def _schema(response_format: object) -> dict[str, object]:
-    """What `/chat/completions` makes of `response_format`, which `/completions` does not know."""
+    """Translate `response_format` as `/chat/completions` does, since `/completions` lacks it."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"json_schema": schema}

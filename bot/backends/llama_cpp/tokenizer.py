@@ -1,8 +1,9 @@
-"""Turn a prompt into the token ids of a local model, so that no text from people becomes control.
+"""Tokenize a prompt for a local model, so that no text from people becomes a control token.
 
-The template's pieces are read with control tokens, people's pieces without (SEEDS.md, 2-i). Some
-models list their markers as ordinary added tokens, which are read from any text: where people's
-text comes out as one of those that the template uses, the word is broken and read again.
+The template's spans are tokenized with control tokens, people's spans without
+(docs/sources.md#llama-cpp). Some models list their markers as ordinary added tokens, which any text
+is tokenized to: where people's text yields one that the template uses, its text is broken up and
+tokenized again.
 """
 
 from array import array
@@ -16,176 +17,181 @@ from bot.chat.prompt import PromptToken
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.text_spans import TextSpan
 
-_MOST_KEPT_IDS = 1_000_000  # 4 MB
-_KEPT_IN_TEXTS_UP_TO = 20_000  # characters
+_MAX_CACHED_IDS = 1_000_000  # 4 MB
+_MAX_CACHED_TEXT_CHARS = 20_000
 
 
-class _Reading(NamedTuple):
-    """A text, and how to read it."""
+class _TextToTokenize(NamedTuple):
+    """A text, and how to tokenize it."""
 
     text: str
-    special: bool  # with control tokens
-    joined: bool  # without the space that the tokenizer may put in front
+    parse_special: bool
+    """With control tokens."""
+    joined: bool
+    """Without the space that the tokenizer may put in front."""
 
 
 class Tokenizer:
-    """Asks the engine, and remembers: in a conversation only the newest pieces are unknown.
+    """Tokenize by the engine, with a cache: in a conversation only the newest spans are new.
 
-    All raise `EngineFailed`.
+    All methods raise `EngineFailed`.
     """
 
     def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
         self._engine = engine
         self._tokens = tokens
-        self._habits: _Habits | None = None
-        self._kept: dict[_Reading, array[int]] = {}
-        self._kept_ids = 0
+        self._traits: _TokenizerTraits | None = None
+        self._cache: dict[_TextToTokenize, array[int]] = {}
+        self._cached_ids = 0
 
-    async def ids(self, pieces: Sequence[TextSpan]) -> list[int]:
-        """The ids of a whole prompt, with the beginning that the model expects."""
-        habits = await self._learn()
-        ids = [token for part in await self._parts(pieces, habits) for token in part]
-        if habits.beginning and ids[: len(habits.beginning)] != habits.beginning:
-            return [*habits.beginning, *ids]
+    async def ids(self, spans: Sequence[TextSpan]) -> list[int]:
+        """Return the ids of a whole prompt, after the beginning-of-text token if there is one."""
+        traits = await self._detect_traits()
+        ids = [token for part in await self._tokenize_spans(spans, traits) for token in part]
+        if traits.prefix_ids and ids[: len(traits.prefix_ids)] != traits.prefix_ids:
+            return [*traits.prefix_ids, *ids]
         return ids
 
-    async def text(self, pieces: Sequence[TextSpan]) -> str:
-        """The same prompt for an engine that reads it in one go, control tokens everywhere.
+    async def text(self, spans: Sequence[TextSpan]) -> str:
+        """Return the prompt as text for an engine that tokenizes it whole, with control tokens.
 
-        Every word that could become one is broken in people's text.
+        In people's text every word is broken up that could become a control token.
         """
-        habits = await self._learn()
-        ours = "".join(piece.text for piece in pieces if piece.trusted)
-        used = (word for word in self._tokens.added.values() if word.strip() and word in ours)
+        traits = await self._detect_traits()
+        trusted = "".join(span.text for span in spans if span.trusted)
+        used = (word for word in self._tokens.added.values() if word.strip() and word in trusted)
         words = [*self._tokens.control.values(), *used]
         text = "".join(
-            piece.text if piece.trusted else break_control_tokens(piece.text, words)
-            for piece in pieces
+            span.text if span.trusted else break_control_tokens(span.text, words) for span in spans
         )
-        for token in habits.beginning:  # the engine puts it in front by itself
+        for token in traits.prefix_ids:  # the engine adds it
             text = text.removeprefix(self._tokens.control.get(token, ""))
         return text
 
-    async def explain(self, pieces: Sequence[TextSpan]) -> list[PromptToken]:
-        """The same ids with what they stand for, and which of them are control tokens."""
-        habits = await self._learn()
-        parts = await self._parts(pieces, habits)
+    async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
+        """Return the ids with their texts, and which of them are control tokens."""
+        traits = await self._detect_traits()
+        parts = await self._tokenize_spans(spans, traits)
         flat = [
-            (token, piece.trusted)
-            for part, piece in zip(parts, pieces, strict=True)
-            for token in part
+            (token, span.trusted) for part, span in zip(parts, spans, strict=True) for token in part
         ]
-        begun = [token for token, _ in flat[: len(habits.beginning)]] == habits.beginning
-        if not begun:
-            flat = [*((token, True) for token in habits.beginning), *flat]
+        has_prefix = [token for token, _ in flat[: len(traits.prefix_ids)]] == traits.prefix_ids
+        if not has_prefix:
+            flat = [*((token, True) for token in traits.prefix_ids), *flat]
         texts = await self._texts({token for token, _ in flat})
         return [
             PromptToken(token, texts[token], token in self._tokens.control, trusted)
             for token, trusted in flat
         ]
 
-    async def _parts(self, pieces: Sequence[TextSpan], habits: "_Habits") -> list[Sequence[int]]:
-        joined = [index > 0 and bool(habits.lead) for index in range(len(pieces))]
-        ours = await self._read(
+    async def _tokenize_spans(
+        self, spans: Sequence[TextSpan], traits: "_TokenizerTraits"
+    ) -> list[Sequence[int]]:
+        joined = [index > 0 and bool(traits.separator_ids) for index in range(len(spans))]
+        trusted = await self._tokenize(
             [
-                _Reading(each.text, True, joined[index])
-                for index, each in enumerate(pieces)
+                _TextToTokenize(each.text, True, joined[index])
+                for index, each in enumerate(spans)
                 if each.trusted
             ],
-            habits,
+            traits,
         )
-        marks = {token for part in ours for token in part if token in self._tokens.added}
+        markers = {token for part in trusted for token in part if token in self._tokens.added}
         parts: list[Sequence[int]] = []
-        theirs: list[_Reading] = []
-        ours_left = iter(ours)
-        for index, piece in enumerate(pieces):
-            if piece.trusted:
-                parts.append(next(ours_left))
+        untrusted: list[_TextToTokenize] = []
+        next_trusted = iter(trusted)
+        for index, span in enumerate(spans):
+            if span.trusted:
+                parts.append(next(next_trusted))
                 continue
             after_control = index > 0 and bool(parts[-1]) and parts[-1][-1] in self._tokens.control
-            theirs.append(_Reading(piece.text, False, joined[index] and not after_control))
+            untrusted.append(_TextToTokenize(span.text, False, joined[index] and not after_control))
             parts.append(())
-        read = iter(await self._read_safely(theirs, marks, habits))
+        tokenized = iter(await self._tokenize_untrusted(untrusted, markers, traits))
         return [
-            part if piece.trusted else next(read) for part, piece in zip(parts, pieces, strict=True)
+            part if span.trusted else next(tokenized)
+            for part, span in zip(parts, spans, strict=True)
         ]
 
-    async def _read_safely(
-        self, wanted: Sequence[_Reading], marks: set[int], habits: "_Habits"
+    async def _tokenize_untrusted(
+        self, wanted: Sequence[_TextToTokenize], markers: set[int], traits: "_TokenizerTraits"
     ) -> list[Sequence[int]]:
-        """Read people's texts; none of the ids is a control token or one of `marks`."""
-        read = await self._read(wanted, habits)
-        forbidden = marks | self._tokens.control.keys()
+        """Tokenize people's texts; no id is a control token or one of `markers`."""
+        tokenized = await self._tokenize(wanted, traits)
+        forbidden = markers | self._tokens.control.keys()
         names = {**self._tokens.control, **self._tokens.added}
         safe: list[Sequence[int]] = []
-        for each, ids in zip(wanted, read, strict=True):
+        for each, ids in zip(wanted, tokenized, strict=True):
             found = forbidden.intersection(ids)
             if not found:
                 safe.append(ids)
                 continue
             broken = break_control_tokens(each.text, [names[token] for token in found])
-            (anew,) = await self._read([each._replace(text=broken)], habits)
-            safe.append([token for token in anew if token not in forbidden])
+            (again,) = await self._tokenize([each._replace(text=broken)], traits)
+            safe.append([token for token in again if token not in forbidden])
         return safe
 
-    async def _read(self, wanted: Sequence[_Reading], habits: "_Habits") -> list[Sequence[int]]:
-        kept = {each: self._kept[each] for each in wanted if each in self._kept}
-        unknown = list(dict.fromkeys(each for each in wanted if each not in kept))
-        fresh: dict[_Reading, array[int]] = {}
-        for special in (True, False):
-            asked = [each for each in unknown if each.special is special]
-            texts = [habits.lead_text + each.text if each.joined else each.text for each in asked]
-            read = await self._engine.tokenize(texts, special=special)
-            for each, ids in zip(asked, read, strict=True):
-                fresh[each] = array("i", ids[len(habits.lead) :] if each.joined else ids)
-        self._keep(fresh)
-        kept |= fresh
-        return [kept[each] for each in wanted]
+    async def _tokenize(
+        self, wanted: Sequence[_TextToTokenize], traits: "_TokenizerTraits"
+    ) -> list[Sequence[int]]:
+        cached = {each: self._cache[each] for each in wanted if each in self._cache}
+        unknown = list(dict.fromkeys(each for each in wanted if each not in cached))
+        fresh: dict[_TextToTokenize, array[int]] = {}
+        for parse_special in (True, False):
+            asked = [each for each in unknown if each.parse_special is parse_special]
+            texts = [traits.separator + each.text if each.joined else each.text for each in asked]
+            tokenized = await self._engine.tokenize(texts, parse_special=parse_special)
+            for each, ids in zip(asked, tokenized, strict=True):
+                fresh[each] = array("i", ids[len(traits.separator_ids) :] if each.joined else ids)
+        self._store(fresh)
+        cached |= fresh
+        return [cached[each] for each in wanted]
 
-    def _keep(self, fresh: dict[_Reading, "array[int]"]) -> None:
+    def _store(self, fresh: dict[_TextToTokenize, "array[int]"]) -> None:
         for each, ids in fresh.items():
-            if len(each.text) <= _KEPT_IN_TEXTS_UP_TO and each not in self._kept:
-                self._kept[each] = ids
-                self._kept_ids += len(ids)
-        while self._kept_ids > _MOST_KEPT_IDS:
-            oldest = next(iter(self._kept))
-            self._kept_ids -= len(self._kept.pop(oldest))
+            if len(each.text) <= _MAX_CACHED_TEXT_CHARS and each not in self._cache:
+                self._cache[each] = ids
+                self._cached_ids += len(ids)
+        while self._cached_ids > _MAX_CACHED_IDS:
+            oldest = next(iter(self._cache))
+            self._cached_ids -= len(self._cache.pop(oldest))
 
-    async def _learn(self) -> "_Habits":
-        """Find out once what the model's tokenizer does by itself."""
-        if self._habits is None:
-            plain, newline = await self._engine.tokenize(["x", "\n"], special=False)
-            (whole,) = await self._engine.tokenize(["x"], special=False, begun=True)
+    async def _detect_traits(self) -> "_TokenizerTraits":
+        """Detect once what the model's tokenizer adds to a text."""
+        if self._traits is None:
+            plain, newline = await self._engine.tokenize(["x", "\n"], parse_special=False)
+            (whole,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
             texts = await self._texts(set(plain))
             adds_space = bool(plain) and texts[plain[0]].startswith(" ")
-            begins = len(whole) > len(plain) and whole[1 : 1 + len(plain)] == plain
-            self._habits = _Habits(
-                lead_text="\n" if adds_space else "",
-                lead=newline if adds_space else [],
-                beginning=whole[:1] if begins else [],
+            adds_prefix = len(whole) > len(plain) and whole[1 : 1 + len(plain)] == plain
+            self._traits = _TokenizerTraits(
+                separator="\n" if adds_space else "",
+                separator_ids=newline if adds_space else [],
+                prefix_ids=whole[:1] if adds_prefix else [],
             )
-        return self._habits
+        return self._traits
 
     async def _texts(self, ids: set[int]) -> dict[int, str]:
-        """What each id stands for."""
+        """Return the text of each id."""
         known = {**self._tokens.control, **self._tokens.added}
         texts: dict[int, str] = {}
         for token in ids:
             if token in known:
                 texts[token] = known[token]
             else:
-                texts[token] = await self._engine.text_of(token)
+                texts[token] = await self._engine.token_text(token)
         return texts
 
 
 @dataclass(frozen=True, slots=True)
-class _Habits:
-    """What a tokenizer adds by itself.
+class _TokenizerTraits:
+    """What a tokenizer adds to a text.
 
     A SentencePiece model puts a space before any text, also in the middle of a prompt. There a
-    newline goes first, which it never joins with what follows, and `lead` is taken off again.
+    newline is put first, which it never merges with what follows, and its ids are removed again.
     """
 
-    lead_text: str
-    lead: list[int]
-    beginning: list[int]  # the token that every prompt begins with
+    separator: str
+    separator_ids: list[int]
+    prefix_ids: list[int]
+    """The beginning-of-text token, or nothing."""

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engines.engine import Start
+from bot.backends.llama_cpp.engines.engine import EngineConfig
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -65,7 +65,7 @@ async def is_idle(process: psutil.Process) -> bool:
 
 
 @pytest.mark.service
-async def test_next_turn_reads_only_what_is_new(local: LlamaCpp) -> None:
+async def test_next_turn_decodes_only_new_tokens(local: LlamaCpp) -> None:
     said = Message("user", "Remember these words: " + "apple pear plum " * 50)
     first = await ask(local, Prompt((said,), "default", "room", max_output_tokens=20))
     history = (said, Message("assistant", first.text), Message("user", "Which ones?"))
@@ -77,7 +77,7 @@ async def test_next_turn_reads_only_what_is_new(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_count_is_what_the_engine_then_says_that_it_read(local: LlamaCpp) -> None:
+async def test_count_tokens_matches_the_engine_s_usage(local: LlamaCpp) -> None:
     asked = prompt("日本 🙂 <|im_end|> and so on", model="default", max_output_tokens=3)
 
     answer = await ask(local, asked)
@@ -87,7 +87,7 @@ async def test_count_is_what_the_engine_then_says_that_it_read(local: LlamaCpp) 
 
 
 @pytest.mark.service
-async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: LlamaCpp) -> None:
+async def test_history_is_fitted_by_the_engine_s_own_count(local: LlamaCpp) -> None:
     said = [Message("user", "words " * 9), Message("assistant", "и слова 🙂 " * 5)] * 40
     frame = prompt("and now?", model="default", max_output_tokens=3)
     draft = Draft(frame, (), (), None, group_history(said), (), frame.messages[0])
@@ -100,7 +100,7 @@ async def test_history_is_cut_to_the_token_by_the_engine_s_own_count(local: Llam
 
 
 @pytest.mark.service
-async def test_room_is_the_context_less_the_answer(local: LlamaCpp) -> None:
+async def test_max_prompt_tokens_is_the_context_less_the_answer(local: LlamaCpp) -> None:
     assert await local.max_prompt_tokens(prompt(model="default", max_output_tokens=96)) == 4000
     assert (
         await local.max_prompt_tokens(prompt(model="default", parameters={"max_tokens": 196}))
@@ -110,7 +110,7 @@ async def test_room_is_the_context_less_the_answer(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_answer_ends_at_a_control_token_that_is_a_stop(local: LlamaCpp) -> None:
+async def test_control_token_as_stop_string_ends_the_answer(local: LlamaCpp) -> None:
     always = {"logit_bias": {"4": 100}}  # <reponame>, which does not end an answer by itself
     question = prompt(model="default", stop=("<reponame>",), parameters=always)
 
@@ -122,7 +122,7 @@ async def test_answer_ends_at_a_control_token_that_is_a_stop(local: LlamaCpp) ->
 
 
 @pytest.mark.service
-async def test_prompt_is_written_in_the_template_that_it_brings(local: LlamaCpp) -> None:
+async def test_prompt_is_rendered_with_its_own_template(local: LlamaCpp) -> None:
     for choice in (
         TemplateChoice(source="Q: {{ messages[-1].content }}\nA:"),
         TemplateChoice(strings={"user_template": "Q: {{user}}", "end_template": "A:"}),
@@ -136,7 +136,7 @@ async def test_prompt_is_written_in_the_template_that_it_brings(local: LlamaCpp)
 
 
 @pytest.mark.service
-async def test_template_that_fails_is_said_to_the_chat_and_to_the_operator(
+async def test_failing_template_is_reported_to_chat_and_operator(
     local: LlamaCpp,
 ) -> None:
     choice = TemplateChoice(source="{{ raise_exception('no such thing') }}")
@@ -160,7 +160,7 @@ async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
     ("engine", "why"),
     [
         ("xllamacpp", None),
-        ("llama_cpp", "the engine llama_cpp_python has no parameter 'mirostat'; take it out"),
+        ("llama_cpp", "the engine llama_cpp_python has no parameter 'mirostat'; remove it"),
     ],
 )
 async def test_parameter_that_the_engine_lacks_is_refused_by_name(
@@ -171,11 +171,11 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     why: str | None,
 ) -> None:
     @asynccontextmanager
-    async def running(start: Start) -> AsyncIterator[FakeEngine]:
-        yield FakeEngine(1, start.states)
+    async def running(start: EngineConfig) -> AsyncIterator[FakeEngine]:
+        yield FakeEngine(1, start.slots_folder)
 
-    monkeypatch.setattr("bot.backends.llama_cpp.engines.engine.find_spec", {engine: engine}.get)
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.selection.find_spec", {engine: engine}.get)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(LlamaCppSettings(model_path=model), tmp_path, renderer)
@@ -187,7 +187,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
 
 
 @pytest.mark.service
-async def test_model_without_eyes_says_so(local: LlamaCpp) -> None:
+async def test_image_for_a_model_without_vision_is_refused(local: LlamaCpp) -> None:
     shown = Message("user", "What is it?", ("What is it?", Image("data:image/png;base64,AA==")))
 
     answer = await ask(local, replace(prompt(model="default"), messages=(shown,)))
@@ -196,7 +196,7 @@ async def test_model_without_eyes_says_so(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
+async def test_closing_the_generator_stops_the_engine(local: LlamaCpp) -> None:
     async with aclosing(local.generate(STORY)) as pieces:
         await anext(pieces)
 
@@ -206,7 +206,7 @@ async def test_leaving_an_answer_frees_the_engine(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCpp) -> None:
+async def test_killed_engine_interrupts_the_answer_and_restarts(local: LlamaCpp) -> None:
     killed = engine().pid
     heard: list[GenerationEvent] = []
 
@@ -225,7 +225,7 @@ async def test_killed_engine_interrupts_the_answer_and_comes_back(local: LlamaCp
 
 
 @pytest.mark.service
-async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCpp) -> None:
+async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) -> None:
     asking = asyncio.create_task(ask(local, LONG_READING))
     await asyncio.sleep(0.5)
     engine().kill()
@@ -237,7 +237,7 @@ async def test_engine_killed_before_the_first_word_is_asked_again(local: LlamaCp
 
 
 @pytest.mark.service
-async def test_stuck_engine_is_replaced_and_asked_again(
+async def test_hanging_engine_is_killed_and_retried(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.3)
@@ -257,7 +257,7 @@ async def test_stuck_engine_is_replaced_and_asked_again(
 
 
 @pytest.mark.service
-async def test_prompt_beyond_the_context_is_said_to_the_chat(local: LlamaCpp) -> None:
+async def test_prompt_beyond_the_context_is_reported_to_the_chat(local: LlamaCpp) -> None:
     answer = await ask(local, prompt("word " * 6000, model="default"))
 
     assert isinstance(answer.error, BackendUnavailable)
@@ -265,7 +265,7 @@ async def test_prompt_beyond_the_context_is_said_to_the_chat(local: LlamaCpp) ->
 
 
 @pytest.mark.service
-async def test_engine_is_open_to_nobody_else(local: LlamaCpp) -> None:
+async def test_engine_listens_on_a_private_socket_only(local: LlamaCpp) -> None:
     process = engine()
     sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
     socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
@@ -275,7 +275,7 @@ async def test_engine_is_open_to_nobody_else(local: LlamaCpp) -> None:
 
 
 @pytest.mark.service
-async def test_nothing_is_left_after_closing(local: LlamaCpp) -> None:
+async def test_close_ends_the_process_and_removes_the_socket(local: LlamaCpp) -> None:
     process = engine()
     socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
 
@@ -285,7 +285,7 @@ async def test_nothing_is_left_after_closing(local: LlamaCpp) -> None:
     assert not socket.parent.exists()
 
 
-async def test_missing_model_is_said_with_its_path_and_the_remedy(
+async def test_missing_model_is_reported_with_path_and_remedy(
     tmp_path: Path, renderer: Renderer
 ) -> None:
     answer = await ask(LlamaCpp(LlamaCppSettings(), tmp_path, renderer), STORY)
@@ -296,14 +296,14 @@ async def test_missing_model_is_said_with_its_path_and_the_remedy(
     )
 
 
-async def test_forgetting_goes_on_while_another_model_starts(
+async def test_forget_works_while_another_model_is_loading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, renderer: Renderer
 ) -> None:
     @asynccontextmanager
-    async def running(start: Start) -> AsyncIterator[FakeEngine]:
-        yield FakeEngine(1, start.states)
+    async def running(start: EngineConfig) -> AsyncIterator[FakeEngine]:
+        yield FakeEngine(1, start.slots_folder)
 
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
     backend = LlamaCpp(LlamaCppSettings(), tmp_path, renderer)
@@ -319,7 +319,7 @@ async def test_forgetting_goes_on_while_another_model_starts(
 
 
 @pytest.mark.service
-async def test_file_that_is_no_model_is_said_in_one_line(
+async def test_invalid_model_file_is_reported_in_one_line(
     tmp_path: Path, renderer: Renderer
 ) -> None:
     broken = tmp_path / "broken.gguf"

@@ -1,4 +1,4 @@
-"""The line in front of a model: nobody waits for somebody else's ten questions."""
+"""The fair queue of a model: nobody waits for somebody else's ten requests."""
 
 import asyncio
 import statistics
@@ -14,8 +14,8 @@ from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 
 
-class Watch(SystemClock):
-    """Goes on when it is told to."""
+class ManualClock(SystemClock):
+    """Advances only when a test sets it."""
 
     seconds = 0.0
 
@@ -24,80 +24,80 @@ class Watch(SystemClock):
         return self.seconds
 
 
-class Line:
-    """A queue for one seat at a time, whose questions are answered one by one."""
+class QueueHarness:
+    """A queue whose requests a test finishes one by one."""
 
-    def __init__(self, seats: int = 1, most_waiting: int = 100) -> None:
-        self.watch = Watch()
-        self.queue = FairQueue(seats, most_waiting, self.watch)
-        self._standing: list[tuple[str, Ticket, ExitStack]] = []
+    def __init__(self, slots: int = 1, max_waiting: int = 100) -> None:
+        self.clock = ManualClock()
+        self.queue = FairQueue(slots, max_waiting, self.clock)
+        self._entries: list[tuple[str, Ticket, ExitStack]] = []
 
-    def stand(self, name: str, chat: str, person: str | None) -> Ticket:
+    def enqueue(self, name: str, chat: str, person: str | None) -> Ticket:
         stack = ExitStack()
         ticket = stack.enter_context(self.queue.ticket(chat, person))
-        self._standing.append((name, ticket, stack))
+        self._entries.append((name, ticket, stack))
         return ticket
 
     def leave(self, name: str) -> None:
-        for each in [each for each in self._standing if each[0] == name]:
-            self._standing.remove(each)
+        for each in [each for each in self._entries if each[0] == name]:
+            self._entries.remove(each)
             each[2].close()
 
-    def served(self, seconds: float = 1.0) -> str:
-        """Answer the one at the model; gives its name."""
-        name = next(name for name, ticket, _ in self._standing if ticket.called.is_set())
-        self.watch.seconds += seconds
+    def finish_running(self, seconds: float = 1.0) -> str:
+        """Finish the running request and return its name."""
+        name = next(name for name, ticket, _ in self._entries if ticket.admitted.is_set())
+        self.clock.seconds += seconds
         self.leave(name)
         return name
 
-    def serve_all(self) -> list[str]:
-        return [self.served() for _ in range(len(self._standing))]
+    def finish_all(self) -> list[str]:
+        return [self.finish_running() for _ in range(len(self._entries))]
 
 
-def test_who_comes_first_is_served_first() -> None:
-    line = Line()
+def test_first_request_is_served_first() -> None:
+    harness = QueueHarness()
     for name in "abc":
-        line.stand(name, chat=name, person=name)
+        harness.enqueue(name, chat=name, person=name)
 
-    assert line.serve_all() == ["a", "b", "c"]
+    assert harness.finish_all() == ["a", "b", "c"]
 
 
-def test_person_with_many_questions_takes_turns_with_others() -> None:
-    line = Line()
+def test_person_with_many_requests_takes_turns_with_others() -> None:
+    harness = QueueHarness()
     for number in range(4):
-        line.stand(f"ann {number}", chat=f"chat {number}", person="ann")
-    line.stand("bob", chat="bob's", person="bob")
-    line.stand("eve", chat="eve's", person="eve")
+        harness.enqueue(f"ann {number}", chat=f"chat {number}", person="ann")
+    harness.enqueue("bob", chat="bob's", person="bob")
+    harness.enqueue("eve", chat="eve's", person="eve")
 
-    assert line.serve_all() == ["ann 0", "bob", "eve", "ann 1", "ann 2", "ann 3"]
+    assert harness.finish_all() == ["ann 0", "bob", "eve", "ann 1", "ann 2", "ann 3"]
 
 
 def test_chat_with_many_people_takes_turns_with_others() -> None:
-    line = Line()
+    harness = QueueHarness()
     for number in range(4):
-        line.stand(f"crowd {number}", chat="crowd", person=f"somebody {number}")
-    line.stand("bob", chat="bob's", person="bob")
+        harness.enqueue(f"crowd {number}", chat="crowd", person=f"somebody {number}")
+    harness.enqueue("bob", chat="bob's", person="bob")
 
-    assert line.serve_all()[:2] == ["crowd 0", "bob"]
+    assert harness.finish_all()[:2] == ["crowd 0", "bob"]
 
 
-def test_flood_does_not_starve_who_came_before_nor_who_comes_later() -> None:
-    line = Line()
-    line.stand("flood 0", "flood", "ann")
+def test_flood_does_not_starve_earlier_or_later_requests() -> None:
+    harness = QueueHarness()
+    harness.enqueue("flood 0", "flood", "ann")
     waits: list[int] = []
     for number in range(1, 50):
-        line.stand(f"flood {number}", "flood", "ann")
+        harness.enqueue(f"flood {number}", "flood", "ann")
         if number % 5 == 0:
-            line.stand("bob", "bob's", "bob")
-            order = [line.served()]
+            harness.enqueue("bob", "bob's", "bob")
+            order = [harness.finish_running()]
             while order[-1] != "bob":
-                order.append(line.served())
+                order.append(harness.finish_running())
             waits.append(len(order))
 
     assert max(waits) <= 3
 
 
-async def test_of_four_at_once_nobody_waits_more_than_twice_the_average() -> None:
+async def test_concurrent_people_wait_at_most_twice_the_average() -> None:
     queue = FairQueue(2, 50, SystemClock())
     waits: dict[str, list[float]] = {name: [] for name in "abcd"}
 
@@ -105,7 +105,7 @@ async def test_of_four_at_once_nobody_waits_more_than_twice_the_average() -> Non
         for _ in range(answers):
             began = asyncio.get_running_loop().time()
             with queue.ticket(name, name) as ticket:
-                async for _ in queue.until_called(ticket):
+                async for _ in queue.wait_admitted(ticket):
                     pass
                 waits[name].append(asyncio.get_running_loop().time() - began)
                 await asyncio.sleep(0.01)
@@ -127,72 +127,72 @@ async def told(said: AsyncIterator[QueuePosition], times: int) -> Sequence[Queue
     return heard
 
 
-async def test_who_waits_long_is_told_the_position_and_an_estimate(
+async def test_long_wait_yields_position_and_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
-    line = Line()
-    line.stand("first", "first", "first")
-    line.served(seconds=8)
-    line.stand("a", "a", "a")
-    line.stand("b", "b", "b")
-    mine = line.stand("c", "c", "c")
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
+    harness = QueueHarness()
+    harness.enqueue("first", "first", "first")
+    harness.finish_running(seconds=8)
+    harness.enqueue("a", "a", "a")
+    harness.enqueue("b", "b", "b")
+    mine = harness.enqueue("c", "c", "c")
 
-    assert await told(line.queue.until_called(mine), 1) == [QueuePosition(2, 16.0)]
-
-
-async def test_nothing_is_told_to_who_is_served_at_once() -> None:
-    line = Line()
-    ticket = line.stand("a", "a", "a")
-
-    assert [each async for each in line.queue.until_called(ticket)] == []
+    assert await told(harness.queue.wait_admitted(mine), 1) == [QueuePosition(2, 16.0)]
 
 
-async def test_nothing_is_known_of_the_time_before_the_first_answer(
+async def test_immediate_admission_yields_no_position() -> None:
+    harness = QueueHarness()
+    ticket = harness.enqueue("a", "a", "a")
+
+    assert [each async for each in harness.queue.wait_admitted(ticket)] == []
+
+
+async def test_estimate_is_unknown_before_the_first_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
-    line = Line()
-    line.stand("a", "a", "a")
-    mine = line.stand("b", "b", "b")
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
+    harness = QueueHarness()
+    harness.enqueue("a", "a", "a")
+    mine = harness.enqueue("b", "b", "b")
 
-    assert await told(line.queue.until_called(mine), 1) == [QueuePosition(1, None)]
+    assert await told(harness.queue.wait_admitted(mine), 1) == [QueuePosition(1, None)]
 
 
-def test_full_line_says_how_long_it_is_and_when_to_come_again() -> None:
-    line = Line(most_waiting=2)
-    line.stand("before", "before", None)
-    line.served(seconds=90)
+def test_full_queue_is_refused_with_its_length_and_wait() -> None:
+    harness = QueueHarness(max_waiting=2)
+    harness.enqueue("before", "before", None)
+    harness.finish_running(seconds=90)
     for name in "abc":
-        line.stand(name, name, name)
+        harness.enqueue(name, name, name)
 
     with pytest.raises(BackendUnavailable) as refused:
-        line.stand("d", "d", "d")
+        harness.enqueue("d", "d", "d")
 
     assert refused.value.notice == (
         "2 questions are waiting for the model already. Please try again in 3 min."
     )
 
 
-def test_who_leaves_the_line_or_the_model_makes_room() -> None:
-    line = Line(most_waiting=2)
+def test_cancelled_request_frees_its_position() -> None:
+    harness = QueueHarness(max_waiting=2)
     for name in "abc":
-        line.stand(name, name, name)
-    line.leave("b")
-    line.stand("d", "d", "d")
+        harness.enqueue(name, name, name)
+    harness.leave("b")
+    harness.enqueue("d", "d", "d")
 
-    assert line.serve_all() == ["a", "c", "d"]
+    assert harness.finish_all() == ["a", "c", "d"]
 
 
-def test_no_seat_is_lost_however_often_people_come_and_go() -> None:
-    line = Line(seats=2)
+def test_no_slot_is_lost_over_many_requests() -> None:
+    harness = QueueHarness(slots=2)
     for turn in range(100):
         for name in "abcde":
-            line.stand(name, name, name if turn % 2 else None)
-        line.leave("b")
-        line.leave("e")
-        assert len(line.serve_all()) == 3
+            harness.enqueue(name, name, name if turn % 2 else None)
+        harness.leave("b")
+        harness.leave("e")
+        assert len(harness.finish_all()) == 3
 
-    assert line.stand("x", "x", "x").called.is_set()
-    assert line.stand("y", "y", "y").called.is_set()
-    assert not line.stand("z", "z", "z").called.is_set()
+    assert harness.enqueue("x", "x", "x").admitted.is_set()
+    assert harness.enqueue("y", "y", "y").admitted.is_set()
+    assert not harness.enqueue("z", "z", "z").admitted.is_set()

@@ -5,9 +5,13 @@ import json
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.llama_cpp.engines.engine import IMAGE, Question
-from bot.backends.llama_cpp.engines.server_requests import to_wire
-from bot.backends.llama_cpp.images import check_all_stand, encoded, marked
+from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
+from bot.backends.llama_cpp.engines.server_api import to_wire
+from bot.backends.llama_cpp.images import (
+    check_placeholders,
+    encode_images,
+    insert_image_placeholders,
+)
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable
 from tests.backends.pictures import as_image, png, shown
@@ -19,17 +23,19 @@ def of(*messages: Message) -> Prompt:
     return Prompt(messages, "default", "room")
 
 
-def test_images_are_taken_out_in_order() -> None:
+def test_images_are_encoded_in_order() -> None:
     one, other = png(1), png(2)
 
-    found = encoded(of(shown("a", one), Message("user", "b"), shown("c", other)), "m", sees=True)
+    found = encode_images(
+        of(shown("a", one), Message("user", "b"), shown("c", other)), "m", has_vision=True
+    )
 
     assert found == [each.url.partition(",")[2] for each in (one, other)]
 
 
 @pytest.mark.parametrize("kind", [b"\xff\xd8\xff\xe0", b"GIF89a", b"BM6\x04"])
-def test_what_llama_cpp_reads_by_itself_is_let_through(kind: bytes) -> None:
-    assert len(encoded(of(shown("a", as_image(kind + bytes(9)))), "m", sees=True)) == 1
+def test_formats_of_llama_cpp_are_accepted(kind: bytes) -> None:
+    assert len(encode_images(of(shown("a", as_image(kind + bytes(9)))), "m", has_vision=True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -44,45 +50,48 @@ def test_what_llama_cpp_reads_by_itself_is_let_through(kind: bytes) -> None:
         (as_image(b"<svg/>", "svg+xml"), "is no PNG, JPEG, GIF or BMP"),
     ],
 )
-def test_nothing_but_an_image_in_the_prompt_itself_goes_to_the_engine(
-    image: Image, why: str
-) -> None:
+def test_links_and_other_formats_are_refused(image: Image, why: str) -> None:
     with pytest.raises(BackendUnavailable, match=why) as said:
-        encoded(of(shown("a", image)), "m", sees=True)
+        encode_images(of(shown("a", image)), "m", has_vision=True)
 
     assert len(str(said.value)) < 160
 
 
-def test_model_without_a_projector_says_what_to_do() -> None:
+def test_model_without_a_projector_names_the_remedy() -> None:
     with pytest.raises(BackendUnavailable, match="or set the provider's PROJECTOR_PATH"):
-        encoded(of(shown("a", png(1))), "m", sees=False)
+        encode_images(of(shown("a", png(1))), "m", has_vision=False)
 
 
-def test_mark_stands_for_images_and_for_nothing_that_people_wrote() -> None:
-    said = Message("user", "", (f"one{IMAGE}", png(1), "two", png(2)))
+def test_placeholder_stands_for_images_only() -> None:
+    said = Message("user", "", (f"one{IMAGE_PLACEHOLDER}", png(1), "two", png(2)))
 
-    written = marked([said, Message("assistant", f"{IMAGE}three")])
+    written = insert_image_placeholders([said, Message("assistant", f"{IMAGE_PLACEHOLDER}three")])
 
-    assert [each.content for each in written] == [f"one{IMAGE}two{IMAGE}", "three"]
+    assert [each.content for each in written] == [
+        f"one{IMAGE_PLACEHOLDER}two{IMAGE_PLACEHOLDER}",
+        "three",
+    ]
     assert not any(each.images for each in written)
 
 
-def test_texts_alone_are_left_as_they_are() -> None:
-    messages = [Message("user", f"a{IMAGE}b")]
+def test_messages_without_images_are_unchanged() -> None:
+    messages = [Message("user", f"a{IMAGE_PLACEHOLDER}b")]
 
-    assert marked(messages) is messages
+    assert insert_image_placeholders(messages) is messages
 
 
-def test_template_may_neither_lose_nor_repeat_an_image() -> None:
-    check_all_stand(f"a{IMAGE}b", ["AA=="], "m")
+def test_lost_or_repeated_placeholder_is_refused() -> None:
+    check_placeholders(f"a{IMAGE_PLACEHOLDER}b", ["AA=="], "m")
 
-    for text in ("ab", IMAGE * 2):
+    for text in ("ab", IMAGE_PLACEHOLDER * 2):
         with pytest.raises(BackendUnavailable, match="of 1 images; choose another `template`"):
-            check_all_stand(text, ["AA=="], "m")
+            check_placeholders(text, ["AA=="], "m")
 
 
-def test_request_with_an_image_goes_as_text() -> None:
-    question = Question([1, 2], text=f"a {MARK}{IMAGE}", images=["AA=="], place=1)
+def test_request_with_an_image_is_sent_as_text() -> None:
+    question = GenerationRequest(
+        [1, 2], text=f"a {MARK}{IMAGE_PLACEHOLDER}", images=["AA=="], slot=1
+    )
 
     body = json.loads(to_wire(question, "smol", MARK))
 

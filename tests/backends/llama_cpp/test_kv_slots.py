@@ -14,9 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engines.engine import Question
-from bot.backends.llama_cpp.kv_slots import Places, common_beginning
-from bot.backends.llama_cpp.slot_files import Saved, SavedPlaces, Whose, fingerprint, forget_saved
+from bot.backends.llama_cpp.engines.engine import GenerationRequest
+from bot.backends.llama_cpp.kv_slots import SlotPool, common_prefix_length
+from bot.backends.llama_cpp.slot_files import (
+    SavedSlot,
+    SlotOwner,
+    SlotStore,
+    delete_saved_slots,
+    state_fingerprint,
+)
 from bot.runtime.clock import SystemClock
 from tests.backends.fake_engine import FakeEngine
 
@@ -24,31 +30,31 @@ SYSTEM = list(range(1000, 1500))
 DAY = 86_400.0
 
 
-class Room:
+class PoolHarness:
     """An engine with its places; `ask` gives how many ids came from memory."""
 
-    def __init__(self, folder: Path, places: int = 2, limit_bytes: int = 10**9) -> None:
+    def __init__(self, folder: Path, slots: int = 2, limit_bytes: int = 10**9) -> None:
         self.folder = folder
-        self.engine = FakeEngine(places, folder)
-        self.places = self.opened(limit_bytes)
+        self.engine = FakeEngine(slots, folder)
+        self.pool = self.opened(limit_bytes)
 
-    def opened(self, limit_bytes: int = 10**9, model: str = "model") -> Places:
-        saved = SavedPlaces(
+    def opened(self, limit_bytes: int = 10**9, model: str = "model") -> SlotPool:
+        saved = SlotStore(
             self.folder, model, SystemClock(), limit_bytes=limit_bytes, limit_seconds=DAY
         )
         saved.open()
-        return Places(self.engine, saved)
+        return SlotPool(self.engine, saved)
 
     def restart(self, model: str = "model") -> None:
         """Both of us, after a graceful stop or not."""
-        self.engine = FakeEngine(self.engine.places, self.folder)
-        self.places = self.opened(model=model)
+        self.engine = FakeEngine(self.engine.slot_count, self.folder)
+        self.pool = self.opened(model=model)
 
     async def ask(self, conversation: str, ids: list[int], character: str = "") -> int:
-        async with self.places.seat(Whose(conversation, character), ids) as seat:
-            question = Question(ids, place=seat.place, own=seat.own)
-            cached = self.engine.cached(question)
-            async for _ in self.engine.generate(question):
+        async with self.pool.lease(SlotOwner(conversation, character), ids) as lease:
+            request = GenerationRequest(ids, slot=lease.slot, can_shift=lease.is_own)
+            cached = self.engine.cached(request)
+            async for _ in self.engine.generate(request):
                 pass
         return cached
 
@@ -56,7 +62,7 @@ class Room:
         return sorted(path.name for path in self.folder.iterdir())
 
 
-class SlowDisk(SavedPlaces):
+class SlowStore(SlotStore):
     """Keeps what was saved when `go` says so."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,15 +70,15 @@ class SlowDisk(SavedPlaces):
         self.began, self.go = threading.Event(), threading.Event()
 
     @override
-    def keep(self, whose: Whose, ids: Sequence[int]) -> Saved:
+    def commit(self, owner: SlotOwner, ids: Sequence[int]) -> SavedSlot:
         self.began.set()
         self.go.wait(10)
-        return super().keep(whose, ids)
+        return super().commit(owner, ids)
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room(tmp_path / "slots")
+def harness(tmp_path: Path) -> PoolHarness:
+    return PoolHarness(tmp_path / "slots")
 
 
 def said(conversation: int, length: int = 600) -> list[int]:
@@ -80,253 +86,261 @@ def said(conversation: int, length: int = 600) -> list[int]:
     return [conversation * 10_000 + index for index in range(length)]
 
 
-async def test_conversation_comes_back_to_its_place(room: Room) -> None:
-    await room.ask("a", said(1))
-    await room.ask("b", said(2))
+async def test_conversation_returns_to_its_slot(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1))
+    await harness.ask("b", said(2))
 
-    assert await room.ask("a", said(1, 700)) == 600
-    assert room.engine.saves == 0
+    assert await harness.ask("a", said(1, 700)) == 600
+    assert harness.engine.saves == 0
 
 
-async def test_more_conversations_than_places_lose_nothing(room: Room) -> None:
+async def test_more_conversations_than_slots_keep_their_cache(harness: PoolHarness) -> None:
     lengths = dict.fromkeys(range(8), 100)
     for number in lengths:
-        await room.ask(str(number), said(number, 100))
+        await harness.ask(str(number), said(number, 100))
     dice = random.Random(1)
 
     for _ in range(80):
         number = dice.choice(list(lengths))
         lengths[number] += 30
-        assert await room.ask(str(number), said(number, lengths[number])) == lengths[number] - 30
+        assert await harness.ask(str(number), said(number, lengths[number])) == lengths[number] - 30
 
 
-async def test_empty_place_goes_first_and_then_the_least_recently_used(room: Room) -> None:
+async def test_empty_slot_is_taken_before_the_least_recently_used(
+    harness: PoolHarness,
+) -> None:
     for name, number in (("a", 1), ("b", 2), ("a", 1), ("c", 3)):
-        await room.ask(name, said(number))
+        await harness.ask(name, said(number))
 
-    assert [held[0] // 10_000 for held in room.engine.held] == [1, 3]
-
-
-async def test_new_conversation_begins_with_what_others_have_read(room: Room) -> None:
-    await room.ask("a", [*SYSTEM, *said(1, 200)])
-
-    assert await room.ask("b", [*SYSTEM, *said(2, 50)]) == len(SYSTEM)
-    assert await room.ask("a", [*SYSTEM, *said(1, 300)]) == len(SYSTEM) + 200
+    assert [held[0] // 10_000 for held in harness.engine.held] == [1, 3]
 
 
-async def test_beginning_is_copied_from_a_file_too(room: Room) -> None:
-    await room.ask("a", [*SYSTEM, *said(1, 200)])
-    await room.ask("b", said(2))
-    await room.ask("c", said(3))
+async def test_new_conversation_reuses_the_prefix_of_another_slot(harness: PoolHarness) -> None:
+    await harness.ask("a", [*SYSTEM, *said(1, 200)])
 
-    assert await room.ask("d", [*SYSTEM, *said(4)]) == len(SYSTEM)
-
-
-async def test_characters_of_one_channel_each_keep_their_place(room: Room) -> None:
-    await room.ask("a", [*SYSTEM, *said(1)], "Nora")
-    await room.ask("a", [*SYSTEM, *said(2)], "Finn")
-
-    assert await room.ask("a", [*SYSTEM, *said(1, 700)], "Nora") == 1100
-    assert await room.ask("a", [*SYSTEM, *said(2, 700)], "Finn") == 1100
+    assert await harness.ask("b", [*SYSTEM, *said(2, 50)]) == len(SYSTEM)
+    assert await harness.ask("a", [*SYSTEM, *said(1, 300)]) == len(SYSTEM) + 200
 
 
-async def test_only_its_own_place_may_be_moved_up(room: Room) -> None:
-    seats = []
+async def test_prefix_is_copied_from_a_file(harness: PoolHarness) -> None:
+    await harness.ask("a", [*SYSTEM, *said(1, 200)])
+    await harness.ask("b", said(2))
+    await harness.ask("c", said(3))
+
+    assert await harness.ask("d", [*SYSTEM, *said(4)]) == len(SYSTEM)
+
+
+async def test_each_character_of_a_channel_has_its_own_slot(harness: PoolHarness) -> None:
+    await harness.ask("a", [*SYSTEM, *said(1)], "Nora")
+    await harness.ask("a", [*SYSTEM, *said(2)], "Finn")
+
+    assert await harness.ask("a", [*SYSTEM, *said(1, 700)], "Nora") == 1100
+    assert await harness.ask("a", [*SYSTEM, *said(2, 700)], "Finn") == 1100
+
+
+async def test_lease_is_own_only_for_the_returning_conversation(harness: PoolHarness) -> None:
+    own = []
     for name, ids in (("a", [*SYSTEM, *said(1)]), ("b", [*SYSTEM, *said(2)]), ("a", SYSTEM)):
-        async with room.places.seat(Whose(name, ""), ids) as seat:
-            seats.append(seat.own)
+        async with harness.pool.lease(SlotOwner(name, ""), ids) as lease:
+            own.append(lease.is_own)
 
-    assert seats == [False, False, True]
+    assert own == [False, False, True]
 
 
-async def test_busy_place_is_taken_by_nobody(room: Room) -> None:
+async def test_busy_slot_is_not_leased_again(harness: PoolHarness) -> None:
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(room.places.seat(Whose("a", ""), said(1)))
-        again = await stack.enter_async_context(room.places.seat(Whose("a", ""), said(1)))
+        first = await stack.enter_async_context(harness.pool.lease(SlotOwner("a", ""), said(1)))
+        again = await stack.enter_async_context(harness.pool.lease(SlotOwner("a", ""), said(1)))
 
-    assert first.place != again.place
-    assert not again.own
+    assert first.slot != again.slot
+    assert not again.is_own
 
 
-async def test_what_was_saved_survives_the_death_of_the_engine(room: Room) -> None:
+async def test_saved_slot_survives_an_engine_crash(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await room.ask(str(number), said(number))
-    room.engine.die()
+        await harness.ask(str(number), said(number))
+    harness.engine.crash()
 
-    assert await room.ask("1", said(1, 700)) == 600
-    assert await room.ask("3", said(3, 700)) == 0
+    assert await harness.ask("1", said(1, 700)) == 600
+    assert await harness.ask("3", said(3, 700)) == 0
 
 
-async def test_after_a_graceful_stop_everybody_comes_back(room: Room) -> None:
+async def test_all_slots_are_restored_after_a_graceful_stop(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await room.ask(str(number), said(number))
-    await room.places.save_all()
-    room.restart()
+        await harness.ask(str(number), said(number))
+    await harness.pool.save_all()
+    harness.restart()
 
-    assert [await room.ask(str(n), said(n, 700)) for n in (3, 1, 2)] == [600] * 3
-    assert await room.ask("new", said(2)) > 0
-
-
-async def test_another_model_reads_no_old_state(room: Room) -> None:
-    await room.ask("a", said(1))
-    await room.places.save_all()
-    room.restart(model="other")
-
-    assert await room.ask("a", said(1, 700)) == 0
+    assert [await harness.ask(str(n), said(n, 700)) for n in (3, 1, 2)] == [600] * 3
+    assert await harness.ask("new", said(2)) > 0
 
 
-async def test_forgetting_leaves_nothing_in_memory_or_on_disk(room: Room) -> None:
-    await room.ask("a", said(1), "Nora")
-    await room.ask("a", said(2), "Finn")
-    await room.places.save_all()
+async def test_another_model_restores_no_old_slot(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1))
+    await harness.pool.save_all()
+    harness.restart(model="other")
 
-    await room.places.forget("a")
-
-    assert room.engine.held == [[], []]
-    assert room.files() == []
+    assert await harness.ask("a", said(1, 700)) == 0
 
 
-async def test_forgetting_while_the_place_is_busy_erases_it_before_the_next(room: Room) -> None:
-    async with room.places.seat(Whose("a", ""), said(1)) as seat:
-        await room.places.forget("a")
-        assert room.engine.erased == []
-    await room.ask("b", said(2))
+async def test_forget_erases_memory_and_disk(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1), "Nora")
+    await harness.ask("a", said(2), "Finn")
+    await harness.pool.save_all()
 
-    assert room.engine.erased == [seat.place]
+    await harness.pool.forget("a")
+
+    assert harness.engine.held == [[], []]
+    assert harness.files() == []
 
 
-async def test_forgetting_waits_for_a_file_whose_asker_has_gone(tmp_path: Path) -> None:
-    room = Room(tmp_path, places=1)
-    disk = SlowDisk(tmp_path)
-    room.places = Places(room.engine, disk)
-    await room.ask("a", said(1))
-    asking = asyncio.create_task(room.ask("b", said(2)))
-    await asyncio.to_thread(disk.began.wait, 10)
+async def test_forget_of_a_busy_slot_erases_it_before_its_next_use(
+    harness: PoolHarness,
+) -> None:
+    async with harness.pool.lease(SlotOwner("a", ""), said(1)) as lease:
+        await harness.pool.forget("a")
+        assert harness.engine.erased == []
+    await harness.ask("b", said(2))
+
+    assert harness.engine.erased == [lease.slot]
+
+
+async def test_forget_waits_for_a_save_whose_request_was_cancelled(tmp_path: Path) -> None:
+    harness = PoolHarness(tmp_path, slots=1)
+    store = SlowStore(tmp_path)
+    harness.pool = SlotPool(harness.engine, store)
+    await harness.ask("a", said(1))
+    asking = asyncio.create_task(harness.ask("b", said(2)))
+    await asyncio.to_thread(store.began.wait, 10)
 
     asking.cancel()
-    forgetting = asyncio.create_task(room.places.forget("a"))
+    forgetting = asyncio.create_task(harness.pool.forget("a"))
     await asyncio.wait([asking, forgetting], timeout=0.05)
-    disk.go.set()
+    store.go.set()
     await asyncio.wait([asking, forgetting])
 
     assert asking.cancelled()
-    assert room.files() == []
+    assert harness.files() == []
 
 
-async def test_forgetting_reaches_what_models_left_that_are_not_loaded(room: Room) -> None:
-    await room.ask("a", said(1))
-    await room.ask("b", said(2))
-    await room.places.save_all()
+async def test_saved_slots_of_unloaded_models_are_deleted(
+    harness: PoolHarness,
+) -> None:
+    await harness.ask("a", said(1))
+    await harness.ask("b", said(2))
+    await harness.pool.save_all()
 
-    forget_saved(room.folder, "a")
+    delete_saved_slots(harness.folder, "a")
 
-    assert len([name for name in room.files() if name.endswith(".state")]) == 1
-
-
-async def test_new_session_leaves_its_place_and_keeps_the_beginning(room: Room) -> None:
-    await room.ask("a", [*SYSTEM, *said(1)])
-    await room.ask("b", said(2))
-    await room.places.leave("a")
-
-    assert await room.ask("c", said(3)) == 0
-    assert await room.ask("b", said(2, 700)) == 600
-    assert room.engine.saves == 0
+    assert len([name for name in harness.files() if name.endswith(".state")]) == 1
 
 
-async def test_files_are_ours_alone_and_named_after_nothing_that_people_wrote(room: Room) -> None:
-    await room.ask("../../etc/passwd", said(1), "../Nora")
-    await room.places.save_all()
+async def test_end_session_frees_the_slot_without_saving(harness: PoolHarness) -> None:
+    await harness.ask("a", [*SYSTEM, *said(1)])
+    await harness.ask("b", said(2))
+    await harness.pool.end_session("a")
 
-    assert room.folder.stat().st_mode & 0o777 == 0o700
-    for path in room.folder.iterdir():
+    assert await harness.ask("c", said(3)) == 0
+    assert await harness.ask("b", said(2, 700)) == 600
+    assert harness.engine.saves == 0
+
+
+async def test_files_are_private_and_named_by_hashes(
+    harness: PoolHarness,
+) -> None:
+    await harness.ask("../../etc/passwd", said(1), "../Nora")
+    await harness.pool.save_all()
+
+    assert harness.folder.stat().st_mode & 0o777 == 0o700
+    for path in harness.folder.iterdir():
         assert path.stat().st_mode & 0o077 == 0
         assert path.name.replace("-", "").replace(".", "").isalnum()
-    assert list(room.folder.parent.iterdir()) == [room.folder]
+    assert list(harness.folder.parent.iterdir()) == [harness.folder]
 
 
-async def test_oldest_files_go_when_there_are_too_many(tmp_path: Path) -> None:
-    room = Room(tmp_path / "slots", limit_bytes=20_000)  # six or so of those below
+async def test_oldest_files_are_deleted_over_the_limit(tmp_path: Path) -> None:
+    harness = PoolHarness(tmp_path / "slots", limit_bytes=20_000)  # six or so of those below
     for number in range(1, 20):
-        await room.ask(str(number), said(number, 500))
+        await harness.ask(str(number), said(number, 500))
 
-    assert sum(path.stat().st_size for path in room.folder.glob("*.state")) <= 20_000
-    assert await room.ask("17", said(17, 600)) == 500
-    assert await room.ask("1", said(1, 600)) == 0
+    assert sum(path.stat().st_size for path in harness.folder.glob("*.state")) <= 20_000
+    assert await harness.ask("17", said(17, 600)) == 500
+    assert await harness.ask("1", said(1, 600)) == 0
 
 
-async def test_old_files_and_unfinished_ones_go_at_the_start(room: Room) -> None:
-    await room.ask("a", said(1))
-    await room.places.save_all()
-    (room.folder / "model-x-y.part").touch()
-    for path in room.folder.glob("*.state"):
+async def test_old_and_unfinished_files_are_deleted_at_start(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1))
+    await harness.pool.save_all()
+    (harness.folder / "model-x-y.part").touch()
+    for path in harness.folder.glob("*.state"):
         os.utime(path, (1.0, 1.0))
 
-    room.restart()
+    harness.restart()
 
-    assert room.files() == []
+    assert harness.files() == []
 
 
-async def test_disk_that_takes_nothing_costs_a_reading_and_no_answer(room: Room) -> None:
-    room.engine.broken_saves = True
+async def test_failed_save_does_not_fail_the_request(harness: PoolHarness) -> None:
+    harness.engine.broken_saves = True
     for number in (1, 2, 3, 1):
-        await room.ask(str(number), said(number))
+        await harness.ask(str(number), said(number))
 
-    assert room.engine.held[0] == said(3) or room.engine.held[1] == said(3)
+    assert harness.engine.held[0] == said(3) or harness.engine.held[1] == said(3)
 
 
-async def test_damaged_file_is_deleted_and_read_anew(room: Room) -> None:
+async def test_damaged_file_is_deleted(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await room.ask(str(number), said(number))
-    (state,) = room.folder.glob("*.state")
+        await harness.ask(str(number), said(number))
+    (state,) = harness.folder.glob("*.state")
     state.write_text("no state", encoding="ascii")
 
-    assert await room.ask("1", said(1, 700)) == 0
-    assert not [path for path in room.folder.glob("*.state") if path.read_text() == "no state"]
+    assert await harness.ask("1", said(1, 700)) == 0
+    assert not [path for path in harness.folder.glob("*.state") if path.read_text() == "no state"]
 
 
-async def test_death_while_a_file_is_read_does_not_cost_the_file(room: Room) -> None:
+async def test_crash_during_restore_keeps_the_file(harness: PoolHarness) -> None:
     for number in (1, 2, 3):
-        await room.ask(str(number), said(number))
-    room.engine.dead = True
-    await room.ask("1", said(1, 700))
-    room.engine.dead = False
-    room.engine.die()
+        await harness.ask(str(number), said(number))
+    harness.engine.is_dead = True
+    await harness.ask("1", said(1, 700))
+    harness.engine.is_dead = False
+    harness.engine.crash()
 
-    assert await room.ask("1", said(1, 700)) == 600
-
-
-async def test_stopped_reading_is_saved_as_far_as_it_came(room: Room) -> None:
-    await room.ask("a", said(1))
-    room.engine.held[0] = said(1, 200)
-    await room.places.save_all()
-    room.restart()
-
-    assert await room.ask("b", said(1, 700)) == 200
+    assert await harness.ask("1", said(1, 700)) == 600
 
 
-async def test_asking_at_once_gives_everybody_a_place_of_their_own(tmp_path: Path) -> None:
-    room = Room(tmp_path / "slots", places=4)
+async def test_interrupted_prefill_is_saved_partially(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1))
+    harness.engine.held[0] = said(1, 200)
+    await harness.pool.save_all()
+    harness.restart()
+
+    assert await harness.ask("b", said(1, 700)) == 200
+
+
+async def test_concurrent_requests_get_different_slots(tmp_path: Path) -> None:
+    harness = PoolHarness(tmp_path / "slots", slots=4)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(4):
-            tasks.create_task(room.ask(str(number), said(number)))
+            tasks.create_task(harness.ask(str(number), said(number)))
 
-    assert sorted(held[0] // 10_000 for held in room.engine.held) == [0, 1, 2, 3]
+    assert sorted(held[0] // 10_000 for held in harness.engine.held) == [0, 1, 2, 3]
 
 
-def test_changed_model_or_engine_has_another_fingerprint(tmp_path: Path) -> None:
+def test_fingerprint_differs_by_model_and_engine(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF" + bytes(10_000_000))
-    first = fingerprint(model, "engine 1")
-    other_engine = fingerprint(model, "engine 2")
+    first = state_fingerprint(model, "engine 1")
+    other_engine = state_fingerprint(model, "engine 2")
     model.write_bytes(b"GGUF" + bytes(9_999_999) + b"x")
 
-    assert len({first, other_engine, fingerprint(model, "engine 1")}) == 3
+    assert len({first, other_engine, state_fingerprint(model, "engine 1")}) == 3
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_common_beginning_is_as_long_as_it_can_be(one: list[int], other: list[int]) -> None:
-    length = common_beginning(array("i", one), array("i", other))
+def test_common_prefix_is_as_long_as_possible(one: list[int], other: list[int]) -> None:
+    length = common_prefix_length(array("i", one), array("i", other))
 
     assert one[:length] == other[:length]
     assert one[length : length + 1] != other[length : length + 1] or length == min(

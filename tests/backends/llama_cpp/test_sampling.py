@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import output_limit, problems, to_sampling
+from bot.backends.llama_cpp.sampling import find_problems, output_limit, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
@@ -24,18 +24,18 @@ def test_every_name_that_presets_use_is_the_engines_own_in_the_end() -> None:
         ("top-k", "did you mean 'top_k'?"),
         ("temprature", "did you mean 'temperature'?"),
         ("repetition_penality", "did you mean 'repetition_penalty'?"),
-        ("num_ctx", "the provider's setting CONTEXT_TOKENS"),
-        ("tfs_z", "llama.cpp samples so no more"),
-        ("zzz", "a model on this machine knows adaptive_decay"),
+        ("num_ctx", "set CONTEXT_TOKENS of the provider"),
+        ("tfs_z", "llama.cpp has removed this sampler"),
+        ("zzz", "local models have the parameters adaptive_decay"),
     ],
 )
 def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: str) -> None:
-    (problem,) = problems({name: 1})
+    (problem,) = find_problems({name: 1})
 
     assert problem.startswith(f"unknown parameter {name!r}; {hint}")
     with pytest.raises(BackendUnavailable, match=f"unknown parameter {name!r}") as refused:
         sampled(**{name: 1})
-    assert "an operator has to mend it" in refused.value.notice
+    assert "an operator has to fix it" in refused.value.notice
 
 
 @pytest.mark.parametrize(
@@ -58,24 +58,24 @@ def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: 
     ],
 )
 def test_value_that_the_engine_would_bend_or_refuse_is_named(name: str, value: object) -> None:
-    (problem,) = problems({name: value})
+    (problem,) = find_problems({name: value})
 
     assert problem.startswith(f"the parameter {name!r} must be ")
 
 
 def test_what_is_said_twice_is_not_guessed() -> None:
-    assert problems({"repeat_penalty": 1.1, "repetition_penalty": 1.2}) == [
-        "the parameters 'repeat_penalty' and 'repetition_penalty' mean the same; take one out"
+    assert find_problems({"repeat_penalty": 1.1, "repetition_penalty": 1.2}) == [
+        "the parameters 'repeat_penalty' and 'repetition_penalty' mean the same; remove one"
     ]
-    assert problems({"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}) == [
-        "the parameters 'grammar' and 'response_format' exclude each other; take one out"
-    ]
+    assert find_problems(
+        {"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}
+    ) == ["the parameters 'grammar' and 'response_format' exclude each other; remove one"]
 
 
 def test_engine_that_lacks_a_parameter_says_so() -> None:
-    assert problems({"adaptive_decay": 0.5}) == []
-    assert problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
-        "the engine llama_cpp_python has no parameter 'adaptive_decay'; take it out"
+    assert find_problems({"adaptive_decay": 0.5}) == []
+    assert find_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
+        "the engine llama_cpp_python has no parameter 'adaptive_decay'; remove it"
     ]
 
 
@@ -95,4 +95,4 @@ def test_limits_among_the_parameters_count() -> None:
 
 
 def test_string_templates_are_no_parameters_of_an_engine() -> None:
-    assert problems({"user_template": "{{user}}", "end_template": None}) == []
+    assert find_problems({"user_template": "{{user}}", "end_template": None}) == []

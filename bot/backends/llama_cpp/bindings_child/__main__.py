@@ -1,4 +1,4 @@
-"""The process that a local model lives in when the engine is `llama_cpp_python`."""
+"""Run the child process of the engine `llama_cpp_python`."""
 
 import argparse
 import asyncio
@@ -10,30 +10,30 @@ from aiohttp import web
 
 from bot.backends.llama_cpp.bindings_child import native
 from bot.backends.llama_cpp.bindings_child.batching import Batcher
-from bot.backends.llama_cpp.bindings_child.serving import Server
+from bot.backends.llama_cpp.bindings_child.server import BindingsServer
 
 
 def main() -> None:
-    """Serve one model until it is ended; the parent decides when that is."""
+    """Serve one model until terminated by the parent."""
     given = _arguments()
-    os.umask(0o077)  # what is saved are people's conversations
-    opening = native.opened(
+    os.umask(0o077)  # saved slots hold conversations
+    opened = native.open_model(
         given.model,
         slots=given.parallel,
         context_tokens=given.context_tokens,
         threads=given.threads,
         gpu_layers=given.gpu_layers,
     )
-    with opening as (vocabulary, memory):
-        batcher = Batcher(memory, given.parallel)
-        server = Server(vocabulary, memory, batcher, given.parallel, given.states)
+    with opened as (vocabulary, cache):
+        batcher = Batcher(cache, given.parallel)
+        server = BindingsServer(vocabulary, cache, batcher, given.parallel, given.slots_folder)
         key = given.key_file.read_text(encoding="ascii")
-        given.socket.unlink(missing_ok=True)  # left by one that was killed
+        given.socket.unlink(missing_ok=True)  # left by a process that was killed
         asyncio.run(_serve(server.app(key), batcher, given.socket))
 
 
 async def _serve(app: web.Application, batcher: Batcher, socket: Path) -> None:
-    """Answer until asked to end; raises what ended the thread that decodes."""
+    """Serve until terminated; raises what ended the decoding thread."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -56,7 +56,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--key-file", type=Path, required=True)
-    parser.add_argument("--states", type=Path, required=True, help="the folder of saved slots")
+    parser.add_argument(
+        "--slots-folder", type=Path, required=True, help="the folder of saved slots"
+    )
     parser.add_argument("--context-tokens", type=int, required=True, help="of each slot")
     parser.add_argument("--parallel", type=int, required=True, help="slots")
     parser.add_argument("--threads", type=int, required=True)

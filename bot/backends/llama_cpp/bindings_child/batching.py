@@ -1,8 +1,8 @@
-"""Decode several answers in one batch: a step at a time, each has its share of the tokens read.
+"""Decode several generations in one batch: each step gives every one its share of the tokens.
 
-A slot keeps what it has read when its answer is over, so that the next turn of the same
-conversation reads only what is new. What another slot has read already, such as the rules that all
-characters of a channel share, is copied rather than read again.
+A slot keeps its KV cache after a generation, so that the next turn of the conversation decodes only
+its new tokens. A prefix that another slot holds, such as the system prompt of a channel, is copied
+instead of decoded again.
 """
 
 import queue
@@ -12,71 +12,71 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bot.backends.llama_cpp.bindings_child.slots import (
-    Answer,
-    Memory,
-    Piece,
-    Row,
+    BatchToken,
+    GeneratedChunk,
+    Generation,
+    KvCache,
     Slot,
-    choose,
-    divide,
-    in_common,
-    moves,
+    choose_slot,
+    common_prefix_length,
+    divide_batch,
+    find_shifts,
 )
 
 T = TypeVar("T")
 
-_WORTH_COPYING = 32  # tokens; fewer are read as fast
-_READ_BESIDE_WRITERS = 64  # tokens of a step: so long those who write wait for those who read
+_MIN_COPY_TOKENS = 32  # fewer are decoded as fast
+_MAX_STEP_TOKENS_WHILE_GENERATING = 64  # limits how long a prefill delays running generations
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
-    """Something to do while nobody writes in a slot, or anywhere between two batches."""
+class _SlotTask:
+    """A task to run while a slot is free, or without a slot between two batches."""
 
     slot: int | None
     run: Callable[[], None]
 
 
 class Batcher:
-    """Owns the memory. `run` has a thread of its own; the rest may be called from any other."""
+    """Own the KV cache. `run` has its own thread; the other methods may be called from any."""
 
-    def __init__(self, memory: Memory, slots: int) -> None:
-        self._memory = memory
+    def __init__(self, cache: KvCache, slots: int) -> None:
+        self._cache = cache
         self._slots = [Slot(number) for number in range(slots)]
-        self._arrived: queue.SimpleQueue[Answer | _Errand | None] = queue.SimpleQueue()
-        self._waiting: list[Answer | _Errand] = []
+        self._inbox: queue.SimpleQueue[Generation | _SlotTask | None] = queue.SimpleQueue()
+        self._waiting: list[Generation | _SlotTask] = []
         self._interrupted = False
         self._uses = 0
 
-    def ask(self, answer: Answer) -> None:
-        """Begin an answer as soon as its slot is free."""
-        self._arrived.put(answer)
+    def submit(self, generation: Generation) -> None:
+        """Start a generation as soon as its slot is free."""
+        self._inbox.put(generation)
 
-    def leave(self, answer: Answer) -> None:
-        """Stop an answer, be it in the middle of a batch; one that is over may be left, too."""
-        if not answer.over:
-            answer.left = True
+    def cancel(self, generation: Generation) -> None:
+        """Stop a generation, also in the middle of a batch; one that is over may be cancelled."""
+        if not generation.is_over:
+            generation.cancelled = True
             self._interrupted = True
 
-    def when_free(self, number: int, work: Callable[[Slot], T]) -> Future[T]:
-        """Do something with a slot between two answers; an OSError or ValueError is handed on."""
+    def run_when_free(self, number: int, work: Callable[[Slot], T]) -> Future[T]:
+        """Run a function while a slot is free; its OSError or ValueError is set on the future."""
         return self._send(number, lambda: work(self._slots[number]))
 
-    def between_batches(self, work: Callable[[Sequence[Slot]], T]) -> Future[T]:
-        """Do something as soon as no batch is being read."""
+    def run_between_batches(self, work: Callable[[Sequence[Slot]], T]) -> Future[T]:
+        """Run a function as soon as no batch is being decoded."""
         return self._send(None, lambda: work(self._slots))
 
     def close(self) -> None:
-        """Let `run` return."""
-        self._arrived.put(None)
+        """Make `run` return."""
+        self._inbox.put(None)
         self._interrupted = True
 
     def run(self) -> None:
         """Decode until closed."""
         while self._receive():
             self._interrupted = False
-            self._drop_left()
-            self._begin()
+            self._drop_cancelled()
+            self._start_waiting()
             self._step()
 
     def _send(self, slot: int | None, work: Callable[[], T]) -> Future[T]:
@@ -89,131 +89,136 @@ class Batcher:
                 except (OSError, ValueError) as error:
                     done.set_exception(error)
 
-        self._arrived.put(_Errand(slot, run))
+        self._inbox.put(_SlotTask(slot, run))
         return done
 
     def _receive(self) -> bool:
-        """Take what has arrived, waiting for it if there is nothing to do; False at the end."""
-        idle = not self._waiting and not any(slot.answer for slot in self._slots)
-        while idle or not self._arrived.empty():
-            arrived = self._arrived.get()
-            if arrived is None:
+        """Take what was submitted, waiting for it when idle; False once closed."""
+        idle = not self._waiting and not any(slot.generation for slot in self._slots)
+        while idle or not self._inbox.empty():
+            received = self._inbox.get()
+            if received is None:
                 return False
-            self._waiting.append(arrived)
+            self._waiting.append(received)
             idle = False
         return True
 
-    def _drop_left(self) -> None:
+    def _drop_cancelled(self) -> None:
         for slot in self._slots:
-            if slot.answer is not None and slot.answer.left:
-                self._end(slot, slot.answer)
+            if slot.generation is not None and slot.generation.cancelled:
+                self._end(slot, slot.generation)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if isinstance(each, Answer) and each.left:
+            if isinstance(each, Generation) and each.cancelled:
                 each.close()
             else:
                 self._waiting.append(each)
 
-    def _begin(self) -> None:
-        """Start what has its slot; nobody gets one that somebody before wants."""
+    def _start_waiting(self) -> None:
+        """Start those whose slot is free, in the order of their arrival."""
         waiting, self._waiting = self._waiting, []
-        wanted: set[int] = set()
+        taken: set[int] = set()
         for each in waiting:
-            if isinstance(each, _Errand) and each.slot is None:
+            if isinstance(each, _SlotTask) and each.slot is None:
                 each.run()
                 continue
             free = [
-                slot for slot in self._slots if slot.answer is None and slot.number not in wanted
+                slot for slot in self._slots if slot.generation is None and slot.number not in taken
             ]
             if each.slot is not None:
                 free = [slot for slot in free if slot.number == each.slot]
             if not free:
                 self._waiting.append(each)
-                wanted |= {each.slot} if each.slot is not None else set()
-            elif isinstance(each, _Errand):
+                taken |= {each.slot} if each.slot is not None else set()
+            elif isinstance(each, _SlotTask):
                 each.run()
             else:
-                self._start(choose(free, each.prompt), each)
+                self._start(choose_slot(free, each.prompt), each)
 
-    def _start(self, slot: Slot, answer: Answer) -> None:
-        kept = self._recall(slot, answer) if answer.remembers else 0
-        # The last token is read in any case: what follows it is not remembered.
-        kept = self._memory.cut(slot.number, min(kept, len(answer.prompt) - 1))
-        slot.tokens = answer.prompt[:kept]
-        slot.straight = min(slot.straight, kept)
-        slot.answer = answer
-        answer.cached, answer.unread = kept, answer.prompt[kept:]
+    def _start(self, slot: Slot, generation: Generation) -> None:
+        reused = self._reuse_cache(slot, generation) if generation.use_cache else 0
+        # The last prompt token is always decoded: the cache does not hold its logits.
+        reused = self._cache.truncate(slot.number, min(reused, len(generation.prompt) - 1))
+        slot.tokens = generation.prompt[:reused]
+        slot.contiguous = min(slot.contiguous, reused)
+        slot.generation = generation
+        generation.cached, generation.pending = reused, generation.prompt[reused:]
 
-    def _recall(self, slot: Slot, answer: Answer) -> int:
-        """Make the slot hold as much of the prompt's beginning as can be had without reading."""
-        prompt = answer.prompt
-        kept = in_common(slot.tokens, prompt)
-        # What moved up was read after what is gone now; others must not inherit that.
-        known = {each: in_common(each.tokens[: each.straight], prompt) for each in self._slots}
-        richest = max(self._slots, key=known.__getitem__)
-        if known[richest] >= kept + _WORTH_COPYING:
-            self._memory.copy(richest.number, slot.number)
-            kept = slot.straight = known[richest]
-        elif answer.least_moved and self._memory.can_move:
-            for move in moves(slot.tokens, prompt, kept, answer.least_moved):
-                self._memory.move(slot.number, *move)
-                slot.straight = min(slot.straight, move.to)
-                kept = move.to + move.length
-        return kept
+    def _reuse_cache(self, slot: Slot, generation: Generation) -> int:
+        """Reuse as much of the prompt's prefix as any slot holds; return its length in tokens."""
+        prompt = generation.prompt
+        reused = common_prefix_length(slot.tokens, prompt)
+        # Shifted tokens were decoded after tokens that are gone; other slots must not copy them.
+        shared = {
+            each: common_prefix_length(each.tokens[: each.contiguous], prompt)
+            for each in self._slots
+        }
+        source = max(self._slots, key=shared.__getitem__)
+        if shared[source] >= reused + _MIN_COPY_TOKENS:
+            self._cache.copy(source.number, slot.number)
+            reused = slot.contiguous = shared[source]
+        elif generation.min_shift_tokens and self._cache.can_shift:
+            for shift in find_shifts(slot.tokens, prompt, reused, generation.min_shift_tokens):
+                self._cache.shift(slot.number, *shift)
+                slot.contiguous = min(slot.contiguous, shift.to)
+                reused = shift.to + shift.length
+        return reused
 
     def _step(self) -> None:
-        """Read one batch, and let everybody choose a token who has read all there is."""
-        busy = [(slot, slot.answer) for slot in self._slots if slot.answer is not None]
+        """Decode one batch, and sample a token for each generation without pending tokens."""
+        busy = [(slot, slot.generation) for slot in self._slots if slot.generation is not None]
         if not busy:
             return
-        writes = any(answer.written for _, answer in busy)
-        room = self._memory.batch_tokens
-        lengths = [len(answer.unread) for _, answer in busy]
-        shares = divide(lengths, min(room, _READ_BESIDE_WRITERS) if writes else room)
-        rows: list[Row] = []
-        choosing: list[tuple[Slot, Answer, int]] = []
-        for (slot, answer), share in zip(busy, shares, strict=True):
-            complete = share == len(answer.unread)
-            rows += _rows(slot, answer.unread[:share], wanted=complete)
+        is_generating = any(generation.generated for _, generation in busy)
+        limit = self._cache.batch_tokens
+        lengths = [len(generation.pending) for _, generation in busy]
+        shares = divide_batch(
+            lengths, min(limit, _MAX_STEP_TOKENS_WHILE_GENERATING) if is_generating else limit
+        )
+        batch: list[BatchToken] = []
+        sampling: list[tuple[Slot, Generation, int]] = []
+        for (slot, generation), share in zip(busy, shares, strict=True):
+            complete = share == len(generation.pending)
+            batch += _to_batch(slot, generation.pending[:share], needs_logits=complete)
             if complete:
-                choosing.append((slot, answer, len(rows) - 1))
-        if not self._memory.read(rows, lambda: self._interrupted):
+                sampling.append((slot, generation, len(batch) - 1))
+        if not self._cache.decode(batch, lambda: self._interrupted):
             return
-        for (slot, answer), share in zip(busy, shares, strict=True):
-            if slot.straight == len(slot.tokens):
-                slot.straight += share
-            slot.tokens += answer.unread[:share]
-            del answer.unread[:share]
-        for slot, answer, row in choosing:
-            self._write(slot, answer, answer.sampler.sample(row))
+        for (slot, generation), share in zip(busy, shares, strict=True):
+            if slot.contiguous == len(slot.tokens):
+                slot.contiguous += share
+            slot.tokens += generation.pending[:share]
+            del generation.pending[:share]
+        for slot, generation, row in sampling:
+            self._add_token(slot, generation, generation.sampler.sample(row))
 
-    def _write(self, slot: Slot, answer: Answer, token: int) -> None:
-        answer.written += 1
-        text = answer.wording.take(token)
-        full = len(slot.tokens) >= self._memory.sequence_tokens
-        if answer.wording.ended:
+    def _add_token(self, slot: Slot, generation: Generation, token: int) -> None:
+        generation.generated += 1
+        text = generation.detokenizer.add(token)
+        full = len(slot.tokens) >= self._cache.slot_tokens
+        if generation.detokenizer.ended:
             reason = "stop"
-        elif full or answer.written == answer.max_tokens:
+        elif full or generation.generated == generation.max_tokens:
             reason = "length"
-            text += answer.wording.rest()
+            text += generation.detokenizer.flush()
         else:
-            answer.unread = [token]
+            generation.pending = [token]
             if text:
-                answer.tell(Piece(text))
+                generation.on_chunk(GeneratedChunk(text))
             return
-        self._end(slot, answer)
-        answer.tell(Piece(text, reason, answer.cached, answer.written))
+        self._end(slot, generation)
+        generation.on_chunk(GeneratedChunk(text, reason, generation.cached, generation.generated))
 
-    def _end(self, slot: Slot, answer: Answer) -> None:
-        answer.close()
-        slot.answer = None
+    def _end(self, slot: Slot, generation: Generation) -> None:
+        generation.close()
+        slot.generation = None
         self._uses += 1
-        slot.last_use = self._uses
+        slot.last_used = self._uses
 
 
-def _rows(slot: Slot, tokens: Sequence[int], *, wanted: bool) -> list[Row]:
+def _to_batch(slot: Slot, tokens: Sequence[int], *, needs_logits: bool) -> list[BatchToken]:
     begin, last = len(slot.tokens), len(tokens) - 1
     return [
-        Row(token, begin + index, slot.number, wanted and index == last)
+        BatchToken(token, begin + index, slot.number, needs_logits and index == last)
         for index, token in enumerate(tokens)
     ]

@@ -1,7 +1,7 @@
-"""llama.cpp itself: a model's words, and its memory of several conversations.
+"""Call llama.cpp's C interface: a model's vocabulary, and a KV cache of several sequences.
 
-The only file that calls its C interface, besides the one with the samplers. Native code ends the
-process that it fails in, which is why all of this has one of its own.
+Only this module and sampling.py call it. A failure in native code ends its process, so this runs in
+a child process.
 """
 
 import ctypes
@@ -13,82 +13,90 @@ from pathlib import Path
 import llama_cpp.llama_cpp as native
 from typing_extensions import override
 
-from bot.backends.llama_cpp.bindings_child.slots import Memory, Row
+from bot.backends.llama_cpp.bindings_child.slots import BatchToken, KvCache
 from bot.backends.llama_cpp.hardware import count_gpu_layers
 
 _BATCH_TOKENS = 256
-_ABORTED = 2
-_LONGEST_WORD = 256  # bytes, of most vocabularies
-_LOGGED = (3, 4)  # llama.cpp's levels: warnings and errors; the others tell how it loads
+_ABORTED = 2  # the result of llama_decode
+_TOKEN_BUFFER_BYTES = 256  # enough for most vocabularies
+_LOGGED_LEVELS = (3, 4)  # llama.cpp's warnings and errors
 
 
 def _log(level: int, text: bytes, _: object) -> None:
-    if level in _LOGGED:
+    if level in _LOGGED_LEVELS:
         os.write(2, text)
 
 
-_LOG = native.llama_log_callback(_log)  # kept for ever: C calls it
+_LOG = native.llama_log_callback(_log)  # a reference, as C keeps calling it
 
 
-class EngineFailed(Exception):
-    """llama.cpp does not go on; only a new process helps."""
+class NativeError(Exception):
+    """llama.cpp failed in a way that only a new process repairs."""
 
 
 class Vocabulary:
-    """A model's tokens. Any thread may ask."""
+    """The vocabulary of a model; may be used from any thread."""
 
     def __init__(self, handle: object) -> None:
         self.handle = handle
         self.size = int(native.llama_vocab_n_tokens(handle))
-        self.ends = frozenset(  # the model ends its turn with any of them
+        self.ends = frozenset(  # any of them ends a turn
             token for token in range(self.size) if native.llama_vocab_is_eog(handle, token)
         )
 
-    def tokens(self, text: str, *, special: bool, begun: bool = False) -> list[int]:
-        """Read a text; control tokens only if `special`, the model's beginning only if `begun`."""
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Tokenize a text.
+
+        Args:
+            text: what to tokenize.
+            parse_special: turn the text of control tokens into control tokens.
+            add_special: add the tokens that the model expects around a prompt.
+        """
         data = text.encode()
-        room = len(data) + 2  # a byte has one token at most, and a prompt a beginning and an end
-        found = (native.llama_token * room)()
-        count = native.llama_tokenize(self.handle, data, len(data), found, room, begun, special)
+        capacity = len(data) + 2  # at most a token a byte, and one at each end
+        found = (native.llama_token * capacity)()
+        count = native.llama_tokenize(
+            self.handle, data, len(data), found, capacity, add_special, parse_special
+        )
         if count < 0:
-            raise EngineFailed(f"{-count} tokens in {len(data)} bytes")
+            raise NativeError(f"{-count} tokens in {len(data)} bytes")
         return list(found[:count])
 
-    def spelled(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes that a token stands for; a control token has some only if `special`."""
-        size = _LONGEST_WORD
+    def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
+        """Return the bytes of a token; a control token has none unless `render_special`."""
+        size = _TOKEN_BUFFER_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count = native.llama_token_to_piece(self.handle, token, buffer, size, 0, special)
+            count = native.llama_token_to_piece(self.handle, token, buffer, size, 0, render_special)
             if count >= 0:
                 return bytes(buffer.raw[:count])
             size = -count
 
-    def control(self, word: str) -> int | None:
-        """The control token that is written so."""
-        found = self.tokens(word, special=True)
+    def control_token(self, word: str) -> int | None:
+        """Return the control token with this text, if there is one."""
+        found = self.tokenize(word, parse_special=True)
         is_control = len(found) == 1 and native.llama_vocab_is_control(self.handle, found[0])
         return found[0] if is_control else None
 
 
-class NativeMemory(Memory):
-    """One context of llama.cpp with several sequences, each with room of its own."""
+class NativeKvCache(KvCache):
+    """One context of llama.cpp with several sequences, each of its own size."""
 
     def __init__(self, context: object) -> None:
         self.context = context
         self._memory = native.llama_get_memory(context)
         self._batch = native.llama_batch_init(_BATCH_TOKENS, 0, 1)
         model = native.llama_get_model(context)
-        self._interrupted: Callable[[], bool] = lambda: False
-        # Asked after every step of the computation, which costs nothing that could be measured.
-        self._asked = native.ggml_abort_callback(lambda _: self._interrupted())
-        # Some models remember a single state, which an interrupted batch would leave torn.
+        self._is_interrupted: Callable[[], bool] = lambda: False
+        # Called after every node of the graph, which costs nothing measurable.
+        self._abort_callback = native.ggml_abort_callback(lambda _: self._is_interrupted())
+        # A recurrent model has a single state, which an interrupted batch would leave inconsistent.
         if not (native.llama_model_is_recurrent(model) or native.llama_model_is_hybrid(model)):
-            native.llama_set_abort_callback(context, self._asked, None)
+            native.llama_set_abort_callback(context, self._abort_callback, None)
 
     @property
     @override
-    def sequence_tokens(self) -> int:
+    def slot_tokens(self) -> int:
         return int(native.llama_n_ctx_seq(self.context))
 
     @property
@@ -97,28 +105,28 @@ class NativeMemory(Memory):
         return _BATCH_TOKENS
 
     @override
-    def read(self, rows: Sequence[Row], interrupted: Callable[[], bool]) -> bool:
+    def decode(self, tokens: Sequence[BatchToken], interrupted: Callable[[], bool]) -> bool:
         batch = self._batch
-        batch.n_tokens = len(rows)
-        for index, row in enumerate(rows):
-            batch.token[index] = row.token
-            batch.pos[index] = row.position
+        batch.n_tokens = len(tokens)
+        for index, token in enumerate(tokens):
+            batch.token[index] = token.token
+            batch.pos[index] = token.position
             batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = row.sequence
-            batch.logits[index] = row.wanted
-        self._interrupted = interrupted
+            batch.seq_id[index][0] = token.sequence
+            batch.logits[index] = token.needs_logits
+        self._is_interrupted = interrupted
         result = native.llama_decode(self.context, batch)
         if result == _ABORTED:
-            begins = {row.sequence: row.position for row in reversed(rows)}
+            begins = {token.sequence: token.position for token in reversed(tokens)}
             for sequence, begin in begins.items():
                 native.llama_memory_seq_rm(self._memory, sequence, begin, -1)
             return False
         if result:
-            raise EngineFailed(f"llama_decode gave {result}")
+            raise NativeError(f"llama_decode gave {result}")
         return True
 
     @override
-    def cut(self, sequence: int, keep: int) -> int:
+    def truncate(self, sequence: int, keep: int) -> int:
         if native.llama_memory_seq_rm(self._memory, sequence, keep, -1):
             return keep
         native.llama_memory_seq_rm(self._memory, sequence, -1, -1)
@@ -131,19 +139,19 @@ class NativeMemory(Memory):
 
     @property
     @override
-    def can_move(self) -> bool:
+    def can_shift(self) -> bool:
         return bool(native.llama_memory_can_shift(self._memory))
 
     @override
-    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
+    def shift(self, sequence: int, begin: int, to: int, length: int) -> None:
         native.llama_memory_seq_rm(self._memory, sequence, to, begin)
         native.llama_memory_seq_add(self._memory, sequence, begin, begin + length, to - begin)
 
     def save(self, sequence: int, path: Path, tokens: Sequence[int]) -> int:
-        """Write what a sequence holds to a file, whole or not at all; gives its size in bytes.
+        """Write a sequence to a file atomically; return its size in bytes.
 
         Raises:
-            OSError: there is no room, or no such folder.
+            OSError: the disk is full, or there is no such folder.
         """
         part = path.with_name(f"{path.name}.part")
         array = (native.llama_token * len(tokens))(*tokens)
@@ -157,16 +165,16 @@ class NativeMemory(Memory):
         return int(size)
 
     def restore(self, sequence: int, path: Path) -> list[int]:
-        """Make a sequence hold what was saved; gives its tokens.
+        """Fill a sequence from a file; return its tokens.
 
         Raises:
-            OSError: there is no such file, or it is another model's; the sequence is empty then.
+            OSError: there is no such file, or it is another model's. The sequence is empty then.
         """
         native.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-        room = self.sequence_tokens
-        tokens, count = (native.llama_token * room)(), ctypes.c_size_t()
+        capacity = self.slot_tokens
+        tokens, count = (native.llama_token * capacity)(), ctypes.c_size_t()
         size = native.llama_state_seq_load_file(
-            self.context, os.fsencode(path), sequence, tokens, room, ctypes.byref(count)
+            self.context, os.fsencode(path), sequence, tokens, capacity, ctypes.byref(count)
         )
         if not size:
             native.llama_memory_seq_rm(self._memory, sequence, -1, -1)
@@ -175,29 +183,29 @@ class NativeMemory(Memory):
 
 
 @contextmanager
-def opened(
+def open_model(
     model: Path, *, slots: int, context_tokens: int, threads: int, gpu_layers: str
-) -> Iterator[tuple[Vocabulary, NativeMemory]]:
-    """Load a model; raises EngineFailed when it cannot be."""
+) -> Iterator[tuple[Vocabulary, NativeKvCache]]:
+    """Load a model for the length of the block; raises `NativeError` when that fails."""
     native.llama_log_set(_LOG, None)
     native.llama_backend_init()
-    loading = native.llama_model_default_params()
-    loading.n_gpu_layers = count_gpu_layers(native.llama_supports_gpu_offload(), gpu_layers)
-    loaded = native.llama_model_load_from_file(os.fsencode(model), loading)
+    model_params = native.llama_model_default_params()
+    model_params.n_gpu_layers = count_gpu_layers(native.llama_supports_gpu_offload(), gpu_layers)
+    loaded = native.llama_model_load_from_file(os.fsencode(model), model_params)
     if not loaded:
-        raise EngineFailed(f"{model} cannot be loaded")
+        raise NativeError(f"{model} cannot be loaded")
     try:
         params = native.llama_context_default_params()
         params.n_ctx = min(context_tokens, native.llama_model_n_ctx_train(loaded)) * slots
         params.n_seq_max = slots
-        params.kv_unified = False  # each sequence has its own part, and is as fast as if alone
+        params.kv_unified = False  # each sequence has its own part, and is as fast as alone
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.n_threads = params.n_threads_batch = threads
         context = native.llama_init_from_model(loaded, params)
         if not context:
-            raise EngineFailed(f"there is no memory for {slots} times {context_tokens} tokens")
+            raise NativeError(f"not enough memory for {slots} slots of {context_tokens} tokens")
         try:
-            yield Vocabulary(native.llama_model_get_vocab(loaded)), NativeMemory(context)
+            yield Vocabulary(native.llama_model_get_vocab(loaded)), NativeKvCache(context)
         finally:
             native.llama_free(context)
     finally:

@@ -1,155 +1,165 @@
-"""The sequences in a model's memory, and what is being written in them."""
+"""The slots of a KV cache, the generations in them, and the decisions of a step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from bot.backends.llama_cpp.bindings_child.wording import Wording
+from bot.backends.llama_cpp.bindings_child.detokenizer import Detokenizer
 
 
-class Row(NamedTuple):
-    """A token's place in a batch."""
+class BatchToken(NamedTuple):
+    """A token of a batch."""
 
     token: int
     position: int
     sequence: int
-    wanted: bool  # the token after it will be asked for
+    needs_logits: bool
+    """The next token will be sampled from it."""
 
 
 class Sampler(Protocol):
-    """Chooses the tokens of one answer."""
+    """Sample the tokens of one generation."""
 
-    def sample(self, row: int) -> int:
-        """Choose what follows this row of the last batch, and remember the choice."""
+    def sample(self, index: int) -> int:
+        """Sample what follows this token of the last batch, and accept it."""
         ...
 
     def close(self) -> None: ...
 
 
-class Memory(Protocol):
-    """What a model remembers of each sequence. Used by one thread only."""
+class KvCache(Protocol):
+    """The KV cache of several sequences, one a slot; used by one thread only."""
 
     @property
-    def sequence_tokens(self) -> int:
-        """How many tokens each sequence has room for."""
+    def slot_tokens(self) -> int:
+        """How many tokens each sequence can hold."""
         ...
 
     @property
     def batch_tokens(self) -> int: ...
 
-    def read(self, rows: Sequence[Row], interrupted: Callable[[], bool]) -> bool:
-        """Read a batch; False if it was interrupted, and nothing of it remains."""
+    def decode(self, batch: Sequence[BatchToken], interrupted: Callable[[], bool]) -> bool:
+        """Decode a batch; False if it was interrupted, which leaves nothing of it in the cache."""
         ...
 
-    def cut(self, sequence: int, keep: int) -> int:
-        """Forget all but a sequence's first tokens; gives how many are really left."""
+    def truncate(self, sequence: int, keep: int) -> int:
+        """Truncate a sequence to its first tokens; return how many are really left."""
         ...
 
     def copy(self, source: int, target: int) -> None:
-        """Make one sequence hold what another does, instead of what it did."""
+        """Replace the content of one sequence by a copy of another."""
         ...
 
     @property
-    def can_move(self) -> bool: ...
+    def can_shift(self) -> bool: ...
 
-    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
-        """Bring tokens forward, over those between, which are forgotten."""
+    def shift(self, sequence: int, begin: int, to: int, length: int) -> None:
+        """Shift tokens towards the front, over those between, which are removed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of an answer, or its end."""
+class GeneratedChunk:
+    """A part of the generated text, or its end."""
 
     text: str
-    reason: str | None = None  # at the end: "stop" or "length"
-    cached: int = 0  # tokens of the prompt that needed no reading
-    written: int = 0  # tokens
+    reason: str | None = None
+    """At the end: "stop" or "length"."""
+    cached: int = 0
+    """Prompt tokens that came from the cache."""
+    generated: int = 0
+    """Tokens generated so far."""
 
 
 @dataclass(eq=False, slots=True)
-class Answer:
-    """A question, and how far its answer is."""
+class Generation:
+    """A question, and how far its generation is."""
 
     prompt: list[int]
     sampler: Sampler
-    wording: Wording
-    tell: Callable[[Piece], None]  # called by the thread that decodes
-    slot: int | None = None  # None: any
+    detokenizer: Detokenizer
+    on_chunk: Callable[[GeneratedChunk], None]
+    """Called by the thread that decodes."""
+    slot: int | None = None
+    """None is any slot."""
     max_tokens: int | None = None
-    remembers: bool = True  # may use what the memory holds
-    least_moved: int = 0  # tokens that are worth moving up over a gap; 0: none is moved
-    left: bool = False  # nobody waits for it any more
-    over: bool = False
-    unread: list[int] = field(default_factory=list)
+    use_cache: bool = True
+    min_shift_tokens: int = 0
+    """The shortest run of tokens that is shifted over a gap; 0 shifts none."""
+    cancelled: bool = False
+    is_over: bool = False
+    pending: list[int] = field(default_factory=list)
+    """Tokens to decode before the next one can be sampled."""
     cached: int = 0
-    written: int = 0
+    generated: int = 0
 
     def close(self) -> None:
-        """Let go of what chose its tokens; nothing comes any more."""
-        self.over = True
+        """Free the sampler; no more tokens follow."""
+        self.is_over = True
         self.sampler.close()
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A sequence, and the answer that is being written in it."""
+    """A sequence, and the generation that is being written in it."""
 
     number: int
-    tokens: list[int] = field(default_factory=list)  # what the memory holds of it
-    straight: int = 0  # so many of them were read in this order; then a gap was closed
-    answer: Answer | None = None
-    last_use: int = 0
+    tokens: list[int] = field(default_factory=list)
+    """What the cache holds of it."""
+    contiguous: int = 0
+    """So many tokens were decoded in this order; those after them were shifted."""
+    generation: Generation | None = None
+    last_used: int = 0
 
 
-def in_common(some: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens at their beginning are the same."""
+def common_prefix_length(some: Sequence[int], others: Sequence[int]) -> int:
+    """Count the equal tokens at the beginning of two sequences."""
     for index, (one, other) in enumerate(zip(some, others, strict=False)):
         if one != other:
             return index
     return min(len(some), len(others))
 
 
-class Move(NamedTuple):
-    """Tokens that come again in a prompt, further to the front."""
+class Shift(NamedTuple):
+    """Tokens that a prompt has again, further to the front."""
 
     begin: int
     to: int
     length: int
 
 
-def moves(held: Sequence[int], prompt: Sequence[int], kept: int, least: int) -> list[Move]:
-    """Find what can move up where the prompt has lost something after its first `kept` tokens."""
-    found: list[Move] = []
+def find_shifts(held: Sequence[int], prompt: Sequence[int], kept: int, least: int) -> list[Shift]:
+    """Find what can be shifted where the prompt has dropped tokens after its first `kept` ones."""
+    found: list[Shift] = []
     begin, to = kept, kept
     while begin < len(held) and to < len(prompt):
-        length = in_common(held[begin:], prompt[to:]) if held[begin] == prompt[to] else 0
+        length = common_prefix_length(held[begin:], prompt[to:]) if held[begin] == prompt[to] else 0
         if length >= least:
-            found.append(Move(begin, to, length))
+            found.append(Shift(begin, to, length))
             begin, to = begin + length, to + length
         else:
             begin += 1
     return found
 
 
-def choose(free: Sequence[Slot], prompt: Sequence[int]) -> Slot:
-    """Find the slot whose memory the prompt goes on from; else an empty or long unused one.
+def choose_slot(free: Sequence[Slot], prompt: Sequence[int]) -> Slot:
+    """Return the slot that the prompt continues, else an empty or the least recently used one.
 
-    A prompt goes on where it shares more than half of what the slot holds: less is what
-    conversations with the same beginning share, and one of them would push the other out.
+    A prompt continues a slot if it shares more than half of the slot's tokens: less is what two
+    conversations with the same system prompt share, and one would evict the other.
     """
-    shares = {slot.number: in_common(slot.tokens, prompt) for slot in free}
+    shares = {slot.number: common_prefix_length(slot.tokens, prompt) for slot in free}
     continued = [slot for slot in free if shares[slot.number] * 2 > len(slot.tokens)]
     if continued:
         return max(continued, key=lambda slot: shares[slot.number])
-    return min(free, key=lambda slot: (bool(slot.tokens), slot.last_use))
+    return min(free, key=lambda slot: (bool(slot.tokens), slot.last_used))
 
 
-def divide(wanted: Sequence[int], room: int) -> list[int]:
-    """Give each what it wants, or where that is too much an equal share of what is left."""
+def divide_batch(wanted: Sequence[int], limit: int) -> list[int]:
+    """Give each what it wants, or where that is too much an equal share of the limit."""
     given = [0] * len(wanted)
     by_size = sorted(range(len(wanted)), key=wanted.__getitem__)
-    for place, index in enumerate(by_size):
-        given[index] = min(wanted[index], room // (len(wanted) - place))
-        room -= given[index]
+    for position, index in enumerate(by_size):
+        given[index] = min(wanted[index], limit // (len(wanted) - position))
+        limit -= given[index]
     return given

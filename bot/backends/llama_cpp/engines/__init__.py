@@ -1,1 +1,1 @@
-"""The two engines that can run a GGUF file, and the client that talks to their process."""
+"""The engines that run local models, each in a child process, behind one protocol."""

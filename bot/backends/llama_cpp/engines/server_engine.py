@@ -1,6 +1,6 @@
-"""An engine in a child process that answers as llama.cpp's own server does, over a unix socket.
+"""Run an engine as a child process with the HTTP API of llama.cpp's server, on a unix socket.
 
-Both engines do, so only what is started differs.
+Both engines have that API, so they differ only in the module that is started.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from importlib.metadata import version
 
 import httpx2
 import msgspec
@@ -21,28 +22,39 @@ from bot.backends.chat_completions.retries import CircuitBreaker
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.llama_cpp.engines.engine import (
     Engine,
+    EngineConfig,
     EngineFailed,
     EngineRefused,
-    Question,
-    Start,
+    GenerationRequest,
 )
-from bot.backends.llama_cpp.engines.server_connection import ServerConnection
-from bot.backends.llama_cpp.engines.server_requests import to_wire
+from bot.backends.llama_cpp.engines.selection import require_engine, setting_prefix
+from bot.backends.llama_cpp.engines.server_api import (
+    DetokenizeResponse,
+    RestoreSlotResponse,
+    SaveSlotResponse,
+    ServerConnection,
+    ServerProps,
+    SlotInfo,
+    TokenizeResponse,
+    to_wire,
+)
+from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
+from bot.errors import SettingsError
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
 
-# Reading a full context takes one core half a minute; a service far away has no such excuse.
+# The prefill of a full context takes one core half a minute; a remote service is never that slow.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0
-_NOTICES_DEATH_SECONDS = 0.2
-_BOUNDARY = -1  # an id that no vocabulary has, passed through between texts
+_DETECT_EXIT_SECONDS = 0.2
+_BOUNDARY = -1  # an id that no vocabulary has; the server passes it through between texts
 
 
-class ServedEngine(Engine):
-    """One model in its server; `served` makes it."""
+class ServerEngine(Engine):
+    """The engine behind the server of one model; `running_engine` makes it."""
 
     def __init__(
         self,
@@ -50,23 +62,23 @@ class ServedEngine(Engine):
         settings: LlamaCppSettings,
         child: SupervisedProcess,
         request_runner: ChatRequestRunner,
-        server: httpx2.AsyncClient,
+        client: httpx2.AsyncClient,
         version: str,
         *,
-        sees: bool,
+        has_vision: bool,
     ) -> None:
         self._model = model
         self._settings = settings
         self._child = child
         self._request_runner = request_runner
-        self._server = server
+        self._client = client
         self._version = version
-        self._sees = sees
-        self._context_tokens: int | None = None  # as the server tells it, once asked
+        self._has_vision = has_vision
+        self._context_tokens: int | None = None  # as reported by the server
 
     @property
     @override
-    def places(self) -> int:
+    def slot_count(self) -> int:
         return self._settings.parallel
 
     @property
@@ -76,45 +88,46 @@ class ServedEngine(Engine):
 
     @property
     @override
-    def deaths(self) -> int:
+    def restarts(self) -> int:
         return self._child.restarts
 
     @override
     async def context_tokens(self) -> int:
         if self._context_tokens is None:
-            slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[_Slot])
+            slots = msgspec.json.decode(await self._send("GET", "/slots"), type=list[SlotInfo])
             self._context_tokens = slots[0].n_ctx
         return self._context_tokens
 
     @override
     async def generate(
-        self, question: Question
+        self, request: GenerationRequest
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        mark = await self._media_mark() if question.images else ""
-        # With a projector the server takes nothing but text at OpenAI's path.
-        path = "/completions" if self._sees else "/v1/completions"
-        body = to_wire(question, self._model, mark)
-        request = ChatRequest(path, body, self._model, question.stop, NO_FORMAT)
-        async with aclosing(self._request_runner.run(request)) as pieces:
-            async for piece in pieces:
-                yield piece
+        marker = await self._media_marker() if request.images else ""
+        # With a projector the server takes only text at OpenAI's path.
+        path = "/completions" if self._has_vision else "/v1/completions"
+        body = to_wire(request, self._model, marker)
+        chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
+        async with aclosing(self._request_runner.run(chat_request)) as events:
+            async for event in events:
+                yield event
 
-    async def _media_mark(self) -> str:
-        """What stands for an image in a text; every start of the server invents another."""
-        return msgspec.json.decode(await self._ask("GET", "/props"), type=_Props).media_marker
+    async def _media_marker(self) -> str:
+        """Return what stands for an image in a prompt; the server invents it at every start."""
+        return msgspec.json.decode(await self._send("GET", "/props"), type=ServerProps).media_marker
 
     @override
     async def tokenize(
-        self, texts: Sequence[str], *, special: bool, begun: bool = False
+        self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
     ) -> list[list[int]]:
         if not texts:
             return []
         content: list[str | int] = []
         for text in texts:
             content += [text, _BOUNDARY]
-        body = {"content": content, "parse_special": special, "add_special": begun}
+        body = {"content": content, "parse_special": parse_special, "add_special": add_special}
+        response = msgspec.json.decode(await self._post("/tokenize", body), type=TokenizeResponse)
         parts: list[list[int]] = [[]]
-        for token in msgspec.json.decode(await self._post("/tokenize", body), type=_Ids).tokens:
+        for token in response.tokens:
             if token == _BOUNDARY:
                 parts.append([])
             else:
@@ -122,23 +135,23 @@ class ServedEngine(Engine):
         return parts[:-1]
 
     @override
-    async def text_of(self, token: int) -> str:
-        answer = await self._post("/detokenize", {"tokens": [token]})
-        return msgspec.json.decode(answer, type=_Text).content
+    async def token_text(self, token: int) -> str:
+        response = await self._post("/detokenize", {"tokens": [token]})
+        return msgspec.json.decode(response, type=DetokenizeResponse).content
 
     @override
-    async def save(self, place: int, file: str) -> int:
-        answer = await self._post(f"/slots/{place}?action=save", {"filename": file})
-        return msgspec.json.decode(answer, type=_Saved).n_saved
+    async def save_slot(self, slot: int, file: str) -> int:
+        response = await self._post(f"/slots/{slot}?action=save", {"filename": file})
+        return msgspec.json.decode(response, type=SaveSlotResponse).n_saved
 
     @override
-    async def restore(self, place: int, file: str) -> int:
-        answer = await self._post(f"/slots/{place}?action=restore", {"filename": file})
-        return msgspec.json.decode(answer, type=_Restored).n_restored
+    async def restore_slot(self, slot: int, file: str) -> int:
+        response = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
+        return msgspec.json.decode(response, type=RestoreSlotResponse).n_restored
 
     @override
-    async def erase(self, place: int) -> None:
-        await self._post(f"/slots/{place}?action=erase", {})
+    async def erase_slot(self, slot: int) -> None:
+        await self._post(f"/slots/{slot}?action=erase", {})
 
     @override
     async def wait_until_ready(self) -> None:
@@ -148,21 +161,21 @@ class ServedEngine(Engine):
             raise EngineFailed(str(error)) from error
 
     @override
-    async def died(self, deaths: int) -> bool:
-        await asyncio.sleep(_NOTICES_DEATH_SECONDS)
-        if not self._child.is_ready or self._child.restarts != deaths:
+    async def has_crashed(self, restarts: int) -> bool:
+        await asyncio.sleep(_DETECT_EXIT_SECONDS)
+        if not self._child.is_ready or self._child.restarts != restarts:
             return True
-        if await self._works():
+        if await self._reacts():
             return False
         await self._kill()
         return True
 
-    async def _works(self) -> bool:
-        # An image is read in one piece, a text in batches with time between them.
-        patience = self._settings.first_token_seconds if self._sees else _PROBE_SECONDS
+    async def _reacts(self) -> bool:
+        # An image is encoded in one step, a text in batches with time between them.
+        timeout = self._settings.first_token_seconds if self._has_vision else _PROBE_SECONDS
         try:
-            async with asyncio.timeout(patience):
-                await self._server.get("/slots")  # answered by the thread that does the work
+            async with asyncio.timeout(timeout):
+                await self._client.get("/slots")  # answered by the thread that decodes
         except (TimeoutError, httpx2.TransportError):
             return False
         return True
@@ -171,82 +184,84 @@ class ServedEngine(Engine):
         if self._child.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, signal.SIGKILL)
-            await asyncio.sleep(_NOTICES_DEATH_SECONDS)
+            await asyncio.sleep(_DETECT_EXIT_SECONDS)
 
     async def _post(self, path: str, body: Mapping[str, object]) -> bytes:
-        return await self._ask("POST", path, msgspec.json.encode(body))
+        return await self._send("POST", path, msgspec.json.encode(body))
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    async def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
             async with asyncio.timeout(self._settings.first_token_seconds):
-                answer = await self._server.request(method, path, content=body)
+                response = await self._client.request(method, path, content=body)
         except (TimeoutError, httpx2.TransportError) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
-        if not answer.is_success:
-            raise EngineRefused(f"{self._model}: {path}: status {answer.status_code}")
-        return answer.content
+        if not response.is_success:
+            raise EngineRefused(f"{self._model}: {path}: status {response.status_code}")
+        return response.content
 
 
 @asynccontextmanager
-async def served(start: Start, module: str, version: str) -> AsyncIterator[ServedEngine]:
-    """Keep a child up that answers as llama.cpp's server does; raises `ChildFailed`."""
-    model, settings = start.model.stem, _settings(start)
-    log_file = start.data_dir / "llama-engine.log"
-    async with unix_server(f"the engine of {model}", module, _options(start), log_file) as server:
+async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
+    """Run the engine that the settings ask for, for the length of the block.
+
+    Raises:
+        ChildFailed: it does not start.
+        SettingsError: it is not installed or cannot run here; the text names the remedy.
+    """
+    name = require_engine(config)
+    if name == "xllamacpp":
+        check_cpu(setting_prefix(config))
+        module = "bot.backends.llama_cpp.engines.xllamacpp_child"
+    else:
+        _refuse_projector(config)
+        module = "bot.backends.llama_cpp.bindings_child"
+    model, settings = config.model.stem, _with_timeout(config.settings)
+    log_file = config.data_dir / "llama-engine.log"
+    async with unix_server(f"the engine of {model}", module, _options(config), log_file) as server:
         request_runner = ChatRequestRunner(
             settings,
-            Endpoint(start.provider, str(server.client.base_url)),
+            Endpoint(config.provider, str(server.client.base_url)),
             ServerConnection(server.client),
             ChatCompletionsParser,
             max_retries=0,
-            breaker=CircuitBreaker(share=math.inf),  # one that died is back within a second
+            breaker=CircuitBreaker(share=math.inf),  # a crashed engine is back within a second
         )
-        sees = start.projector is not None
-        yield ServedEngine(
-            model, settings, server.child, request_runner, server.client, version, sees=sees
+        yield ServerEngine(
+            model,
+            settings,
+            server.child,
+            request_runner,
+            server.client,
+            f"{name} {version(name)}",
+            has_vision=config.projector is not None,
         )
 
 
-def _settings(start: Start) -> LlamaCppSettings:
-    if "first_token_seconds" in start.settings.model_fields_set:
-        return start.settings
-    return start.settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
+def _refuse_projector(config: EngineConfig) -> None:
+    if config.projector is not None:
+        prefix = setting_prefix(config)
+        raise SettingsError(
+            f"the engine llama_cpp_python takes no projector; "
+            f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
+        )
 
 
-def _options(start: Start) -> dict[str, object]:
+def _with_timeout(settings: LlamaCppSettings) -> LlamaCppSettings:
+    if "first_token_seconds" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
+
+
+def _options(config: EngineConfig) -> dict[str, object]:
     options: dict[str, object] = {
-        "model": start.model,
-        "states": start.states,
-        "context-tokens": start.settings.context_tokens,
-        "parallel": start.settings.parallel,
-        "gpu-layers": start.settings.gpu_layers,
+        "model": config.model,
+        "slots-folder": config.slots_folder,
+        "context-tokens": config.settings.context_tokens,
+        "parallel": config.settings.parallel,
+        "gpu-layers": config.settings.gpu_layers,
     }
-    if start.settings.threads is not None:
-        options["threads"] = start.settings.threads
-    if start.projector is not None:
-        options["projector"] = start.projector
+    if config.settings.threads is not None:
+        options["threads"] = config.settings.threads
+    if config.projector is not None:
+        options["projector"] = config.projector
     return options
-
-
-class _Ids(msgspec.Struct):
-    tokens: list[int]
-
-
-class _Slot(msgspec.Struct):
-    n_ctx: int
-
-
-class _Props(msgspec.Struct):
-    media_marker: str
-
-
-class _Text(msgspec.Struct):
-    content: str
-
-
-class _Saved(msgspec.Struct):
-    n_saved: int
-
-
-class _Restored(msgspec.Struct):
-    n_restored: int

@@ -1,6 +1,6 @@
-"""The process that a local model lives in: llama.cpp's own server, on a unix socket.
+"""Run the child process of the engine `xllamacpp`: llama.cpp's own server, on a unix socket.
 
-A process of its own, because an error in the native code ends whatever it happens in.
+It is a child process because a crash in native code ends its process.
 """
 
 import argparse
@@ -14,15 +14,15 @@ import xllamacpp
 from bot.backends.llama_cpp.engines import xllamacpp_devices
 from bot.backends.llama_cpp.hardware import count_gpu_layers
 
-# Between two batches others get their turn: half a second on one core. Larger ones read no faster.
+# Other slots are served between two batches: half a second on one core. Larger ones are no faster.
 _BATCH_TOKENS = 128
-_WARNINGS = 2
+_LOG_WARNINGS = 2
 
 
 def main() -> None:
-    """Serve one model until killed; the parent decides when that is."""
+    """Serve one model until terminated by the parent."""
     given = _arguments()
-    os.umask(0o077)  # what it saves is what people said
+    os.umask(0o077)  # saved slots hold conversations
     params = xllamacpp.CommonParams()
     params.model.path = given.model
     params.mmproj.path = given.projector
@@ -33,28 +33,28 @@ def main() -> None:
     params.cors_origins = ""
     params.n_parallel = given.parallel
     params.n_ctx = given.context_tokens * given.parallel  # it is divided among the slots
-    params.kv_unified = False  # a slot that shares its memory loses its prefix
-    params.n_gpu_layers = count_gpu_layers(xllamacpp_devices.gpus(), given.gpu_layers)
+    params.kv_unified = False  # slots that share one cache lose their prefixes
+    params.n_gpu_layers = count_gpu_layers(xllamacpp_devices.count_gpus(), given.gpu_layers)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
-    params.fit_params = False  # it loads everything twice to find settings that we give anyway
-    if given.projector:  # some models read an image in one batch or not at all
+    params.fit_params = False  # it would load the model twice to find settings that are given here
+    if given.projector:  # some models need an image within one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0
     else:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
     params.cache_prompt = True
-    params.slot_save_path = f"{given.states}/"
-    # We keep the places ourselves: with its own cache the server would empty them behind our back,
-    # and hold on to what was to be forgotten.
+    params.slot_save_path = f"{given.slots_folder}/"
+    # The backend saves slots itself: with its own cache the server would empty them unnoticed, and
+    # keep conversations that were to be forgotten.
     params.cache_ram_mib = 0
     params.cache_idle_slots = False
     params.ui = False
-    # It would try out the model's own template, which may be anybody's; we render elsewhere.
+    # The server would run the model's own template, which is not trusted; prompts come rendered.
     params.chat_template = "chatml"
-    params.verbosity = _WARNINGS
-    Path(given.socket).unlink(missing_ok=True)  # left by one that was killed
+    params.verbosity = _LOG_WARNINGS
+    Path(given.socket).unlink(missing_ok=True)  # left by a process that was killed
     try:
         server = xllamacpp.Server(params)
-    except RuntimeError as error:  # llama.cpp has said why in the lines before
+    except RuntimeError as error:  # llama.cpp has logged the reason
         sys.exit(f"{error} (model {given.model}, projector {given.projector or 'none'})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     while True:
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--projector", default="", help="a GGUF; with it, the model sees images")
     parser.add_argument("--socket", required=True)
     parser.add_argument("--key-file", required=True, help="holds the key that requests must carry")
-    parser.add_argument("--states", required=True, help="the folder of saved places")
+    parser.add_argument("--slots-folder", required=True, help="the folder of saved slots")
     parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)

@@ -1,4 +1,4 @@
-"""Several answers in one batch, on a memory that checks every row."""
+"""Several generations in one batch, on a KV cache that checks every token."""
 
 import queue
 import threading
@@ -9,26 +9,32 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.llama_cpp.bindings_child.batching import Batcher
-from bot.backends.llama_cpp.bindings_child.slots import Answer, Memory, Piece, Row, Sampler
-from bot.backends.llama_cpp.bindings_child.wording import Wording
+from bot.backends.llama_cpp.bindings_child.detokenizer import Detokenizer
+from bot.backends.llama_cpp.bindings_child.slots import (
+    BatchToken,
+    GeneratedChunk,
+    Generation,
+    KvCache,
+    Sampler,
+)
 
 END = 0
 LETTERS = range(1, 128)
 
 
-class FakeMemory(Memory):
-    """Keeps what was read; `reading` is called within each batch."""
+class FakeKvCache(KvCache):
+    """Keep what was decoded; `on_decode` is called within each batch."""
 
     def __init__(self) -> None:
         self.held: dict[int, list[int]] = {number: [] for number in range(3)}
-        self.batches: list[list[Row]] = []
+        self.batches: list[list[BatchToken]] = []
         self.copied: list[tuple[int, int]] = []
-        self.reading: Callable[[], object] = lambda: None
+        self.on_decode: Callable[[], object] = lambda: None
         self.sequence_tokens_left = 300
 
     @property
     @override
-    def sequence_tokens(self) -> int:
+    def slot_tokens(self) -> int:
         return self.sequence_tokens_left
 
     @property
@@ -37,19 +43,19 @@ class FakeMemory(Memory):
         return 100
 
     @override
-    def read(self, rows: Sequence[Row], interrupted: Callable[[], bool]) -> bool:
-        assert 0 < len(rows) <= self.batch_tokens
-        self.reading()
+    def decode(self, batch: Sequence[BatchToken], interrupted: Callable[[], bool]) -> bool:
+        assert 0 < len(batch) <= self.batch_tokens
+        self.on_decode()
         if interrupted():
             return False
-        for row in rows:
-            assert row.position == len(self.held[row.sequence])
-            self.held[row.sequence].append(row.token)
-        self.batches.append(list(rows))
+        for token in batch:
+            assert token.position == len(self.held[token.sequence])
+            self.held[token.sequence].append(token.token)
+        self.batches.append(list(batch))
         return True
 
     @override
-    def cut(self, sequence: int, keep: int) -> int:
+    def truncate(self, sequence: int, keep: int) -> int:
         del self.held[sequence][keep:]
         return keep
 
@@ -60,24 +66,24 @@ class FakeMemory(Memory):
 
     @property
     @override
-    def can_move(self) -> bool:
+    def can_shift(self) -> bool:
         return True
 
     @override
-    def move(self, sequence: int, begin: int, to: int, length: int) -> None:
+    def shift(self, sequence: int, begin: int, to: int, length: int) -> None:
         held = self.held[sequence]
         held[to:] = held[begin:]
 
 
-class Script(Sampler):
-    """Says what it is told, then ends."""
+class ScriptedSampler(Sampler):
+    """Sample a given text, then end."""
 
     def __init__(self, says: str) -> None:
         self.closed = False
         self._tokens: Iterator[int] = iter(says.encode())
 
     @override
-    def sample(self, row: int) -> int:
+    def sample(self, token: int) -> int:
         return next(self._tokens, END)
 
     @override
@@ -86,30 +92,30 @@ class Script(Sampler):
 
 
 @dataclass
-class Asked:
-    """An answer as it comes."""
+class RunningGeneration:
+    """A generation and the chunks that it sent."""
 
-    answer: Answer
-    sampler: Script
-    pieces: "queue.Queue[Piece]" = field(default_factory=queue.Queue)
+    generation: Generation
+    sampler: ScriptedSampler
+    chunks: "queue.Queue[GeneratedChunk]" = field(default_factory=queue.Queue)
 
-    def end(self) -> tuple[str, Piece]:
+    def end(self) -> tuple[str, GeneratedChunk]:
         text = ""
         while True:
-            piece = self.pieces.get(timeout=5)
-            text += piece.text
-            if piece.reason is not None:
-                return text, piece
+            chunk = self.chunks.get(timeout=5)
+            text += chunk.text
+            if chunk.reason is not None:
+                return text, chunk
 
 
 @pytest.fixture
-def memory() -> FakeMemory:
-    return FakeMemory()
+def cache() -> FakeKvCache:
+    return FakeKvCache()
 
 
 @pytest.fixture
-def batcher(memory: FakeMemory) -> Iterator[Batcher]:
-    batcher = Batcher(memory, 3)
+def batcher(cache: FakeKvCache) -> Iterator[Batcher]:
+    batcher = Batcher(cache, 3)
     thread = threading.Thread(target=batcher.run)
     thread.start()
     yield batcher
@@ -118,123 +124,127 @@ def batcher(memory: FakeMemory) -> Iterator[Batcher]:
     assert not thread.is_alive()
 
 
-def asked(prompt: str, says: str = "yes", slot: int | None = None, **options: int) -> Asked:
-    pieces: queue.Queue[Piece] = queue.Queue()
-    sampler = Script(says)
-    wording = Wording(lambda token: bytes([token]), ends={END}, stop=())
-    answer = Answer([*prompt.encode()], sampler, wording, pieces.put, slot=slot, **options)  # type: ignore[arg-type]
-    return Asked(answer, sampler, pieces)
+def generation(
+    prompt: str, says: str = "yes", slot: int | None = None, **options: int
+) -> RunningGeneration:
+    chunks: queue.Queue[GeneratedChunk] = queue.Queue()
+    sampler = ScriptedSampler(says)
+    detokenizer = Detokenizer(lambda token: bytes([token]), ends={END}, stop=())
+    made = Generation([*prompt.encode()], sampler, detokenizer, chunks.put, slot=slot, **options)  # type: ignore[arg-type]
+    return RunningGeneration(made, sampler, chunks)
 
 
-def ask(batcher: Batcher, *questions: Asked) -> list[tuple[str, Piece]]:
+def ask(batcher: Batcher, *questions: RunningGeneration) -> list[tuple[str, GeneratedChunk]]:
     """Ask all at once, so that they share their batches."""
 
     def send(_: object) -> None:
         for each in questions:
-            batcher.ask(each.answer)
+            batcher.submit(each.generation)
 
-    batcher.between_batches(send).result(5)
+    batcher.run_between_batches(send).result(5)
     return [each.end() for each in questions]
 
 
-def test_an_answer_says_what_was_chosen_and_why_it_ended(batcher: Batcher) -> None:
-    question = asked("hello")
+def test_generation_returns_text_and_finish_reason(batcher: Batcher) -> None:
+    running = generation("hello")
 
-    assert ask(batcher, question) == [("yes", Piece("", "stop", cached=0, written=4))]
-    assert question.sampler.closed
+    assert ask(batcher, running) == [("yes", GeneratedChunk("", "stop", cached=0, generated=4))]
+    assert running.sampler.closed
 
 
-def test_next_turn_reads_only_what_is_new(batcher: Batcher, memory: FakeMemory) -> None:
-    ask(batcher, asked("hello", slot=1))
-    memory.batches.clear()
+def test_next_turn_decodes_only_new_tokens(batcher: Batcher, cache: FakeKvCache) -> None:
+    ask(batcher, generation("hello", slot=1))
+    cache.batches.clear()
 
-    ((_, end),) = ask(batcher, asked("helloyes, and you?", slot=1))
+    ((_, end),) = ask(batcher, generation("helloyes, and you?", slot=1))
 
     assert end.cached == len("helloyes")
-    assert [row.token for row in memory.batches[0]] == [*b", and you?"]
+    assert [token.token for token in cache.batches[0]] == [*b", and you?"]
 
 
-def test_the_same_prompt_again_reads_one_token(batcher: Batcher) -> None:
-    ask(batcher, asked("hello", slot=1))
+def test_repeated_prompt_decodes_one_token(batcher: Batcher) -> None:
+    ask(batcher, generation("hello", slot=1))
 
-    ((_, end),) = ask(batcher, asked("hello", slot=1))
+    ((_, end),) = ask(batcher, generation("hello", slot=1))
 
     assert end.cached == len("hello") - 1
 
 
-def test_answers_are_written_side_by_side(batcher: Batcher, memory: FakeMemory) -> None:
-    answers = ask(batcher, *(asked("hello", "abcdef") for _ in range(3)))
+def test_generations_share_batches(batcher: Batcher, cache: FakeKvCache) -> None:
+    answers = ask(batcher, *(generation("hello", "abcdef") for _ in range(3)))
 
     assert [text for text, _ in answers] == ["abcdef"] * 3
-    assert {row.sequence for row in memory.batches[-1]} == {0, 1, 2}
-    assert len(memory.batches) == 7
+    assert {token.sequence for token in cache.batches[-1]} == {0, 1, 2}
+    assert len(cache.batches) == 7
 
 
-def test_a_long_prompt_does_not_hold_up_those_who_write(
-    batcher: Batcher, memory: FakeMemory
+def test_long_prefill_does_not_block_running_generations(
+    batcher: Batcher, cache: FakeKvCache
 ) -> None:
-    ask(batcher, asked("hi", "a" * 50, slot=0), asked("x" * 250, slot=1))
+    ask(batcher, generation("hi", "a" * 50, slot=0), generation("x" * 250, slot=1))
 
-    both = [rows for rows in memory.batches if {row.sequence for row in rows} == {0, 1}]
-    assert max(len(rows) for rows in both[1:]) <= 64
+    both = [batch for batch in cache.batches if {token.sequence for token in batch} == {0, 1}]
+    assert max(len(batch) for batch in both[1:]) <= 64
 
 
-def test_what_another_slot_has_read_is_copied(batcher: Batcher, memory: FakeMemory) -> None:
+def test_prefix_of_another_slot_is_copied(batcher: Batcher, cache: FakeKvCache) -> None:
     rules = "You are one of the troupe. " * 3
-    ask(batcher, asked(rules + "Ann", slot=0))
+    ask(batcher, generation(rules + "Ann", slot=0))
 
-    ((_, end),) = ask(batcher, asked(rules + "Bob", slot=2))
+    ((_, end),) = ask(batcher, generation(rules + "Bob", slot=2))
 
     assert end.cached == len(rules)
-    assert memory.copied == [(0, 2)]
-    assert bytes(memory.held[2]).startswith((rules + "Bob").encode())
-    assert bytes(memory.held[0]).startswith((rules + "Ann").encode())
+    assert cache.copied == [(0, 2)]
+    assert bytes(cache.held[2]).startswith((rules + "Bob").encode())
+    assert bytes(cache.held[0]).startswith((rules + "Ann").encode())
 
 
-def test_after_a_gap_the_rest_moves_up_for_its_own_conversation_only(
-    batcher: Batcher, memory: FakeMemory
+def test_tokens_are_shifted_over_a_gap_in_their_own_slot_only(
+    batcher: Batcher, cache: FakeKvCache
 ) -> None:
     rules, oldest, rest = (
         "Be kind. ",
         "I said this first. ",
         "And then we talked of this and that. ",
     )
-    ask(batcher, asked(rules + oldest + rest, slot=0))
+    ask(batcher, generation(rules + oldest + rest, slot=0))
 
-    ((_, moved),) = ask(batcher, asked(rules + rest + "Well?", slot=0, least_moved=16))
-    ((_, other),) = ask(batcher, asked(rules + rest + "What?", slot=1, least_moved=16))
+    ((_, moved),) = ask(batcher, generation(rules + rest + "Well?", slot=0, min_shift_tokens=16))
+    ((_, other),) = ask(batcher, generation(rules + rest + "What?", slot=1, min_shift_tokens=16))
 
     assert moved.cached == len(rules + rest)
-    assert bytes(memory.held[0]).startswith((rules + rest + "Well?").encode())
+    assert bytes(cache.held[0]).startswith((rules + rest + "Well?").encode())
     assert other.cached == 0
 
 
-def test_an_answer_that_is_left_is_stopped_within_its_batch(
-    batcher: Batcher, memory: FakeMemory
+def test_cancelled_generation_is_stopped_within_its_batch(
+    batcher: Batcher, cache: FakeKvCache
 ) -> None:
-    left, other = asked("x" * 200, slot=0), asked("hello", slot=1)
-    memory.reading = lambda: batcher.leave(left.answer) if left.answer.unread else None
-    batcher.ask(left.answer)
+    cancelled, other = generation("x" * 200, slot=0), generation("hello", slot=1)
+    cache.on_decode = lambda: (
+        batcher.cancel(cancelled.generation) if cancelled.generation.pending else None
+    )
+    batcher.submit(cancelled.generation)
 
     ((text, _),) = ask(batcher, other)
 
     assert text == "yes"
-    assert left.sampler.closed
-    assert left.pieces.empty()
-    assert memory.held[0] == []
+    assert cancelled.sampler.closed
+    assert cancelled.chunks.empty()
+    assert cache.held[0] == []
 
 
-def test_leaving_an_answer_that_is_over_disturbs_nobody(batcher: Batcher) -> None:
-    over = asked("hello", slot=0)
-    ask(batcher, over)
+def test_cancelling_a_finished_generation_does_nothing(batcher: Batcher) -> None:
+    finished = generation("hello", slot=0)
+    ask(batcher, finished)
 
-    batcher.leave(over.answer)
+    batcher.cancel(finished.generation)
 
-    assert [text for text, _ in ask(batcher, asked("hello", slot=0))] == ["yes"]
+    assert [text for text, _ in ask(batcher, generation("hello", slot=0))] == ["yes"]
 
 
-def test_who_wants_a_busy_slot_waits_for_it(batcher: Batcher) -> None:
-    first, second = asked("hello", "one", slot=0), asked("helloone", "two", slot=0)
+def test_generation_waits_for_its_busy_slot(batcher: Batcher) -> None:
+    first, second = generation("hello", "one", slot=0), generation("helloone", "two", slot=0)
 
     (_, _), (text, end) = ask(batcher, first, second)
 
@@ -242,44 +252,44 @@ def test_who_wants_a_busy_slot_waits_for_it(batcher: Batcher) -> None:
     assert end.cached == len("helloone") - 1
 
 
-def test_an_errand_waits_until_nobody_writes_in_its_slot(batcher: Batcher) -> None:
-    question = asked("hello", slot=0)
-    batcher.ask(question.answer)
+def test_slot_task_waits_until_its_slot_is_free(batcher: Batcher) -> None:
+    running = generation("hello", slot=0)
+    batcher.submit(running.generation)
 
-    held = batcher.when_free(0, lambda slot: bytes(slot.tokens)).result(5)
+    held = batcher.run_when_free(0, lambda slot: bytes(slot.tokens)).result(5)
 
     assert held == b"helloyes"
 
 
-def test_an_errand_that_fails_tells_who_sent_it(batcher: Batcher) -> None:
+def test_error_of_a_slot_task_is_set_on_its_future(batcher: Batcher) -> None:
     def fail(_: object) -> None:
         raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
-        batcher.when_free(0, fail).result(5)
-    assert [text for text, _ in ask(batcher, asked("hello"))] == ["yes"]
+        batcher.run_when_free(0, fail).result(5)
+    assert [text for text, _ in ask(batcher, generation("hello"))] == ["yes"]
 
 
-def test_an_answer_ends_at_its_limit(batcher: Batcher) -> None:
-    ((text, end),) = ask(batcher, asked("hello", "abcdef", max_tokens=3))
+def test_generation_ends_at_max_tokens(batcher: Batcher) -> None:
+    ((text, end),) = ask(batcher, generation("hello", "abcdef", max_tokens=3))
 
-    assert (text, end.reason, end.written) == ("abc", "length", 3)
+    assert (text, end.reason, end.generated) == ("abc", "length", 3)
 
 
-def test_an_answer_ends_where_the_memory_does(batcher: Batcher, memory: FakeMemory) -> None:
-    memory.sequence_tokens_left = 8
+def test_generation_ends_where_the_slot_is_full(batcher: Batcher, cache: FakeKvCache) -> None:
+    cache.sequence_tokens_left = 8
 
-    ((text, end),) = ask(batcher, asked("hello", "abcdef", slot=0))
+    ((text, end),) = ask(batcher, generation("hello", "abcdef", slot=0))
 
     assert (text, end.reason) == ("abcd", "length")
-    assert len(memory.held[0]) == 8
+    assert len(cache.held[0]) == 8
 
 
-def test_closing_ends_what_is_under_way(memory: FakeMemory) -> None:
-    batcher = Batcher(memory, 3)
-    batcher.ask(asked("x" * 250).answer)
-    memory.reading = batcher.close
+def test_close_ends_running_generations(cache: FakeKvCache) -> None:
+    batcher = Batcher(cache, 3)
+    batcher.submit(generation("x" * 250).generation)
+    cache.on_decode = batcher.close
 
     batcher.run()
 
-    assert memory.batches == []
+    assert cache.batches == []

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engines.server_engine import ServedEngine
+from bot.backends.llama_cpp.engines.server_engine import ServerEngine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -147,8 +147,8 @@ async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(hous
             await anext(pieces)
         left = time.perf_counter()
         engine = (await house.backend._model("default")).engine
-        assert isinstance(engine, ServedEngine)
-        await until_idle(engine._server)
+        assert isinstance(engine, ServerEngine)
+        await until_idle(engine._client)
         took.append(time.perf_counter() - left)
 
     assert min(took) < 0.1, took

@@ -1,18 +1,23 @@
-"""What may be asked of the engine, and what is refused by name."""
+"""Completion requests are parsed with llama.cpp's defaults, or rejected by parameter."""
 
 import json
 
 import pytest
 
-from bot.backends.llama_cpp.bindings_child.asking import Question, Refused, TooLong, read_question
+from bot.backends.llama_cpp.bindings_child.completion_request import (
+    CompletionRequest,
+    InvalidRequest,
+    PromptTooLong,
+    parse_request,
+)
 
 
-def read(**given: object) -> Question:
+def read(**given: object) -> CompletionRequest:
     body = json.dumps({"prompt": [1, 2, 3], **given}).encode()
-    return read_question(body, vocabulary_size=10, sequence_tokens=8, slots=2)
+    return parse_request(body, vocabulary_size=10, slot_tokens=8, slots=2)
 
 
-def test_what_is_not_said_is_as_llama_cpp_has_it() -> None:
+def test_defaults_are_those_of_llama_cpp() -> None:
     asked = read()
 
     assert (asked.temperature, asked.top_k, asked.top_p, asked.min_p) == (0.8, 40, 0.95, 0.05)
@@ -34,19 +39,19 @@ def test_what_is_not_said_is_as_llama_cpp_has_it() -> None:
         ({"id_slot": 2}, "id_slot"),
     ],
 )
-def test_what_would_be_ignored_or_do_harm_is_refused_by_name(
+def test_unknown_or_invalid_parameter_is_rejected_by_name(
     given: dict[str, object], parameter: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidRequest) as refused:
         read(**given)
 
     assert refused.value.parameter == parameter
 
 
-def test_a_prompt_that_leaves_no_room_is_too_long() -> None:
-    with pytest.raises(TooLong):
+def test_prompt_that_fills_the_context_is_too_long() -> None:
+    with pytest.raises(PromptTooLong):
         read(prompt=[1] * 8)
 
 
-def test_a_whole_number_may_be_written_as_any_number() -> None:
+def test_integral_float_counts_as_an_integer() -> None:
     assert read(top_k=40.0).top_k == 40

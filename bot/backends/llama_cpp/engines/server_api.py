@@ -1,0 +1,113 @@
+"""The HTTP API of llama.cpp's server: the connection, the request body, and the responses."""
+
+from contextlib import AsyncExitStack
+
+import httpx2
+import msgspec
+from typing_extensions import override
+
+from bot.backends.chat_completions.request import (
+    ConnectionFailed,
+    HttpConnection,
+    error_text,
+    raise_for_status,
+)
+from bot.backends.chat_completions.wire import encode_streaming_request
+from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
+from bot.templates.control_tokens import break_control_tokens
+
+# llama.cpp's server closes the connection after a streamed answer, but announces to keep it. A
+# connection kept here would be closed under the next request.
+_CLOSE_HEADERS = {"Connection": "close"}
+_MIN_SHIFT_TOKENS = 32  # in one run
+
+
+class ServerConnection(HttpConnection):
+    """Connect to a server on this machine, without the openai client, which is slow to import."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    @override
+    async def post(self, path: str, body: bytes) -> httpx2.Response:
+        request = self._client.build_request("POST", path, content=body, headers=_CLOSE_HEADERS)
+        try:
+            response = await self._client.send(request, stream=True)
+            async with AsyncExitStack() as on_error:
+                on_error.push_async_callback(response.aclose)
+                await raise_for_status(response)
+                on_error.pop_all()
+        except httpx2.TransportError as error:  # also while it sends the body of an error
+            raise ConnectionFailed(error_text(error)) from error
+        return response
+
+
+def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> bytes:
+    """Encode the body for `/completions`: the prompt as token ids.
+
+    A prompt with images is sent as text, in which the server's `media_marker` stands for each.
+    """
+    body: dict[str, object] = {
+        "stream_options": {"include_usage": True},
+        **request.sampling,
+        "stop": list(request.stop),
+        # The server renders a control token as text only on request, and finds no stop without it.
+        "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
+        "model": model,
+        "prompt": _multimodal_prompt(request, media_marker)
+        if request.images
+        else list(request.prompt_ids),
+        "cache_prompt": True,
+    }
+    if request.max_output_tokens is not None:
+        body["max_tokens"] = request.max_output_tokens
+    if request.slot is not None:
+        body["id_slot"] = request.slot
+        # Where the oldest turns were dropped, the tokens after them are shifted instead of decoded
+        # again. Their keys and values still depend on the dropped turns, so that nobody but their
+        # own conversation may use them.
+        body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
+    return encode_streaming_request(body)
+
+
+def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
+    text = break_control_tokens(request.text, [media_marker]).replace(
+        IMAGE_PLACEHOLDER, media_marker
+    )
+    return {"prompt_string": text, "multimodal_data": list(request.images)}
+
+
+class TokenizeResponse(msgspec.Struct):
+    """Of `/tokenize`."""
+
+    tokens: list[int]
+
+
+class DetokenizeResponse(msgspec.Struct):
+    """Of `/detokenize`."""
+
+    content: str
+
+
+class SlotInfo(msgspec.Struct):
+    """An item of `/slots`."""
+
+    n_ctx: int
+
+
+class ServerProps(msgspec.Struct):
+    """Of `/props`."""
+
+    media_marker: str
+
+
+class SaveSlotResponse(msgspec.Struct):
+    """Of `/slots/N?action=save`."""
+
+    n_saved: int
+
+
+class RestoreSlotResponse(msgspec.Struct):
+    """Of `/slots/N?action=restore`."""
+
+    n_restored: int

@@ -1,0 +1,78 @@
+"""Which engine runs a local model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.backends.llama_cpp.engines.engine import EngineConfig
+from bot.backends.llama_cpp.engines.selection import require_engine
+from bot.backends.llama_cpp.engines.server_engine import running_engine
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.errors import SettingsError
+
+
+def config(tmp_path: Path, engine: str) -> EngineConfig:
+    settings = LlamaCppSettings.model_validate({"engine": engine})
+    return EngineConfig(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path)
+
+
+def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
+    def find(package: str) -> object:
+        return package if package in installed else None
+
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.selection.find_spec", find)
+
+
+def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_only(monkeypatch, "xllamacpp")
+
+    with pytest.raises(SettingsError) as refused:
+        require_engine(config(tmp_path, "llama_cpp_python"))
+
+    assert str(refused.value) == (
+        "the engine llama_cpp_python is not installed: `pip install 'troupe[llama-cpp]'` compiles "
+        "it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, xllamacpp"
+    )
+
+
+@pytest.mark.parametrize("engine", ["auto", "xllamacpp"])
+def test_missing_default_engine_is_reported_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
+) -> None:
+    install_only(monkeypatch)
+
+    with pytest.raises(SettingsError) as refused:
+        require_engine(config(tmp_path, engine))
+
+    assert str(refused.value) == (
+        "the engine xllamacpp is not installed: `pip install xllamacpp` brings it; or set "
+        "TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a server "
+        "that has a model"
+    )
+
+
+def test_auto_selects_the_bindings_if_nothing_else_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_only(monkeypatch, "llama_cpp")
+
+    assert require_engine(config(tmp_path, "auto")) == "llama_cpp_python"
+
+
+async def test_bindings_take_no_projector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_only(monkeypatch, "llama_cpp")
+    with_projector = replace(
+        config(tmp_path, "llama_cpp_python"), projector=tmp_path / "mmproj.gguf"
+    )
+
+    with pytest.raises(SettingsError) as refused:
+        async with running_engine(with_projector):
+            pass
+
+    assert str(refused.value) == (
+        "the engine llama_cpp_python takes no projector; unset "
+        "TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
+    )
