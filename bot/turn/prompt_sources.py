@@ -75,7 +75,7 @@ class PromptSources:
             preset,
             context.session,
             incoming,
-            company=context.character_names,
+            characters=context.character_names,
             answers=tuple(context.turns),
             personas=context.personas,
             stories=await self.retrieve_stories(preset, incoming.text),

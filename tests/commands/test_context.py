@@ -16,7 +16,7 @@ from bot.prompting.draft.token_shares import tokens_by_section
 DRAFT = Draft(
     base=Prompt((), "default", "telegram:5"),
     system=(
-        PromptPart("system", "You are Nora. " * 10, needed=True),
+        PromptPart("system", "You are Nora. " * 10, required=True),
         PromptPart("lore", "It rains.", "Rain"),
     ),
     pinned=(Message("user", "hi"), Message("assistant", "ho")),

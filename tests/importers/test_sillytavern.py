@@ -104,8 +104,8 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
 
     assert result.notes == ["control tokens are left out: the model's template writes them"]
     story = parse_story_string(result.preset.story_string or "")
-    assert story.compose({"system": "S", "description": "D {{system}}"}) == "S\nD {{system}}"
-    assert story.compose({}) == ""
+    assert story.render({"system": "S", "description": "D {{system}}"}) == "S\nD {{system}}"
+    assert story.render({}) == ""
     assert parse_preset(export_preset(result.preset), "again") == result.preset
 
 

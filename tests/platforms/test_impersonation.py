@@ -68,7 +68,7 @@ async def test_impersonating_name_gets_a_distinct_label(
     answer = Turn("assistant", "hello", None, incoming.at, "nora-v2")
 
     prompt = compose(
-        NORA, Session(1, (alex, answer)), replace(incoming, text="yes"), company=COMPANY
+        NORA, Session(1, (alex, answer)), replace(incoming, text="yes"), characters=COMPANY
     ).prompt
 
     label, colon, text = prompt.messages[-1].content.partition(":")

@@ -1,8 +1,8 @@
-"""SillyTavern's `story_string`: a handlebars text that lays out a system message, read as data.
+"""Parse and render SillyTavern's `story_string`, a Handlebars layout of the system message.
 
-Only what such files need is known: `{{field}}`, `{{#if field}}...{{else}}...{{/if}}`,
-`{{#unless field}}`, `{{trim}}` and comments. Nothing is evaluated; anything else is an error that
-names it.
+Supported are `{{field}}`, `{{#if field}}...{{else}}...{{/if}}`, `{{#unless field}}`, `{{trim}}` and
+comments. Nothing is evaluated; anything else is an error that names it. See
+docs/sources.md#sillytavern.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bot.errors import TemplateError
-from bot.prompting.cards.macros import without_trims
+from bot.prompting.cards.macros import remove_trim_marks
 
 FIELDS = frozenset({
     "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",
@@ -21,67 +21,71 @@ FIELDS = frozenset({
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _MAX_CHARS = 50_000
 _MAX_DEPTH = 16
-_TRIM = "\x00"  # stands for {{trim}} in a text that has no NULs otherwise
+_TRIM = "\x00"  # stands for {{trim}}; texts contain no other NULs
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldNode:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional:
-    """`then` where the field has a text, else `otherwise`."""
+class ConditionalNode:
+    """Renders `then` if the field has a text, else `otherwise`."""
 
     name: str
     then: tuple["Node", ...]
     otherwise: tuple["Node", ...]
 
 
-Node = str | Field | Conditional
+Node = str | FieldNode | ConditionalNode
 
 
 @dataclass(frozen=True, slots=True)
 class StoryString:
-    """A layout that was read; `compose` writes it."""
+    """A parsed layout."""
 
     nodes: tuple[Node, ...]
 
-    def compose(self, values: Mapping[str, str]) -> str:
-        """Write it with these texts, which go in as they are; a missing one is empty."""
-        return without_trims(_text(self.nodes, values), _TRIM, "\r\n").strip()
+    def render(self, values: Mapping[str, str]) -> str:
+        """Render the layout; the values are inserted unchanged, and a missing one is empty."""
+        return remove_trim_marks(_render(self.nodes, values), _TRIM, "\r\n").strip()
 
 
 def parse_story_string(source: str) -> StoryString:
-    """Raise TemplateError, which names what cannot be said."""
+    """Parse a layout.
+
+    Raises:
+        TemplateError: names the unsupported or unclosed tag.
+    """
     if len(source) > _MAX_CHARS:
         raise TemplateError(f"a story_string has at most {_MAX_CHARS} characters; shorten it")
-    parser = _Parser(_TAG.split(source.replace(_TRIM, "")))
+    parser = _StoryStringParser(_TAG.split(source.replace(_TRIM, "")))
     nodes, end = parser.block(0)
     if end:
-        raise TemplateError(f"story_string: {{{{{end}}}}} closes nothing; take it out")
+        raise TemplateError(f"story_string: {{{{{end}}}}} closes no block; remove it")
     return StoryString(nodes)
 
 
-class _Parser:
-    """Walks the pieces: texts at even places, insides of tags at odd ones."""
+class _StoryStringParser:
+    """Parses a split source: texts at even indexes, the contents of tags at odd ones."""
 
-    def __init__(self, pieces: list[str]) -> None:
-        self._pieces = pieces
-        self._place = 0
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._index = 0
 
     def block(self, depth: int) -> tuple[tuple[Node, ...], str]:
-        """Read up to the tag that ends a block, which is given, or to the end of the text."""
+        """Parse up to the end of a block or of the text; return the nodes and the closing tag."""
         if depth > _MAX_DEPTH:
             raise TemplateError(f"story_string: blocks are nested deeper than {_MAX_DEPTH}")
         nodes: list[Node] = []
-        while self._place < len(self._pieces):
-            place, piece = self._place, self._pieces[self._place]
-            self._place += 1
-            if place % 2 == 0:
-                nodes += [piece] if piece else []
+        while self._index < len(self._tokens):
+            index, token = self._index, self._tokens[self._index]
+            self._index += 1
+            if index % 2 == 0:
+                nodes += [token] if token else []
                 continue
-            tag = " ".join(piece.split())
+            tag = " ".join(token.split())
             if tag in {"else", "/if", "/unless"}:
                 return tuple(nodes), tag
             nodes += self._tag(tag, depth)
@@ -90,19 +94,19 @@ class _Parser:
     def _tag(self, tag: str, depth: int) -> list[Node]:
         kind, _, name = tag.partition(" ")
         if kind in {"#if", "#unless"} and name in FIELDS:
-            return [self._choice(kind.removeprefix("#"), name, depth)]
+            return [self._conditional(kind.removeprefix("#"), name, depth)]
         if tag in FIELDS:
-            return [Field(tag)]
+            return [FieldNode(tag)]
         if tag.lower() == "trim":
             return [_TRIM]
         if tag.startswith(("!", "//")):
             return []
         raise TemplateError(
-            f"story_string: {{{{{tag[:60]}}}}} cannot be translated; known are #if, #unless, trim"
+            f"story_string: {{{{{tag[:60]}}}}} is not supported; use #if, #unless, trim"
             f" and the fields {', '.join(sorted(FIELDS))}"
         )
 
-    def _choice(self, kind: str, name: str, depth: int) -> Conditional:
+    def _conditional(self, kind: str, name: str, depth: int) -> ConditionalNode:
         then, end = self.block(depth + 1)
         otherwise: tuple[Node, ...] = ()
         if end == "else":
@@ -110,20 +114,20 @@ class _Parser:
         if end != f"/{kind}":
             raise TemplateError(f"story_string: {{{{#{kind} {name}}}}} is never closed")
         return (
-            Conditional(name, then, otherwise)
+            ConditionalNode(name, then, otherwise)
             if kind == "if"
-            else Conditional(name, otherwise, then)
+            else ConditionalNode(name, otherwise, then)
         )
 
 
-def _text(nodes: tuple[Node, ...], values: Mapping[str, str]) -> str:
-    pieces = []
+def _render(nodes: tuple[Node, ...], values: Mapping[str, str]) -> str:
+    texts = []
     for node in nodes:
         match node:
             case str():
-                pieces.append(node)
-            case Field(name):
-                pieces.append(values.get(name, "").replace(_TRIM, ""))
-            case Conditional(name, then, otherwise):
-                pieces.append(_text(then if values.get(name) else otherwise, values))
-    return "".join(pieces)
+                texts.append(node)
+            case FieldNode(name):
+                texts.append(values.get(name, "").replace(_TRIM, ""))
+            case ConditionalNode(name, then, otherwise):
+                texts.append(_render(then if values.get(name) else otherwise, values))
+    return "".join(texts)

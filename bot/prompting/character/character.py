@@ -32,7 +32,7 @@ from bot.prompting.personas.haruhi_rows import (
     write_jsonl,
 )
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
-from bot.prompting.personas.persona import parse_persona, roleplay_system
+from bot.prompting.personas.persona import build_roleplay_prompt, parse_persona
 from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
 
@@ -173,7 +173,7 @@ class Character:
         self.user_name = user or self.user_name
         self._asked = Line(user, text)
         question = self._said.written([self._asked])[0]
-        system = roleplay_system(
+        system = build_roleplay_prompt(
             self._read,
             self._found(text) if self.texts else None,
             role_name=self.role_name,

@@ -1,4 +1,4 @@
-"""What a conversation with a preset begins with: its instructions, and the role that it plays."""
+"""Build the system text of a preset: its instructions, persona and stories, and its prompter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,10 +7,10 @@ from bot.chat.story import Story
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import (
     FilledText,
-    fill,
+    build_roleplay_prompt,
+    fill_names,
+    fill_placeholders,
     parse_persona,
-    roleplay_system,
-    with_names,
 )
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
@@ -20,30 +20,31 @@ from bot.prompting.text.token_counter import count_tokens
 
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
-    """Which stories the persona asks for: each query, with how many it takes, best first."""
+    """Return the queries of the preset's persona with the number of stories each one needs."""
     return parse_persona(preset.persona or "").story_queries(newest)
 
 
-def instructions(
+def build_instructions(
     preset: Preset,
     stories: Mapping[str, Sequence[Story]] | None,
     *,
     user_name: str,
     newest: str,
 ) -> FilledText:
-    """The system text with its stories; `stories` are by query of `story_queries_for`.
+    """Return the system text with its stories; `stories` are by query of `story_queries_for`.
 
-    A preset with `role_name` and `persona` says, word for word, what a `Character` of them says.
-    Without a `role_name` the persona stands as it is written, and `{{role}}` is the preset's name.
-    `stories` None: there is no library. The stories given back read as they do in the text.
+    A preset with `role_name` and `persona` gives exactly the text of a `Character` with them.
+    Without a `role_name` the persona is used without further words, and `{{role}}` is the preset's
+    name. With `stories` None the placeholders are removed. The returned stories read as they do in
+    the text.
     """
     if preset.persona is None:
         return FilledText(preset.system or "", ())
-    persona, shown = parse_persona(preset.persona), _plain(stories)
+    persona, plain = parse_persona(preset.persona), _without_brackets(stories)
     if preset.role_name:
-        played = roleplay_system(
+        filled = build_roleplay_prompt(
             persona,
-            shown,
+            plain,
             role_name=preset.role_name,
             user_name=user_name,
             newest=newest,
@@ -51,36 +52,27 @@ def instructions(
             count=count_tokens,
         )
     else:
-        filled = fill(persona, shown, newest=newest, tokens=None, count=count_tokens)
-        played = replace(filled, text=with_names(filled.text, preset.character_name, user_name))
-    told = [
-        replace(story, text=with_names(story.text.strip(), preset.character_name, user_name))
-        for story in played.stories
+        filled = fill_placeholders(persona, plain, newest=newest, tokens=None, count=count_tokens)
+        filled = replace(filled, text=fill_names(filled.text, preset.character_name, user_name))
+    shown = [
+        replace(story, text=fill_names(story.text.strip(), preset.character_name, user_name))
+        for story in filled.stories
     ]
-    text = "\n\n".join(part for part in (preset.system, played.text) if part)
-    return FilledText(text, tuple(told))
+    text = "\n\n".join(part for part in (preset.system, filled.text) if part)
+    return FilledText(text, tuple(shown))
 
 
-def persona_of_card(
+def fill_card_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> FilledText:
-    """The persona with its stories in place; its names are macros, which are filled later."""
+    """Return the persona with its stories; the names in it are macros, which are expanded later."""
     persona = parse_persona(preset.persona or "")
-    return fill(persona, _plain(stories), newest=newest, tokens=None, count=count_tokens)
-
-
-def _plain(stories: Mapping[str, Sequence[Story]] | None) -> dict[str, list[Story]] | None:
-    """The same stories as ChatHaruhi 3 writes dialogues."""
-    if stories is None:
-        return None
-    return {
-        query: [replace(story, text=strip_dialogue_brackets(story.text)) for story in found]
-        for query, found in stories.items()
-    }
+    plain = _without_brackets(stories)
+    return fill_placeholders(persona, plain, newest=newest, tokens=None, count=count_tokens)
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:
-    """Build what the preset's `prompter` asks for; the `system` text stands first."""
+    """Build the prompter that a preset configures, if any; the `system` text comes first."""
     choice = preset.prompter
     if choice is None:
         return None
@@ -91,3 +83,15 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     prompter = kind(parts, choice.extra_keys)
     prompter.set_model_configs(system=system)
     return prompter
+
+
+def _without_brackets(
+    stories: Mapping[str, Sequence[Story]] | None,
+) -> dict[str, list[Story]] | None:
+    """Return the stories in the plain dialogue form of ChatHaruhi 3."""
+    if stories is None:
+        return None
+    return {
+        query: [replace(story, text=strip_dialogue_brackets(story.text)) for story in found]
+        for query, found in stories.items()
+    }

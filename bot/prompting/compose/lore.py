@@ -1,7 +1,8 @@
-"""Ask a preset's lorebook about a conversation, and give its entries their places in the draft.
+"""Search a preset's lorebook for a conversation, and make the active entries parts of the draft.
 
-Sticky entries and cooldown need to know what earlier prompts woke. Nothing is stored for that: the
-prompts before are searched again, with the same dice, as far back as such an effect may reach.
+Sticky entries and cooldowns depend on which entries earlier prompts activated. Nothing is stored
+for that: the earlier prompts are searched again, with the same random numbers, as far back as such
+an effect may last.
 """
 
 from collections import defaultdict
@@ -25,133 +26,135 @@ from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
 from bot.prompting.text.token_counter import TextTokenCounter
 
-_SHARE_OF_PROMPT = 4  # a quarter of it, if the book says nothing else
+_PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_REPLAYED = 40  # prompts that are searched again
 _MAX_ENTRIES_REPLAYED = 20_000  # in all of them together: a tenth of a second
-_MAX_TOLD = 100  # entries in a receipt that did not fire
-_LORE_PRIORITY = 2  # the book's own budget was kept already; others give way first
+_MAX_REPORTED = 100  # inactive entries in a receipt
+_LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A turn as keys are looked for in it, `Alice: hello`."""
+class ScannedTurn:
+    """A turn with the text that keys are searched in, `Alice: hello`."""
 
     turn: Turn
     text: str
-    own: bool  # the character's that the book belongs to
+    is_own: bool
+    """Whether the character that the book belongs to said it."""
 
 
-def lore_of(
+def find_lore(
     book: Lorebook,
-    lines: Sequence[Line],
+    turns: Sequence[ScannedTurn],
     *,
     max_input_tokens: int | None,
     macros: Macros,
     seed: str,
-    estimate: TextTokenCounter,
+    count: TextTokenCounter,
 ) -> LoreResult:
-    """Search for what the newest of `lines` and those before it wake."""
-    budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _SHARE_OF_PROMPT
-    texts = [line.text for line in lines]
+    """Return the entries that the turns (the newest message included) activate."""
+    budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _PROMPT_DIVISOR
+    texts = [one.text for one in turns]
     time_budget = RegexTimeBudget()
 
-    def search(so_far: int, timed: TimedEffects) -> LoreResult:
+    def search(length: int, timed: TimedEffects) -> LoreResult:
         return search_lorebook(
             book,
-            texts[:so_far],
+            texts[:length],
             budget=budget,
-            count=estimate,
-            random_float=seeded_random("lore", seed, turn_seed(lines[so_far - 1].turn)).random,
+            count=count,
+            random_float=seeded_random("lore", seed, turn_seed(turns[length - 1].turn)).random,
             timed=timed,
             expand=macros.expand,
             time_budget=time_budget,
         )
 
     timed = TimedEffects()
-    for place in _earlier_prompts(book, lines):
-        timed = search(place, timed).timed
-    return search(len(lines), timed)
+    for length in _earlier_prompts(book, turns):
+        timed = search(length, timed).timed
+    return search(len(turns), timed)
 
 
-def _earlier_prompts(book: Lorebook, lines: Sequence[Line]) -> list[int]:
-    """How many lines there were, each time the character answered, back to the oldest effect."""
+def _earlier_prompts(book: Lorebook, turns: Sequence[ScannedTurn]) -> list[int]:
+    """Return the number of turns of each earlier prompt, as far back as an effect may last."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
-    # An effect may have held off another one just before, so look twice as far.
-    oldest = max(1, len(lines) - 2 * reach)
-    answered = [at for at in range(oldest, len(lines)) if lines[at].own]
+    # An effect may have prevented another one just before, so look twice as far.
+    oldest = max(1, len(turns) - 2 * reach)
+    answered = [at for at in range(oldest, len(turns)) if turns[at].is_own]
     most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
     return answered[len(answered) - most :] if most < len(answered) else answered
 
 
 def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
-    """The entries that belong there, in the order of their insertion."""
+    """Return the entries at these positions, in insertion order."""
     return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
 
 
-def beside_newest(lore: LoreResult) -> list[PromptPart]:
-    """What stands with the newest message: notes, and what is to be at its very depth."""
-    deep = [_part(lore, entry) for entry in lore.entries if _is_beside(entry)]
+def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
+    """Return what stands with the newest message: notes, and entries at depth 0."""
+    at_depth_0 = [_part(lore, entry) for entry in lore.entries if _is_at_newest(entry)]
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
-    return [*notes, *deep]
+    return [*notes, *at_depth_0]
 
 
-def at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
-    """Put entries between the messages; one that is deeper than the history stands at its start.
+def insert_at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
+    """Insert entries between the messages; those deeper than the history go to its start.
 
-    They belong to the unit around them, so that a question keeps its answer.
+    They become part of the unit around them, so that a question keeps its answer.
     """
-    total = 1 + sum(len(unit.messages) for unit in history)  # with the newest
-    waiting: dict[int, list[LoreEntry]] = defaultdict(list)  # by the messages before them
+    total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
+    waiting: dict[int, list[LoreEntry]] = defaultdict(list)  # by the number of messages before
     for entry in lore.entries:
-        if entry.position is EntryPosition.AT_DEPTH and not _is_beside(entry):
+        if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry):
             waiting[max(0, total - entry.depth)].append(entry)
-    placed, before = [], 0
+    units, before = [], 0
     for unit in history:
-        said = len(unit.messages)
-        last = before + said == total - 1  # what stands just before the newest is its, too
+        length = len(unit.messages)
+        is_last = before + length == total - 1  # it also takes what precedes the newest message
         inserted = tuple(
-            InsertedMessage(place, Message(entry.role, entry.content), _told(lore, entry))
-            for place in range(said + last)
-            for entry in waiting[before + place]
+            InsertedMessage(index, Message(entry.role, entry.content), _named_reason(lore, entry))
+            for index in range(length + is_last)
+            for entry in waiting[before + index]
         )
-        placed.append(replace(unit, inserted=inserted))
-        before += said
-    return tuple(placed)
+        units.append(replace(unit, inserted=inserted))
+        before += length
+    return tuple(units)
 
 
-def homeless(lore: LoreResult, history: Sequence[HistoryUnit]) -> list[PromptPart]:
-    """What has a depth, but no history to stand in."""
+def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> list[PromptPart]:
+    """Return the entries at a depth if there is no history to insert them into."""
     if history:
         return []
     deep = (entry for entry in lore.entries if entry.position is EntryPosition.AT_DEPTH)
-    return [_part(lore, entry) for entry in deep if not _is_beside(entry)]
+    return [_part(lore, entry) for entry in deep if not _is_at_newest(entry)]
 
 
-def asleep(lore: LoreResult) -> list[DroppedItem]:
-    """Why the other entries do not stand in the prompt; those that nobody mentioned are counted."""
-    missed = [verdict for verdict in lore.decisions if not verdict.activated]
-    unmentioned = [verdict for verdict in missed if verdict.reason == KEYS_NOT_FOUND]
-    told = [
+def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
+    """Return why the other entries are not active; those without a key found are only counted."""
+    inactive = [decision for decision in lore.decisions if not decision.activated]
+    not_found = [decision for decision in inactive if decision.reason == KEYS_NOT_FOUND]
+    items = [
         DroppedItem("lore", one.entry.label, one.reason)
-        for one in missed
+        for one in inactive
         if one.reason != KEYS_NOT_FOUND
     ]
-    if unmentioned:
-        told.append(DroppedItem("lore", "", KEYS_NOT_FOUND, len(unmentioned)))
-    return told[:_MAX_TOLD]
+    if not_found:
+        items.append(DroppedItem("lore", "", KEYS_NOT_FOUND, len(not_found)))
+    return items[:_MAX_REPORTED]
 
 
-def _is_beside(entry: LoreEntry) -> bool:
+def _is_at_newest(entry: LoreEntry) -> bool:
     return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 
 def _part(lore: LoreResult, entry: LoreEntry) -> PromptPart:
-    return PromptPart("lore", entry.content, name=_told(lore, entry), priority=_LORE_PRIORITY)
+    name = _named_reason(lore, entry)
+    return PromptPart("lore", entry.content, name=name, priority=_LORE_PRIORITY)
 
 
-def _told(lore: LoreResult, entry: LoreEntry) -> str:
-    why = next(verdict.reason for verdict in lore.decisions if verdict.entry.uid == entry.uid)
-    return f"{entry.label}: {why}"
+def _named_reason(lore: LoreResult, entry: LoreEntry) -> str:
+    reason = next(one.reason for one in lore.decisions if one.entry.uid == entry.uid)
+    return f"{entry.label}: {reason}"

@@ -24,7 +24,7 @@ class PromptPart:
     name: str = ""  # which story, which entry
     score: float | None = None  # how well it was found to fit
     priority: int = 0  # what has less is left out first; among equals what stands later
-    needed: bool = False  # without it there is no prompt
+    required: bool = False  # without it there is no prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,8 @@ class _OptionalContent:
         oldest = len(whole.history) - max(0, kept - len(self._parts))
         return replace(
             whole,
-            system=tuple(part for part in whole.system if part.needed or id(part) in parts),
-            context=tuple(part for part in whole.context if part.needed or id(part) in parts),
+            system=tuple(part for part in whole.system if part.required or id(part) in parts),
+            context=tuple(part for part in whole.context if part.required or id(part) in parts),
             summary=whole.summary if id(whole.summary) in parts else None,
             history=whole.history[oldest:],
             left_out=(),
@@ -174,13 +174,13 @@ async def _most_that_fits(
 
 
 def _without_options(draft: Draft) -> Draft:
-    needed = [tuple(part for part in one if part.needed) for one in (draft.system, draft.context)]
+    needed = [tuple(part for part in one if part.required) for one in (draft.system, draft.context)]
     return replace(draft, system=needed[0], context=needed[1], summary=None, history=())
 
 
 def _optional_parts(draft: Draft) -> list[PromptPart]:
     parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
-    return sorted((part for part in parts if not part.needed), key=lambda part: -part.priority)
+    return sorted((part for part in parts if not part.required), key=lambda part: -part.priority)
 
 
 def _affordable(

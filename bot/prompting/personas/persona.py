@@ -11,7 +11,7 @@ gives way, as a whole, to the stories found, each under a line of `###`. Nothing
     persona = parse_persona(text)
     searches = persona.searches(newest)  # {"happy": 4}: look for "happy", 4 stories, best first
     found = {query: [Story(id, text, score), ...] for query in searches}  # None: no library
-    system = roleplay_system(persona, found, role_name="Nora", user_name="Ana", newest=newest,
+    system = build_roleplay_prompt(persona, found, role_name="Nora", user_name="Ana", newest=newest,
                              max_input_tokens=1600, count=count_tokens).text
 """
 
@@ -98,7 +98,7 @@ def parse_persona(text: str) -> Persona:
     return Persona(text, tuple(placeholders), tuple(problems))
 
 
-def roleplay_system(
+def build_roleplay_prompt(
     persona: Persona,
     found: Mapping[str, Sequence[Story]] | None,
     *,
@@ -112,12 +112,12 @@ def roleplay_system(
     left = None
     if max_input_tokens is not None and found:  # only stories ask for it
         left = max_input_tokens - sum(count([persona.source, newest]))
-    filled = fill(persona, found, newest=newest, tokens=left, count=count)
-    named = with_names(filled.text, role_name, user_name)
+    filled = fill_placeholders(persona, found, newest=newest, tokens=left, count=count)
+    named = fill_names(filled.text, role_name, user_name)
     return FilledText(system_prompt(role_name, named), filled.stories)
 
 
-def fill(
+def fill_placeholders(
     persona: Persona,
     found: Mapping[str, Sequence[Story]] | None,
     *,
@@ -143,7 +143,7 @@ def fill(
     return FilledText("\n".join(lines), tuple(told.values()))
 
 
-def with_names(text: str, role_name: str, user_name: str | None) -> str:
+def fill_names(text: str, role_name: str, user_name: str | None) -> str:
     """Replace `{{role}} {{角色}}`, and `{{user}} {{用户}}` if somebody's name is known."""
     names = {"role": role_name, "角色": role_name, "user": user_name, "用户": user_name}
     return _NAMES.sub(lambda match: names[match[1]] or match[0], text)

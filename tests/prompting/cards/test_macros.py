@@ -1,4 +1,4 @@
-"""Macros are filled from values, once, and people's words never become one."""
+"""Macros are expanded once, and values never become macros."""
 
 import random
 import time
@@ -15,22 +15,22 @@ AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
 
 def macros(**values: str) -> Macros:
     given = {"char": "Nova", "user": "Alice", **values}
-    return Macros(at=AT, rng=random.Random(7), **given)
+    return Macros(now=AT, rng=random.Random(7), **given)
 
 
-def test_names_are_filled_in_any_case_and_in_the_oldest_spelling() -> None:
+def test_names_are_expanded_in_any_case_and_in_the_legacy_form() -> None:
     text = "{{char}} meets {{User}}; {{ CHAR }} bows to <USER>, says <bot>."
 
     assert macros().expand(text) == "Nova meets Alice; Nova bows to Alice, says Nova."
 
 
-def test_what_is_unknown_or_left_open_stays_as_it_stands() -> None:
+def test_unknown_or_unclosed_macros_are_unchanged() -> None:
     for text in ("{{setvar::a::b}}", "{{ {% raw %} }}", "{{", "}}{{", "{{ 7*7 }}"):
         assert macros().expand(text) == text
     assert macros().expand("{{ open {{char}}") == "{{ open Nova"
 
 
-def test_the_moment_is_told_in_every_form() -> None:
+def test_time_macros() -> None:
     text = "{{time}} | {{date}} | {{weekday}} | {{isotime}} | {{isodate}} | {{time_UTC+8}}"
 
     assert macros().expand(text) == (
@@ -38,13 +38,13 @@ def test_the_moment_is_told_in_every_form() -> None:
     )
 
 
-def test_one_of_several_texts_is_chosen_also_with_commas_in_them() -> None:
+def test_random_chooses_one_option_also_with_commas_in_it() -> None:
     assert macros().expand("{{random:red, red}}") == "red"
     assert macros().expand("{{random::red, blue::red, blue}}") == "red, blue"
     assert macros().expand("{{pick:{{char}},{{char}}}}") == "Nova"
 
 
-def test_dice_fall_within_their_sides() -> None:
+def test_roll_is_within_the_range_of_the_dice() -> None:
     rolled = [int(macros().expand(f"{{{{roll:{roll}}}}}")) for roll in ("6", "d6", "3d6+2")]
 
     assert all(1 <= roll <= 6 for roll in rolled[:2])
@@ -53,23 +53,23 @@ def test_dice_fall_within_their_sides() -> None:
     assert macros().expand("{{roll 1d1}}") == "1"
 
 
-def test_comments_vanish_and_trim_takes_the_line_breaks_around_it() -> None:
+def test_comments_are_removed_and_trim_removes_line_breaks() -> None:
     assert macros().expand("a{{// a note}}b{{comment: c}}{{noop}}") == "ab"
     assert macros().expand("a\n\n{{trim}}\n\nb{{newline}}c{{reverse:cba}}") == "ab\ncabc"
 
 
-def test_the_original_text_is_kept_where_the_card_asks_for_it() -> None:
+def test_original_is_inserted_where_the_card_uses_it() -> None:
     assert macros(original="Be kind.").expand("{{original}} Be brief.") == "Be kind. Be brief."
 
 
 @given(st.text(alphabet="{}charuse:,<>/ \n", max_size=60))
-def test_a_value_is_never_expanded_again(name: str) -> None:
+def test_values_are_not_expanded_again(name: str) -> None:
     filled = macros(newest="{{char}}" + name).expand("{{lastUserMessage}}")
 
     assert filled == "{{char}}" + name
 
 
-def test_templates_in_a_card_are_only_text() -> None:
+def test_jinja_in_a_card_is_plain_text() -> None:
     for case in attacks("ssti"):
         text = (
             expanded(case["input"]) if not isinstance(case["input"], dict) else str(case["input"])
@@ -77,7 +77,7 @@ def test_templates_in_a_card_are_only_text() -> None:
         assert "49" not in macros().expand(text) or "49" in text
 
 
-def test_a_bomb_of_braces_or_line_breaks_ends_quickly() -> None:
+def test_hostile_braces_and_line_breaks_are_fast() -> None:
     breaks = "\n" * 100_000 + "x{{trim}}"
     for text in (
         breaks,

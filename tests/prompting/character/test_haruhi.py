@@ -17,7 +17,12 @@ from bot.prompting.character.transcript import Line, Transcript
 from bot.prompting.personas.builtin_roles import builtin_role_name
 from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
-from bot.prompting.personas.persona import fill, parse_persona, system_prompt, with_names
+from bot.prompting.personas.persona import (
+    fill_names,
+    fill_placeholders,
+    parse_persona,
+    system_prompt,
+)
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.capabilities import ALL_CAPABILITIES, adapt_messages
@@ -265,7 +270,7 @@ def as_chatglm_reads(given: Case) -> object:
 def filled(given: Case) -> object:
     found = {"": [Story(0, given["story"], 1.0)]}
     persona = parse_persona("{{RAG对话}}")
-    return fill(persona, found, newest="", tokens=None, count=count_tokens).text
+    return fill_placeholders(persona, found, newest="", tokens=None, count=count_tokens).text
 
 
 def tagged(given: Case) -> object:
@@ -288,7 +293,7 @@ SMALL: dict[str, Callable[[Case], object]] = {
     "check_sugar": known,
     "replacement_of_one_RAG_dialogue_line": filled,
     "tagging": tagged,
-    "placeholders": lambda given: with_names(
+    "placeholders": lambda given: fill_names(
         given["persona"], given["role_name"], given["user_name"]
     ),
     "transfer_haruhi_2_zero": lambda given: strip_dialogue_brackets(given["text"]),

@@ -1,4 +1,4 @@
-"""Who counts, and which limit holds: the preset's budget, the model's room, or both."""
+"""Which token counter is used, and which limit holds: the preset's, the model's, or both."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def nora(**given: object) -> Preset:
     ("limit", "room", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
 )
-async def test_the_lower_of_budget_and_room_holds_by_the_backend_s_count(
+async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
     limit: int | None, room: int | None, most: int
 ) -> None:
     fitted = await fit_for_backend(nora(max_input_tokens=limit), DRAFT, Letters(room))
@@ -63,14 +63,14 @@ async def test_without_any_limit_everything_is_sent() -> None:
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
-async def test_the_preset_s_counter_holds_whatever_the_backend_counts(name: str) -> None:
+async def test_token_counter_of_the_preset_overrides_the_backends(name: str) -> None:
     fitted = await fit_for_backend(
         nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None)
     )
     assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
-async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
+async def test_context_length_holds_besides_the_presets_token_counter() -> None:
     who = nora(token_counter="cl100k", max_input_tokens=300)
     roomy = await fit_for_backend(who, DRAFT, Letters(None))
     fitted = await fit_for_backend(who, DRAFT, Letters(400))
@@ -79,7 +79,7 @@ async def test_the_model_s_room_holds_beside_the_preset_s_counter() -> None:
     assert sum(one.count for one in fitted.dropped) == len(SAID) - kept
 
 
-async def test_a_backend_that_cannot_count_gets_an_estimate() -> None:
+async def test_backend_that_cannot_count_gets_an_estimate() -> None:
     fitted = await fit_for_backend(nora(max_input_tokens=400), DRAFT, FakeBackend())
     assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
     assert fitted.dropped

@@ -1,4 +1,4 @@
-"""A preset in a channel says what a character of the library says."""
+"""A preset and a library character with one persona give the same system prompt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +45,9 @@ def system_in_a_channel(
 
 @pytest.mark.parametrize("texts", [STORIES, []])
 @pytest.mark.parametrize("tokens", [1600, 60, 1])
-def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens: int) -> None:
+def test_character_and_preset_give_the_same_system_prompt(
+    texts: Sequence[str], tokens: int
+) -> None:
     character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
     shelf = StoryIndex(texts, None, FunctionEmbedder(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
@@ -58,7 +60,7 @@ def test_library_and_channel_give_one_system_prompt(texts: Sequence[str], tokens
     assert system_in_a_channel(who, "aab", found if texts else None) == in_library
 
 
-def test_the_system_text_stands_before_the_role() -> None:
+def test_system_text_precedes_the_role() -> None:
     who = preset(system="Be brief.", role_name="Nora", persona="You keep the light.")
 
     assert system_in_a_channel(who, "hi") == snapshot("""\
@@ -71,21 +73,21 @@ You will stay in-character whenever possible, and generate responses as if you w
 """)
 
 
-def test_without_a_role_name_the_persona_stands_as_it_is_written() -> None:
+def test_persona_without_role_name_is_used_verbatim() -> None:
     who = preset(persona="You are {{role}}, with {{user}}.\n{{RAG-dialogue}}")
 
     assert system_in_a_channel(who, "hi") == snapshot("You are nora, with Alice.")
 
 
 @pytest.mark.parametrize("persona", ["{{RAG-dialogs}}", "{{RAG-dialogues|n<=2}}"])
-def test_a_persona_with_a_slip_is_a_broken_preset(persona: str) -> None:
+def test_malformed_placeholder_in_a_persona_is_a_preset_error(persona: str) -> None:
     data = {"name": "nora", "provider": "p", "model": "m", "persona": persona}
 
     with pytest.raises(PresetError, match=r"nora\.json: persona: line 1 of the persona: "):
         validate_preset(data, "nora.json")
 
 
-def test_the_stories_of_a_prompt_have_stretches_of_their_own_in_its_layout() -> None:
+def test_stories_have_spans_of_their_own_in_the_layout() -> None:
     who = preset(
         role_name="Nora", system="Be brief.", persona="A\n{{RAG-dialogue}}\nB\n{{RAG-dialogue|tea}}"
     )
@@ -120,7 +122,7 @@ Nora: Two hundred stairs\
     )
 
 
-def test_a_story_that_a_prompter_has_made_something_of_is_part_of_the_rest() -> None:
+def test_story_that_is_not_in_the_text_has_no_span() -> None:
     draft = Draft(
         base=Prompt((), "m", "c"),
         system=(PromptPart("system", "Be brief."),),

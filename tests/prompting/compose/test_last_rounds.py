@@ -1,4 +1,4 @@
-"""`max_rounds` sends the newest rounds only."""
+"""`max_rounds` limits the history to the newest rounds."""
 
 from typing import Any
 

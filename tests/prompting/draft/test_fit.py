@@ -51,7 +51,7 @@ def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> 
     history = group_history(Message(role, text) for role, text in said)  # type: ignore[arg-type]
     made = Draft(
         FRAME,
-        (PromptPart("system", "Be brief.", needed=True),),
+        (PromptPart("system", "Be brief.", required=True),),
         (),
         None,
         history,

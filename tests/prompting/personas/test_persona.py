@@ -12,10 +12,10 @@ from bot.errors import CharacterError
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import (
     Placeholder,
-    fill,
+    build_roleplay_prompt,
+    fill_names,
+    fill_placeholders,
     parse_persona,
-    roleplay_system,
-    with_names,
 )
 
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
@@ -28,7 +28,9 @@ def words(texts: Sequence[str]) -> Sequence[int]:
 def filled(
     text: str, found: Mapping[str, Sequence[Story]] | None, tokens: int | None = None
 ) -> str:
-    return fill(parse_persona(text), found, newest="hi", tokens=tokens, count=words).text
+    return fill_placeholders(
+        parse_persona(text), found, newest="hi", tokens=tokens, count=words
+    ).text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_one_story_is_told_however_long_it_is() -> None:
 def test_stories_and_names_are_put_in_once() -> None:
     story = Story(1, "{{role}} and {{RAG-dialogue}}", 1)
 
-    made = roleplay_system(
+    made = build_roleplay_prompt(
         parse_persona("{{角色}}, {{user}}\n{{RAG-dialogue}}"),
         {"hi": [story]},
         role_name="{{user}}",
@@ -158,7 +160,7 @@ You will stay in-character whenever possible, and generate responses as if you w
 
 
 def test_a_name_that_nobody_knows_stays_a_placeholder() -> None:
-    assert with_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
+    assert fill_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
@@ -197,7 +199,7 @@ def test_no_limit_is_broken_and_no_story_told_twice(
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
     persona = parse_persona("\n".join(places))
 
-    made = fill(persona, {"hi": stories}, newest="hi", tokens=tokens, count=words)
+    made = fill_placeholders(persona, {"hi": stories}, newest="hi", tokens=tokens, count=words)
 
     told = [story.id for story in made.stories]
     assert told == sorted(set(told))

@@ -1,0 +1,63 @@
+"""Gather what a prompt is composed of: the preset, the turns and the labels of their speakers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.incoming import Incoming
+from bot.chat.session import Session, Turn
+from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
+from bot.prompting.text.confusables import strip_hidden_text
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInputs:
+    """Everything that the prompt of one answer is composed of, except its stories."""
+
+    preset: Preset
+    session: Session
+    incoming: Incoming
+    turns: Sequence[Turn]
+    """Oldest first, the newest message included, without hidden text."""
+    speakers: SpeakerLabels
+    personas: Mapping[str, str]
+    """How people describe themselves (`/me`), by person id."""
+
+    @property
+    def seed(self) -> str:
+        """The seed of random choices that hold for the whole session."""
+        return f"{self.incoming.address.conversation} {self.session.number}"
+
+    def is_own(self, turn: Turn) -> bool:
+        """Whether the character of the preset said it."""
+        return turn.speaker is None and turn.preset in {None, self.preset.name}
+
+    def speaker_label(self, turn: Turn) -> str:
+        """Return the name of a turn's speaker, whether turns are tagged or not."""
+        return (
+            self.preset.character_name
+            if self.is_own(turn)
+            else self.speakers.label_of(turn, self.preset.name)
+        )
+
+
+def gather_inputs(
+    preset: Preset,
+    session: Session,
+    incoming: Incoming,
+    answers: Sequence[Turn],
+    characters: Mapping[str, str],
+    personas: Mapping[str, str],
+) -> PromptInputs:
+    """Append the new message and the answers to the session's turns, and label all speakers."""
+    newest = Turn("user", incoming.text, incoming.author, incoming.at)
+    turns = tuple(map(_without_hidden_text, (*session.turns, newest, *answers)))
+    removed = {turn.preset: turn.preset for turn in turns if turn.preset}
+    names = {**removed, **characters, preset.name: preset.character_name}
+    labels = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
+    return PromptInputs(preset, session, incoming, turns, labels, personas)
+
+
+def _without_hidden_text(turn: Turn) -> Turn:
+    visible = strip_hidden_text(turn.text)
+    return turn if visible is turn.text else replace(turn, text=visible)
