@@ -107,7 +107,7 @@ class Character:
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
         vectors = None if vecs is None else [_numbers(vector) for vector in vecs]
-        self._shelf = StoryIndex(texts or (), vectors, self._embedder)
+        self._stories = StoryIndex(texts or (), vectors, self._embedder)
         self._shown = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._read = parse_persona(persona)
         self._count = _counter(token_counter)
@@ -152,12 +152,12 @@ class Character:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return self._shelf.texts
+        return self._stories.texts
 
     @property
     def vecs(self) -> Sequence[Vector]:
         """A vector for each text; to ask for them may make them."""
-        return self._shelf.vectors
+        return self._stories.vectors
 
     @property
     def history(self) -> Sequence[Line]:
@@ -240,7 +240,7 @@ class Character:
         return {
             query: [
                 replace(story, text=self._shown(story.text))
-                for story in self._shelf.search(query, limit)
+                for story in self._stories.search(query, limit)
             ]
             for query, limit in self._read.story_queries(newest).items()
         }

@@ -64,7 +64,7 @@ def test_original_is_inserted_where_the_card_uses_it() -> None:
 
 @given(st.text(alphabet="{}charuse:,<>/ \n", max_size=60))
 def test_values_are_not_expanded_again(name: str) -> None:
-    filled = macros(newest="{{char}}" + name).expand("{{lastUserMessage}}")
+    filled = macros(last_user_message="{{char}}" + name).expand("{{lastUserMessage}}")
 
     assert filled == "{{char}}" + name
 

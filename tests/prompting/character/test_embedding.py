@@ -28,10 +28,10 @@ def test_vectors_are_made_at_the_first_search_only() -> None:
         made.append(text)
         return [1.0, float(len(text))]
 
-    shelf = StoryIndex(["a", "bb"], None, FunctionEmbedder(embed, embed))
+    index = StoryIndex(["a", "bb"], None, FunctionEmbedder(embed, embed))
     assert made == []
 
-    shelf.search("q", 1)
-    shelf.search("r", 1)
+    index.search("q", 1)
+    index.search("r", 1)
 
     assert made == ["a", "bb", "q", "r"]

@@ -240,8 +240,8 @@ async def test_without_a_model_there_is_no_answer() -> None:
 def searched(given: Case) -> object:
     vectors = given["vectors"]
     embedding = FunctionEmbedder(lambda _: given["query"], lambda _: given["query"])
-    shelf = StoryIndex([""] * len(vectors), vectors, embedding)
-    found = [story.id for story in shelf.search("", len(vectors))]
+    index = StoryIndex([""] * len(vectors), vectors, embedding)
+    found = [story.id for story in index.search("", len(vectors))]
     return [place for place in found if place not in given["disabled"]][: given["n"]]
 
 

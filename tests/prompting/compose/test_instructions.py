@@ -49,10 +49,10 @@ def test_character_and_preset_give_the_same_system_prompt(
     texts: Sequence[str], tokens: int
 ) -> None:
     character = Character("春日", PERSONA, texts=texts, embedding=letters, max_input_token=tokens)
-    shelf = StoryIndex(texts, None, FunctionEmbedder(letters, letters))
+    index = StoryIndex(texts, None, FunctionEmbedder(letters, letters))
     who = preset(role_name="春日", persona=PERSONA, max_input_tokens=tokens)
     found = {
-        query: shelf.search(query, limit) for query, limit in story_queries_for(who, "aab").items()
+        query: index.search(query, limit) for query, limit in story_queries_for(who, "aab").items()
     }
 
     in_library = character.get_message(ALICE.name, "aab")[0]["content"]
