@@ -6,6 +6,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── CharacterError          a character cannot be built or loaded; also a ValueError, for callers
 │                           that use the library alone
 ├── TemplateError           a chat template cannot be parsed or rendered
+│   ├── TemplateLimitExceeded   ... it used too much CPU time or memory and was stopped
+│   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
@@ -41,6 +43,14 @@ class CharacterError(TroupeError, ValueError):
 
 
 class TemplateError(TroupeError):
+    pass
+
+
+class TemplateLimitExceeded(TemplateError):
+    pass
+
+
+class RenderUnavailable(TemplateError):
     pass
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bot.chat.prompt import Message, TemplateChoice
-from bot.errors import TemplateError
+from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
 from bot.templates.families.detection import detect_family
@@ -89,6 +89,7 @@ class Renderer:
         What the template rejects is adapted to a form that it accepts (see `capabilities`).
 
         Raises:
+            RenderUnavailable: the machine is too busy, or the render process was killed; try again.
             TemplateError: the template cannot be parsed, fails, or exceeds a limit.
         """
         prepared = await self._prepare(choice, model_template)
@@ -147,6 +148,8 @@ class Renderer:
                 text = render_messages(template, probe, **_render_options(template))
                 if isinstance(template, FamilyTemplate | BaseTemplate):
                     declared = template.stop_words or ()
+        except (TemplateLimitExceeded, RenderUnavailable):  # the probe did not finish: no answer
+            raise
         except TemplateError:  # rendering the conversation itself will report it
             return tuple(declared)
         return tuple(dict.fromkeys([*declared, *_turn_end(text)]))

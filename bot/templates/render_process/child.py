@@ -1,7 +1,8 @@
-"""The child process that renders templates from people, with limits on time, memory and output.
+"""The child process that renders templates from people, with limits on CPU time, memory and output.
 
 It reads requests from stdin and writes answers to stdout until stdin is closed, at the latest when
-the parent process ends. `RenderProcessPool` starts it and kills it if an answer takes too long.
+the parent process ends. `RenderProcessPool` starts it. The kernel ends it with SIGPROF when a
+request takes too much CPU time, so a busy machine makes rendering slow but never makes it fail.
 """
 
 import contextlib
@@ -19,10 +20,12 @@ from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
 from bot.templates.text_spans import render_spans
 
+MAX_CPU_SECONDS = 0.25
 MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
-SECONDS_TO_LIVE = 2.0  # in case that the parent, which kills it earlier, has ended
 LENGTH_PREFIX = struct.Struct(">I")
+# The first byte of an answer.
+RENDERED, TEMPLATE_FAILED, OUT_OF_MEMORY = b"+", b"-", b"!"
 WARM_UP_TEMPLATES = (
     "{{ 'text' | pprint | wordwrap | striptags }}",
     "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # loads the tables of Unicode names and normalization
@@ -37,17 +40,9 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     send(answers, b"ready")
     while (request := receive(requests)) is not None:
-        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_LIVE)
-        try:
-            answer = b"+" + render(json.loads(request))
-        except TemplateError as error:
-            text = redact_internals(str(error))
-            answer = b"-" + text.encode(errors="replace")[:MAX_OUTPUT_BYTES]
-        except (MemoryError, OSError, ImportError) as error:
-            compile_template.cache_clear()
-            kind = type(error).__name__
-            answer = f"-{kind}: the template needs memory or files that it may not have".encode()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)  # counts CPU time, not wall clock
+        answer = answer_request(request)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         send(answers, answer)
 
 
@@ -60,6 +55,7 @@ def warm_up() -> None:
 
 def set_resource_limits() -> None:
     """Limit memory, files and processes of this process for good."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored it
     for limit, value in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),
@@ -68,6 +64,22 @@ def set_resource_limits() -> None:
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(limit, (value, value))
+
+
+def answer_request(request: bytes) -> bytes:
+    """Render; if memory runs out, once more without the compiled templates of other requests."""
+    for _ in range(2):
+        try:
+            return RENDERED + render(json.loads(request))
+        except TemplateError as error:
+            text = redact_internals(str(error))
+            return TEMPLATE_FAILED + text.encode(errors="replace")[:MAX_OUTPUT_BYTES]
+        except (OSError, ImportError) as error:
+            kind = type(error).__name__
+            return TEMPLATE_FAILED + f"{kind}: the template needs files, which are closed".encode()
+        except MemoryError:
+            compile_template.cache_clear()
+    return OUT_OF_MEMORY
 
 
 def render(request: dict[str, Any]) -> bytes:

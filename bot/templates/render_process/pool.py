@@ -1,12 +1,15 @@
 """Render templates from people in child processes that can be killed.
 
 The sandbox protects the service's secrets, but only a process of its own protects its time and
-memory: twenty characters of Jinja can request ten gigabytes.
+memory: twenty characters of Jinja can request ten gigabytes. The limits are on CPU time, memory and
+output; wall-clock time says something about the machine only, so a render that gets no CPU time is
+an error to be retried and never a property of the template.
 """
 
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,22 +20,33 @@ from typing import Any, Final, Self
 
 import structlog
 
-from bot.errors import TemplateError
+from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import PROBES, Capabilities, capabilities_from_probes
 from bot.templates.jinja.jinja_template import Message
-from bot.templates.render_process.child import LENGTH_PREFIX
+from bot.templates.render_process.child import (
+    LENGTH_PREFIX,
+    MAX_CPU_SECONDS,
+    MAX_MEMORY_BYTES,
+    OUT_OF_MEMORY,
+    TEMPLATE_FAILED,
+)
 from bot.templates.text_spans import TextSpan
 
 _log = structlog.get_logger(__name__)
 
 MAX_SOURCE_BYTES: Final = 64 * 1024
-SECONDS_TO_RENDER: Final = 0.25  # so that an answer, if only an error, is there within 0.3
-SECONDS_TO_START: Final = 30.0
+SECONDS_WITHOUT_ANSWER: Final = 30.0  # far more than MAX_CPU_SECONDS on the busiest machine
+SECONDS_TO_START: Final = 60.0
+SECONDS_UNTIL_IDLE: Final = 30.0
 SECONDS_BETWEEN_STARTS: Final = 1.0
+SECONDS_TO_EXIT: Final = 5.0
 MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
 PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[3]
+CPU_LIMIT_EXIT_CODES: Final = (-signal.SIGPROF, -signal.SIGXCPU)
+# A crash of the interpreter, or an exception that the child does not handle.
+CRASH_EXIT_CODES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, 1)
 
 
 class RenderProcessPool:
@@ -53,8 +67,10 @@ class RenderProcessPool:
             for process in self._all:
                 await process.start()
                 self._idle.put_nowait(process)
-        except BaseException:
+        except BaseException as error:
             await self._close()
+            if isinstance(error, OSError | asyncio.IncompleteReadError):
+                raise RenderUnavailable("the render process did not start; try again") from error
             raise
         return self
 
@@ -76,8 +92,10 @@ class RenderProcessPool:
         `options` are the tokens and the keyword arguments of both.
 
         Raises:
-            TemplateError: the template is too long, fails, or exceeds a limit; one that was stopped
-                three times is not tried again.
+            TemplateLimitExceeded: it used too much CPU time or memory. After three times without a
+                success in between it is not tried again.
+            RenderUnavailable: the process did not finish, for a reason outside the template.
+            TemplateError: the template is too long, fails, or writes too much.
         """
         return await self._request(source, messages, options, as_spans=False)
 
@@ -94,40 +112,64 @@ class RenderProcessPool:
         if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
             raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
         if self._strikes[source] >= MAX_STRIKES:
-            raise TemplateError(f"this template was stopped {MAX_STRIKES} times; correct it first")
+            raise TemplateLimitExceeded(
+                f"this template was stopped {MAX_STRIKES} times; correct it first"
+            )
         request = _encode(source, messages, options, as_spans=as_spans)
+        try:
+            try:
+                answer = await self._ask(request)
+            except RenderUnavailable:  # once more, in another process
+                answer = await self._ask(request)
+        except TemplateLimitExceeded:
+            self._add_strike(source)
+            raise
+        text = answer[1:].decode(errors="surrogatepass")
+        if answer.startswith(TEMPLATE_FAILED):
+            raise TemplateError(text)
+        self._strikes.pop(source, None)
+        return text
+
+    async def _ask(self, request: bytes) -> bytes:
         process = await self._next_idle()
         try:
             answer = await process.ask(request)
-        except BaseException as error:
-            # This process may still work on the abandoned request.
+        except BaseException:
+            # This process is dead, or may still work on the abandoned request.
             process.kill()
             self._replace(process)
-            if isinstance(error, TemplateError):
-                self._add_strike(source)
             raise
         self._idle.put_nowait(process)
-        text = answer[1:].decode(errors="surrogatepass")
-        if answer.startswith(b"-"):
-            raise TemplateError(text)
-        return text
+        if answer.startswith(OUT_OF_MEMORY):
+            limit = MAX_MEMORY_BYTES // 2**20
+            raise TemplateLimitExceeded(
+                f"the template was stopped: it needs more than {limit} MiB of memory"
+            )
+        return answer
 
     async def detect_capabilities(self, source: str, **options: Any) -> Capabilities:
-        """Return what the template accepts, like `capabilities.detect_capabilities`."""
+        """Return what the template accepts, like `capabilities.detect_capabilities`.
+
+        A probe that did not finish is no answer: its error is raised.
+        """
         prompts: dict[str, str | None] = {}
         for name, probe in PROBES.items():
             try:
                 prompts[name] = await self.render(source, probe, **options)
+            except (TemplateLimitExceeded, RenderUnavailable):
+                raise
             except TemplateError:
                 prompts[name] = None
         return capabilities_from_probes(prompts)
 
     async def _next_idle(self) -> "_RenderProcess":
         try:
-            async with asyncio.timeout(SECONDS_TO_START):
+            async with asyncio.timeout(SECONDS_UNTIL_IDLE):
                 return await self._idle.get()
         except TimeoutError:
-            raise TemplateError("no render process is free; see the log") from None
+            raise RenderUnavailable(
+                f"no render process was free for {SECONDS_UNTIL_IDLE:.0f} s; try again"
+            ) from None
 
     def _add_strike(self, source: str) -> None:
         if len(self._strikes) >= MAX_REMEMBERED_STRIKES:
@@ -184,15 +226,31 @@ class _RenderProcess:
             await self._read()
 
     async def ask(self, request: bytes) -> bytes:
-        """Send a request and return the answer; raise TemplateError if there is none in time."""
+        """Send a request and return the answer.
+
+        Raises:
+            TemplateLimitExceeded: the process ended because of the template.
+            RenderUnavailable: it was killed by somebody else, or there was no answer for long.
+        """
         try:
-            async with asyncio.timeout(SECONDS_TO_RENDER):
+            async with asyncio.timeout(SECONDS_WITHOUT_ANSWER):
                 return await self._exchange(request)
         except TimeoutError:
-            limit = f"{SECONDS_TO_RENDER * 1000:.0f} ms"
-            raise TemplateError(f"the template was stopped: it took more than {limit}") from None
+            raise RenderUnavailable(
+                f"the render process gave no answer for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
+            ) from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
-            raise TemplateError("the template was stopped: it broke the renderer") from error
+            raise _error_of_exit(await self._exit_code()) from error
+
+    async def _exit_code(self) -> int | None:
+        """Return the exit code of a process that has closed its pipes; None if it is not known."""
+        if self._process is None:
+            return None
+        try:
+            async with asyncio.timeout(SECONDS_TO_EXIT):
+                return await self._process.wait()
+        except TimeoutError:
+            return None
 
     async def _exchange(self, request: bytes) -> bytes:
         if self._process is None or self._process.stdin is None:
@@ -219,6 +277,18 @@ class _RenderProcess:
             if process.stdin is not None:
                 process.stdin.close()
             await process.wait()
+
+
+def _error_of_exit(exit_code: int | None) -> TemplateError:
+    if exit_code in CPU_LIMIT_EXIT_CODES:
+        limit = f"{MAX_CPU_SECONDS * 1000:.0f} ms"
+        return TemplateLimitExceeded(
+            f"the template was stopped: it used more than {limit} of CPU time"
+        )
+    if exit_code in CRASH_EXIT_CODES:
+        return TemplateLimitExceeded("the template was stopped: it crashed the render process")
+    # Killed by a person, or by the kernel because the machine ran out of memory.
+    return RenderUnavailable("the render process was killed; try again")
 
 
 def _encode(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bot.errors import TemplateError
+from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates import JinjaTemplate
 from bot.templates.capabilities import ALL_CAPABILITIES
 from bot.templates.render_process.pool import RenderProcessPool
@@ -60,7 +60,7 @@ async def test_raise_exception_text_is_kept(pool: RenderProcessPool) -> None:
 async def test_next_template_is_rendered_after_one_was_stopped(
     pool: RenderProcessPool,
 ) -> None:
-    with pytest.raises(TemplateError, match="stopped: it took more than 250 ms"):
+    with pytest.raises(TemplateError, match="stopped: it used more than 250 ms of CPU time"):
         await pool.render(ENDLESS, HI)
 
     assert await pool.render("{{ messages[0].content }}", HI) == "Hi"
@@ -70,11 +70,73 @@ async def test_template_that_was_stopped_three_times_is_rejected(
     pool: RenderProcessPool,
 ) -> None:
     for _ in range(3):
-        with pytest.raises(TemplateError, match="took more than"):
+        with pytest.raises(TemplateError, match="used more than"):
             await pool.render(ENDLESS, HI)
 
     with pytest.raises(TemplateError, match="was stopped 3 times"):
         await pool.render(ENDLESS, HI)
+
+
+async def test_successful_render_clears_the_strikes(pool: RenderProcessPool) -> None:
+    source = "{% if messages[0].content == 'Loop' %}" + ENDLESS + "{% endif %}done"
+    for _ in range(2):
+        for _ in range(2):
+            with pytest.raises(TemplateLimitExceeded, match="used more than"):
+                await pool.render(source, [{"role": "user", "content": "Loop"}])
+        assert await pool.render(source, HI) == "done"
+
+
+async def test_memory_limit_counts_as_a_strike(pool: RenderProcessPool) -> None:
+    for _ in range(3):
+        with pytest.raises(TemplateLimitExceeded, match="needs more than 192 MiB of memory"):
+            await pool.render("{{ ('x' * 300000000) | length }}", HI)
+
+    with pytest.raises(TemplateLimitExceeded, match="was stopped 3 times"):
+        await pool.render("{{ ('x' * 300000000) | length }}", HI)
+
+
+async def test_wall_clock_time_without_cpu_time_is_not_limited(pool: RenderProcessPool) -> None:
+    [pid] = pool.process_ids
+    os.kill(pid, signal.SIGSTOP)
+    rendering = asyncio.create_task(pool.render(CHATML, HI))
+    await asyncio.sleep(1)
+    assert not rendering.done()
+    os.kill(pid, signal.SIGCONT)
+
+    assert await rendering == JinjaTemplate(CHATML).render(HI)
+    assert pool.process_ids == (pid,)
+
+
+async def test_request_is_repeated_when_its_process_is_killed(pool: RenderProcessPool) -> None:
+    for _ in range(4):  # one more than the strikes of a template
+        [pid] = pool.process_ids
+        os.kill(pid, signal.SIGSTOP)
+        rendering = asyncio.create_task(pool.render(CHATML, HI))
+        await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+
+        assert await rendering == JinjaTemplate(CHATML).render(HI)
+
+
+async def test_process_without_an_answer_is_unavailable_and_replaced(
+    pool: RenderProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.templates.render_process.pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    with pytest.raises(RenderUnavailable, match="gave no answer for 0 s; try again"):
+        await pool.render(CHATML, HI)
+    monkeypatch.undo()
+
+    assert await pool.render(CHATML, HI) == JinjaTemplate(CHATML).render(HI)
+
+
+@pytest.mark.parametrize("costly", [ENDLESS, "{{ ('x' * 300000000) | length }}"])
+async def test_probe_that_exceeds_a_limit_is_no_answer(
+    pool: RenderProcessPool, costly: str
+) -> None:
+    source = "{% if messages[0].role == 'system' %}" + costly + "{% endif %}" + CHATML
+
+    with pytest.raises(TemplateLimitExceeded):
+        await pool.detect_capabilities(source)
 
 
 async def test_answer_of_a_cancelled_request_is_not_given_to_the_next(
@@ -210,7 +272,7 @@ async def test_hostile_templates_are_contained(pool: RenderProcessPool) -> None:
 
 
 async def outcome(pool: RenderProcessPool, source: str, messages: list[dict[str, str]]) -> str:
-    async with asyncio.timeout(1):  # the promise is 0.3 s for a render; a new process is on top
+    async with asyncio.timeout(20):  # 0.25 s of CPU time, on a machine that may be busy
         try:
             return await pool.render(source, messages)
         except TemplateError as error:
