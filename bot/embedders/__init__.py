@@ -1,1 +1,1 @@
-"""Embedding models: one file an embedder, chosen by name in the registry."""
+"""Embedders: one file each, selected by the kind in the settings."""

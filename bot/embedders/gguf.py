@@ -1,4 +1,4 @@
-"""Vectors from a GGUF file, made by llama.cpp in a process of its own, started when first asked."""
+"""Embed with a GGUF file: llama.cpp runs it in a child process, started with the first text."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,7 @@ from bot.backends.model_files.gguf import read_pooling
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
-from bot.embedders.vectors import MOST_TOKENS, fingerprint
+from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
@@ -25,21 +25,21 @@ from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
-_MEAN = 1  # the usual way, and right where the file says nothing, or that there is none
+_MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
 
 
 class GgufEmbedder(Embedder):
-    """A model made for embeddings finds well; one that was made for chats hardly does."""
+    """Embed with a GGUF model; a chat model works too, but ranks badly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Raises `SettingsError` when the file cannot be read as GGUF."""
-        self._pooling = read_pooling(model) or _MEAN
+        """Raises `SettingsError` when the file is no valid GGUF."""
+        self._pooling = read_pooling(model) or _MEAN_POOLING
         self._model = model
         self._data_dir = data_dir
-        self._model_id = f"gguf:{fingerprint(model)}:{self._pooling}"
-        self._engine: _Engine | None = None
-        self._open = AsyncExitStack()
-        self._one_start_at_a_time = asyncio.Lock()
+        self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling}"
+        self._server: _EmbeddingServer | None = None
+        self._exit_stack = AsyncExitStack()
+        self._start_lock = asyncio.Lock()
 
     @property
     @override
@@ -48,8 +48,8 @@ class GgufEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        engine = await self._started()
-        return await engine.service.vectors([await engine.tokens(text) for text in texts])
+        server = await self._start_once()
+        return await server.service.embed([await server.tokenize(text) for text in texts])
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
@@ -62,50 +62,52 @@ class GgufEmbedder(Embedder):
 
     @override
     async def close(self) -> None:
-        self._engine = None
-        await self._open.aclose()
+        self._server = None
+        await self._exit_stack.aclose()
 
-    async def _started(self) -> "_Engine":
+    async def _start_once(self) -> "_EmbeddingServer":
         try:
-            async with self._one_start_at_a_time:
-                if self._engine is None:
+            async with self._start_lock:
+                if self._server is None:
                     check_cpu("TROUPE_EMBEDDING__")
-                    opening = _running(self._model, self._pooling, self._data_dir)
-                    self._engine = await self._open.enter_async_context(opening)
-            await self._engine.child.wait_until_ready(_RESTART_SECONDS)
+                    opening = _running_server(self._model, self._pooling, self._data_dir)
+                    self._server = await self._exit_stack.enter_async_context(opening)
+            await self._server.child.wait_until_ready(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
-        return self._engine
+        return self._server
 
 
 @dataclass(frozen=True, slots=True)
-class _Engine:
+class _EmbeddingServer:
     child: SupervisedProcess
     client: httpx2.AsyncClient
     service: EmbeddingsService
 
-    async def tokens(self, text: str) -> list[int]:
-        """The ids of a text that is short enough, with what the model wants around it."""
+    async def tokenize(self, text: str) -> list[int]:
+        """Tokenize a text with the tokens that the model expects around it, and truncate it."""
         body = msgspec.json.encode(
             {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
         )
         try:
             async with asyncio.timeout(_TOKENIZE_SECONDS):
-                answer = await self.client.post("/tokenize", content=body)
-                ids = msgspec.json.decode(answer.content, type=_Ids).tokens
+                response = await self.client.post("/tokenize", content=body)
+                ids = msgspec.json.decode(response.content, type=_TokenIds).tokens
         except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
-            raise EmbeddingError(f"{self.child.name} does not tokenize: {error}") from error
-        return ids if len(ids) <= MOST_TOKENS else [*ids[: MOST_TOKENS - 1], ids[-1]]
+            raise EmbeddingError(f"{self.child.name} cannot tokenize: {error}") from error
+        return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
 
 
-class _Ids(msgspec.Struct):
+class _TokenIds(msgspec.Struct):
     tokens: list[int]
 
 
 @asynccontextmanager
-async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_Engine]:
-    """Keep an engine up; raises `ChildFailed` when it does not start."""
-    options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MOST_TOKENS}
+async def _running_server(
+    model: Path, pooling: int, data_dir: Path
+) -> AsyncIterator[_EmbeddingServer]:
+    """Run a server for the length of the block; raises `ChildFailed` when it does not start."""
+    options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MAX_TEXT_TOKENS}
     log_file = data_dir / "embedding-engine.log"
     async with unix_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
@@ -119,7 +121,7 @@ async def _running(model: Path, pooling: int, data_dir: Path) -> AsyncIterator[_
             transport=httpx2.AsyncHTTPTransport(uds=str(server.socket)),
         )
         try:
-            yield _Engine(server.child, server.client, service)
+            yield _EmbeddingServer(server.child, server.client, service)
         finally:
             await service.close()
 

@@ -1,8 +1,8 @@
-"""Vectors from an ONNX model, as sentence-transformers exports them; needs onnxruntime installed.
+"""Embed with an ONNX model as exported by sentence-transformers; needs onnxruntime installed.
 
-The path names the `.onnx` file, or a folder that has one; `tokenizer.json` lies beside it or one
-folder up. Where the model gives a vector for each token, `1_Pooling/config.json` says whether they
-are averaged; without that file the first one counts, as bge and bce want it.
+The path names the `.onnx` file or a folder with it; `tokenizer.json` is there or one folder up.
+Where the model returns a vector for each token, `1_Pooling/config.json` says whether to average
+them; without that file the first one is used, as bge and bce need it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import MOST_TOKENS, fingerprint
+from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.prompting.character.embedding import pack_vectors
@@ -27,12 +27,14 @@ from bot.settings import EmbeddingSettings
 
 _SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
 _PACKAGES = ("onnxruntime", "tokenizers")
-_A_VECTOR_EACH = 3  # dimensions: texts, tokens, numbers
+_TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 
 
 class OnnxEmbedder(Embedder):
+    """Embed with an ONNX model in this process, in threads."""
+
     def __init__(self, path: Path) -> None:
-        """Look that all is there, and load nothing yet.
+        """Check that all files and packages are there; load nothing yet.
 
         Raises:
             SettingsError: a file or a package is missing; the text names it.
@@ -43,14 +45,14 @@ class OnnxEmbedder(Embedder):
                 f"`pip install {' '.join(missing)}`"
             )
         self._model = _model_file(path)
-        self._tokenizer = _beside(self._model, "tokenizer.json")
+        self._tokenizer = _find_beside(self._model, "tokenizer.json")
         if self._tokenizer is None:
             raise SettingsError(f"{_SETTING}: there is no tokenizer.json beside {self._model}")
-        self._averaged = _is_averaged(self._model)
-        way = "mean" if self._averaged else "first"
-        self._model_id = f"onnx:{fingerprint(self._model)}:{way}"
+        self._uses_mean = _uses_mean_pooling(self._model)
+        pooling = "mean" if self._uses_mean else "first"
+        self._model_id = f"onnx:{model_fingerprint(self._model)}:{pooling}"
         self._loading = threading.Lock()
-        self._loaded: _Loaded | None = None
+        self._loaded: _LoadedOnnxModel | None = None
 
     @property
     @override
@@ -59,7 +61,7 @@ class OnnxEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        # One after the other, so that a question which comes in between need not wait for all.
+        # One at a time, so that a query which arrives meanwhile does not wait for all of them.
         return [await asyncio.to_thread(self._embed, text) for text in texts]
 
     @override
@@ -77,12 +79,12 @@ class OnnxEmbedder(Embedder):
 
     def _embed(self, text: str) -> PackedVector:
         with self._loading:
-            self._loaded = self._loaded or _Loaded.of(self._model, self._tokenizer)
-        return pack_vectors([self._loaded.vector(text, averaged=self._averaged)], 1)[0]
+            self._loaded = self._loaded or _LoadedOnnxModel.load(self._model, self._tokenizer)
+        return pack_vectors([self._loaded.embed(text, use_mean=self._uses_mean)], 1)[0]
 
 
-class _Loaded:
-    """The model and its tokenizer, for any number of threads."""
+class _LoadedOnnxModel:
+    """The model and its tokenizer; thread-safe."""
 
     def __init__(self, session: Any, tokenizer: Any) -> None:
         self._session = session
@@ -90,8 +92,8 @@ class _Loaded:
         self._inputs = {given.name for given in session.get_inputs()}
 
     @classmethod
-    def of(cls, model: Path, tokenizer: Path | None) -> Self:
-        """Raises `EmbeddingError` when one of them is no such file."""
+    def load(cls, model: Path, tokenizer: Path | None) -> Self:
+        """Load both; raises `EmbeddingError` when one of the files is invalid."""
         runtime, tokenizers = (import_module(name) for name in _PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -99,14 +101,14 @@ class _Loaded:
             session = runtime.InferenceSession(
                 str(model), options, providers=["CPUExecutionProvider"]
             )
-            reading = tokenizers.Tokenizer.from_file(str(tokenizer))
+            loaded = tokenizers.Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # neither package has a root for its errors
             raise EmbeddingError(f"{_SETTING}: {model} cannot be loaded: {error}") from error
-        reading.enable_truncation(MOST_TOKENS)
-        reading.no_padding()
-        return cls(session, reading)
+        loaded.enable_truncation(MAX_TEXT_TOKENS)
+        loaded.no_padding()
+        return cls(session, loaded)
 
-    def vector(self, text: str, *, averaged: bool) -> npt.NDArray[np.float32]:
+    def embed(self, text: str, *, use_mean: bool) -> npt.NDArray[np.float32]:
         ids = self._tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
         row = np.array([ids], dtype=np.int64)
         given = {
@@ -115,12 +117,14 @@ class _Loaded:
             "token_type_ids": np.zeros_like(row),
         }
         outputs = self._session.run(None, {n: v for n, v in given.items() if n in self._inputs})
-        # A model that pools by itself says so with two dimensions.
-        whole = next((output for output in outputs if output.ndim < _A_VECTOR_EACH), None)
-        if whole is not None:
-            return np.asarray(whole[0], dtype=np.float32)
+        # The output of a model that pools by itself has two dimensions.
+        pooled = next(
+            (output for output in outputs if output.ndim < _TOKEN_VECTOR_DIMENSIONS), None
+        )
+        if pooled is not None:
+            return np.asarray(pooled[0], dtype=np.float32)
         tokens = np.asarray(outputs[0][0], dtype=np.float32)
-        return np.asarray(tokens.mean(axis=0) if averaged else tokens[0])
+        return np.asarray(tokens.mean(axis=0) if use_mean else tokens[0])
 
 
 class _Pooling(msgspec.Struct):
@@ -132,18 +136,18 @@ def _model_file(path: Path) -> Path:
         found = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
         if not found:
             raise SettingsError(f"{_SETTING}: there is no .onnx file in {path}")
-        # Beside model.onnx there may be smaller ones for other machines.
-        return next((one for one in found if one.name == "model.onnx"), found[0])
+        # Beside model.onnx there may be variants for other hardware.
+        return next((file for file in found if file.name == "model.onnx"), found[0])
     return path
 
 
-def _beside(model: Path, name: str) -> Path | None:
-    places = (model.parent / name, model.parent.parent / name)
-    return next((place for place in places if place.is_file()), None)
+def _find_beside(model: Path, name: str) -> Path | None:
+    candidates = (model.parent / name, model.parent.parent / name)
+    return next((path for path in candidates if path.is_file()), None)
 
 
-def _is_averaged(model: Path) -> bool:
-    config = _beside(model, "1_Pooling/config.json")
+def _uses_mean_pooling(model: Path) -> bool:
+    config = _find_beside(model, "1_Pooling/config.json")
     if config is None:
         return False
     try:

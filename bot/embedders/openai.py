@@ -1,4 +1,4 @@
-"""Vectors from any service that speaks OpenAI's embeddings API."""
+"""Embed with any service that has OpenAI's embeddings API."""
 
 import asyncio
 import time
@@ -16,19 +16,19 @@ from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusEr
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import shortened
+from bot.embedders.vectors import truncate_text
 from bot.errors import EmbeddingError
 from bot.ports import Embedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
 from bot.settings import EmbeddingSettings
 
-_TEXTS_AT_ONCE = 10  # DashScope takes no more
-_SECONDS = 30.0
+_BATCH_SIZE = 10  # DashScope takes no more
+_TIMEOUT_SECONDS = 30.0
 
 
 class EmbeddingsService:
-    """One place that makes vectors, with its own connections."""
+    """A client of one embeddings service, with its own connections."""
 
     def __init__(
         self,
@@ -40,30 +40,30 @@ class EmbeddingsService:
         self._model = settings.model or ""
         self._connection = OpenAIConnection(settings, transport)
 
-    async def vectors(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
-        """The vectors of texts, or of texts that are tokens already; raises `EmbeddingError`."""
-        made: list[PackedVector] = []
-        for start in range(0, len(inputs), _TEXTS_AT_ONCE):
-            made += await self._some(inputs[start : start + _TEXTS_AT_ONCE])
-        return made
+    async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
+        """Embed texts, or texts as token ids; raises `EmbeddingError`."""
+        vectors: list[PackedVector] = []
+        for start in range(0, len(inputs), _BATCH_SIZE):
+            vectors += await self._embed_batch(inputs[start : start + _BATCH_SIZE])
+        return vectors
 
     async def close(self) -> None:
         await self._connection.close()
 
-    async def _some(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
-        question = {"model": self._model, "input": inputs, "encoding_format": "float"}
+    async def _embed_batch(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
+        request = {"model": self._model, "input": inputs, "encoding_format": "float"}
         try:
-            async with asyncio.timeout(_SECONDS):
-                body = await self._post(msgspec.json.encode(question))
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                body = await self._post(msgspec.json.encode(request))
         except RequestFailed as error:
             raise EmbeddingError(str(error)) from None
         except TimeoutError:
-            raise EmbeddingError(f"{self._endpoint} took over {_SECONDS:.0f} s") from None
+            raise EmbeddingError(f"{self._endpoint} took over {_TIMEOUT_SECONDS:.0f} s") from None
         try:
-            answer = msgspec.json.decode(body, type=_Answer)
+            response = msgspec.json.decode(body, type=_EmbeddingsResponse)
         except msgspec.DecodeError:
             raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
-        rows = sorted(answer.data, key=lambda row: row.index)
+        rows = sorted(response.data, key=lambda row: row.index)
         return pack_vectors([row.embedding for row in rows], len(inputs))
 
     async def _post(self, body: bytes) -> bytes:
@@ -87,9 +87,9 @@ class EmbeddingsService:
 
 
 class OpenAIEmbedder(Embedder):
-    """A model far away or next door; it is asked once for each question, and never waited for long.
+    """Embed with a remote or local service, with one request for a query and a short timeout.
 
-    Its own tokenizer is not known here, so texts are cut by OpenAI's.
+    The model's own tokenizer is unknown, so that texts are truncated by OpenAI's.
     """
 
     def __init__(self, settings: EmbeddingSettings) -> None:
@@ -108,7 +108,7 @@ class OpenAIEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        return await self._service.vectors([shortened(text, _count) for text in texts])
+        return await self._service.embed([truncate_text(text, _count) for text in texts])
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
@@ -125,7 +125,7 @@ class OpenAIEmbedder(Embedder):
 
 
 class EmbeddingEndpoint(Endpoint):
-    """The place that the embedding's settings name, in words for the operator."""
+    """The service of the embedding settings, in words for the operator."""
 
     @override
     def setting(self, part: str) -> str:
@@ -136,13 +136,13 @@ class EmbeddingEndpoint(Endpoint):
         return f"the embeddings at {self.base_url}"
 
 
-class _Row(msgspec.Struct):
+class _EmbeddingItem(msgspec.Struct):
     embedding: list[float]
     index: int = 0
 
 
-class _Answer(msgspec.Struct):
-    data: list[_Row]
+class _EmbeddingsResponse(msgspec.Struct):
+    data: list[_EmbeddingItem]
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:

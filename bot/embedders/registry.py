@@ -1,6 +1,6 @@
-"""Which embedder a kind stands for, loaded only where a character has stories.
+"""Make the embedder of a kind; its module is imported only where a character has stories.
 
-A new vendor is a file with a `make`, and a line here.
+A new embedder is a module with a `make`, and a line here.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ _MODULES = {
     "onnx": "bot.embedders.onnx",
 }
 
-Make: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]
+MakeEmbedder: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]
 
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Make the embedder that the settings name; nothing is connected, loaded or started yet.
+    """Make the embedder of these settings; nothing is connected, loaded or started yet.
 
     Raises:
-        SettingsError: its file is not there, or a package that it needs.
+        SettingsError: its file or a package that it needs is missing.
     """
-    make: Make = import_module(_MODULES[settings.kind]).make
+    make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
     return make(settings, data_dir)

@@ -1,4 +1,4 @@
-"""What every embedder promises, whatever makes its vectors."""
+"""Contract of every embedder."""
 
 import asyncio
 import importlib.util
@@ -61,7 +61,7 @@ async def test_vectors_are_of_one_width_and_length_one(embedder: Embedder) -> No
     assert [float(np.linalg.norm(numbers(one))) for one in vectors] == pytest.approx([1, 1, 1])
 
 
-async def test_what_means_alike_lies_close_together(embedder: Embedder) -> None:
+async def test_similar_texts_have_similar_vectors(embedder: Embedder) -> None:
     asked = numbers(await embedder.embed_query(KITTEN))
     storm, cat = [numbers(one) for one in await embedder.embed_documents([STORM, CAT])]
 
@@ -78,7 +78,7 @@ async def test_the_same_text_gets_the_same_vector_alone_or_among_many(embedder: 
         assert np.allclose(numbers(one), numbers(other), atol=1e-3)
 
 
-async def test_of_a_long_text_the_beginning_counts(embedder: Embedder) -> None:
+async def test_long_text_is_truncated(embedder: Embedder) -> None:
     long, longer = await embedder.embed_documents([f"{CAT} " * 300, f"{CAT} " * 300 + STORM * 50])
 
     assert np.allclose(numbers(long), numbers(longer), atol=1e-3)
@@ -90,11 +90,11 @@ async def test_any_text_has_a_vector(embedder: Embedder) -> None:
         assert np.isfinite(numbers(vector)).all()
 
 
-async def test_nothing_in_nothing_out(embedder: Embedder) -> None:
+async def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
     assert list(await embedder.embed_documents([])) == []
 
 
-async def test_the_loop_goes_on_while_vectors_are_made(embedder: Embedder) -> None:
+async def test_event_loop_is_not_blocked(embedder: Embedder) -> None:
     await embedder.embed_query(CAT)
     longest, before = 0.0, time.monotonic()
     making = asyncio.create_task(_list(embedder, [CAT * 20] * 5))
@@ -106,7 +106,7 @@ async def test_the_loop_goes_on_while_vectors_are_made(embedder: Embedder) -> No
     assert longest < 1, "far less than it takes, far more than a busy machine's pauses"
 
 
-async def test_questions_may_come_at_once(embedder: Embedder) -> None:
+async def test_concurrent_queries_are_allowed(embedder: Embedder) -> None:
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(embedder.embed_query(CAT)) for _ in range(6)]
 
@@ -114,13 +114,13 @@ async def test_questions_may_come_at_once(embedder: Embedder) -> None:
     assert all(np.allclose(numbers(one.result()), first, atol=1e-3) for one in asked)
 
 
-async def test_it_says_what_it_is(embedder: Embedder) -> None:
+async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
     assert embedder.model_id
     assert embedder.model_id == embedder.model_id.strip()
     assert await embedder.check()
 
 
-def test_every_kind_of_the_settings_has_an_embedder() -> None:
+def test_every_kind_in_the_settings_has_an_embedder() -> None:
     kinds = get_args(EmbeddingSettings.model_fields["kind"].annotation)
     assert set(kinds) == set(embedders._MODULES)
 

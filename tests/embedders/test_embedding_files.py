@@ -1,4 +1,4 @@
-"""Embedders that run on a file of the operator's: what is said when something is missing."""
+"""Embedders of local model files, and their errors."""
 
 import importlib.util
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from bot.embedders.registry import make_embedder
-from bot.embedders.vectors import MOST_TOKENS, fingerprint, shortened
+from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint, truncate_text
 from bot.errors import SettingsError
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_gguf
 
 
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
+def test_missing_package_is_named(tmp_path: Path) -> None:
     if importlib.util.find_spec("onnxruntime"):
         pytest.skip("onnxruntime is installed")
     settings = EmbeddingSettings(kind="onnx", model_path=tmp_path)
@@ -21,7 +21,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no model"])
-def test_what_is_no_gguf_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_invalid_gguf_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "bge.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -29,7 +29,7 @@ def test_what_is_no_gguf_is_named(tmp_path: Path, content: bytes | None) -> None
         make_embedder(EmbeddingSettings(kind="gguf", model_path=path), tmp_path)
 
 
-def test_a_model_says_how_it_pools(tmp_path: Path) -> None:
+def test_pooling_type_of_the_file_is_used(tmp_path: Path) -> None:
     plain, cls = tmp_path / "plain.gguf", tmp_path / "cls.gguf"
     vocabulary = tiny_gguf.Vocabulary("", ["<s>", "</s>"])
     tiny_gguf.write(plain, vocabulary)
@@ -41,7 +41,7 @@ def test_a_model_says_how_it_pools(tmp_path: Path) -> None:
     assert [one.rpartition(":")[2] for one in ids] == ["1", "2"]
 
 
-def test_a_fingerprint_is_the_same_elsewhere_and_of_another_model_it_is_not(
+def test_fingerprint_depends_on_content_but_not_path(
     tmp_path: Path,
 ) -> None:
     here, there, other = (tmp_path / name / "m.gguf" for name in ("here", "there", "other"))
@@ -49,10 +49,10 @@ def test_a_fingerprint_is_the_same_elsewhere_and_of_another_model_it_is_not(
         path.parent.mkdir()
         path.write_bytes(bytes(3_000_000) + last)
 
-    assert fingerprint(here) == fingerprint(there) != fingerprint(other)
+    assert model_fingerprint(here) == model_fingerprint(there) != model_fingerprint(other)
 
 
-def test_a_text_is_cut_where_it_has_its_tokens() -> None:
-    assert shortened("a b c", lambda text: len(text.split())) == "a b c"
+def test_text_is_truncated_to_max_tokens() -> None:
+    assert truncate_text("a b c", lambda text: len(text.split())) == "a b c"
     long = "word " * 1000
-    assert len(shortened(long, lambda text: len(text.split())).split()) == MOST_TOKENS
+    assert len(truncate_text(long, lambda text: len(text.split())).split()) == MAX_TEXT_TOKENS

@@ -1,4 +1,4 @@
-"""Embeddings from a service: what goes out, and what is said when it goes wrong."""
+"""Embeddings from a service: requests and errors."""
 
 from collections.abc import AsyncIterator
 
@@ -28,7 +28,7 @@ async def embedder(service: FakeEmbeddings) -> AsyncIterator[OpenAIEmbedder]:
     await embedder.close()
 
 
-async def test_the_wire(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> None:
+async def test_request_body_and_key(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> None:
     await embedder.embed_documents(["one", "zwei 二"])
 
     assert service.log[0]["headers"]["Authorization"] == "Bearer sk-CANARY"
@@ -49,7 +49,7 @@ async def test_the_wire(service: FakeEmbeddings, embedder: OpenAIEmbedder) -> No
         (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model gave"),
     ],
 )
-async def test_what_goes_wrong_is_told_with_its_remedy(
+async def test_error_is_reported_with_its_remedy(
     service: FakeEmbeddings, embedder: OpenAIEmbedder, status: int, answer: bytes, said: str
 ) -> None:
     service.status, service.answer = status, answer
@@ -61,7 +61,7 @@ async def test_what_goes_wrong_is_told_with_its_remedy(
     assert "CANARY" not in str(failed.value)
 
 
-async def test_a_service_that_is_away_is_told() -> None:
+async def test_unreachable_service_is_reported() -> None:
     away = OpenAIEmbedder(
         EmbeddingSettings(kind="openai", base_url="http://127.0.0.1:1/v1", model="m")
     )

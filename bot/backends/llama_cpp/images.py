@@ -1,4 +1,4 @@
-"""Extract and check the images of a prompt for a local model, and mark their places in its text.
+"""Extract and check the images of a prompt for a local model, and put placeholders into its text.
 
 Images come inside the prompt, as data URIs: links are not downloaded.
 """

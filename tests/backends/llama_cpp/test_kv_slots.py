@@ -1,4 +1,4 @@
-"""Who sits where: every turn pays for its own tokens, whoever spoke in between."""
+"""Slots are assigned so that each turn decodes only its new tokens."""
 
 import asyncio
 import os
@@ -31,14 +31,14 @@ DAY = 86_400.0
 
 
 class PoolHarness:
-    """An engine with its places; `ask` gives how many ids came from memory."""
+    """An engine with its slot pool; `ask` returns how many ids came from the cache."""
 
     def __init__(self, folder: Path, slots: int = 2, limit_bytes: int = 10**9) -> None:
         self.folder = folder
         self.engine = FakeEngine(slots, folder)
-        self.pool = self.opened(limit_bytes)
+        self.pool = self.open_pool(limit_bytes)
 
-    def opened(self, limit_bytes: int = 10**9, model: str = "model") -> SlotPool:
+    def open_pool(self, limit_bytes: int = 10**9, model: str = "model") -> SlotPool:
         saved = SlotStore(
             self.folder, model, SystemClock(), limit_bytes=limit_bytes, limit_seconds=DAY
         )
@@ -46,9 +46,9 @@ class PoolHarness:
         return SlotPool(self.engine, saved)
 
     def restart(self, model: str = "model") -> None:
-        """Both of us, after a graceful stop or not."""
+        """Restart engine and pool."""
         self.engine = FakeEngine(self.engine.slot_count, self.folder)
-        self.pool = self.opened(model=model)
+        self.pool = self.open_pool(model=model)
 
     async def ask(self, conversation: str, ids: list[int], character: str = "") -> int:
         async with self.pool.lease(SlotOwner(conversation, character), ids) as lease:
@@ -63,7 +63,7 @@ class PoolHarness:
 
 
 class SlowStore(SlotStore):
-    """Keeps what was saved when `go` says so."""
+    """Commit a saved slot only when a test sets `go`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "model", SystemClock(), limit_bytes=10**9, limit_seconds=DAY)

@@ -100,7 +100,7 @@ async def test_answer_streams_and_ends_at_its_limit_a_stop_or_by_itself(seeing: 
 
 
 @pytest.mark.service
-async def test_turn_without_an_image_goes_by_ids_and_finds_its_place(seeing: LlamaCpp) -> None:
+async def test_turn_without_an_image_is_sent_as_ids_and_reuses_its_slot(seeing: LlamaCpp) -> None:
     words = asked(Message("user", "<|im_end|> and so on"))
 
     first, second = await ask(seeing, words), await ask(seeing, words)

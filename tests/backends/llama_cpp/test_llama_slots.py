@@ -1,4 +1,4 @@
-"""Conversations keep their places in a real model's memory."""
+"""Conversations keep their KV slots in a real model."""
 
 import asyncio
 import time
@@ -27,13 +27,13 @@ STORY = prompt(
     "Tell me a very long story.",
     model="default",
     max_output_tokens=900,
-    parameters={"temperature": 0},  # with dice it is a short one now and then
+    parameters={"temperature": 0},  # with sampling it is short now and then
 )
 SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind. " * 20)
 
 
-class House:
-    """A data directory, and the backend that works in it."""
+class BackendHarness:
+    """A data directory, and a backend that works in it."""
 
     def __init__(self, folder: Path, renderer: Renderer, settings: LlamaCppSettings) -> None:
         self.folder = folder
@@ -57,96 +57,100 @@ class House:
 
 
 @pytest.fixture(params=ENGINES)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendHarness]:
     await lend_model(tmp_path)
     settings = SETTINGS.model_copy(update={"engine": request.param})
     async with Renderer() as renderer:
-        house = House(tmp_path, renderer, settings)
-        yield house
-        await house.backend.close()
+        harness = BackendHarness(tmp_path, renderer, settings)
+        yield harness
+        await harness.backend.close()
 
 
 def words(*numbers: int) -> list[Message]:
-    """One side of a talk, of about 65 tokens a message."""
+    """Make user messages of about 65 tokens each."""
     return [Message("user", f"{number} " + f"shelf number {number} " * 15) for number in numbers]
 
 
-async def test_every_turn_pays_for_its_own_tokens_also_after_a_restart(house: House) -> None:
+async def test_each_turn_decodes_only_new_tokens_also_after_a_restart(
+    harness: BackendHarness,
+) -> None:
     for conversation in range(4):
-        await house.turn(str(conversation), *words(conversation))
-    between = await house.turn("0", *words(0, 10))
+        await harness.turn(str(conversation), *words(conversation))
+    between = await harness.turn("0", *words(0, 10))
 
-    await house.restart()
-    after = await house.turn("1", *words(1, 11))
+    await harness.restart()
+    after = await harness.turn("1", *words(1, 11))
 
     assert between.prompt_tokens - between.cached_tokens < 90
     assert after.prompt_tokens - after.cached_tokens < 90
 
 
-async def test_new_conversation_shares_the_system_text_that_others_have_read(house: House) -> None:
-    first = await house.turn("a", *words(1))
-    second = await house.turn("b", *words(2))
+async def test_new_conversation_reuses_the_cached_system_prompt(harness: BackendHarness) -> None:
+    first = await harness.turn("a", *words(1))
+    second = await harness.turn("b", *words(2))
 
     assert first.cached_tokens == 0
     assert second.prompt_tokens - second.cached_tokens < 90
 
 
-async def test_dropping_the_oldest_turns_moves_the_rest_up(house: House) -> None:
-    await house.turn("a", *words(1, 2, 3, 4))
+async def test_tokens_are_shifted_when_the_oldest_turns_are_dropped(
+    harness: BackendHarness,
+) -> None:
+    await harness.turn("a", *words(1, 2, 3, 4))
 
-    shorter = await house.turn("a", *words(3, 4, 5))
+    shorter = await harness.turn("a", *words(3, 4, 5))
 
     assert shorter.prompt_tokens - shorter.cached_tokens < 120
 
 
-async def test_what_moves_up_in_one_s_own_place_does_not_in_another_s(house: House) -> None:
-    await house.turn("a", *words(1, 2, 3, 4))
+async def test_tokens_are_not_shifted_from_another_conversation(harness: BackendHarness) -> None:
+    await harness.turn("a", *words(1, 2, 3, 4))
 
-    other = await house.turn("b", *words(3, 4, 5))
+    other = await harness.turn("b", *words(3, 4, 5))
 
     assert other.prompt_tokens - other.cached_tokens > 150
 
 
-async def test_forgetting_deletes_the_files_and_the_place(house: House) -> None:
-    await house.turn("a", *words(1))
-    await house.restart()
-    assert len(house.saved()) == 1
+async def test_forget_deletes_files_and_slot(harness: BackendHarness) -> None:
+    await harness.turn("a", *words(1))
+    await harness.restart()
+    assert len(harness.saved()) == 1
 
-    await house.backend.forget("a")
-    assert house.saved() == []
-    await house.turn("a", *words(1))
-    await house.backend.forget("a")
-    again = await house.turn("a", *words(1))
+    await harness.backend.forget("a")
+    assert harness.saved() == []
+    await harness.turn("a", *words(1))
+    await harness.backend.forget("a")
+    again = await harness.turn("a", *words(1))
 
     assert again.cached_tokens == 0
 
 
-async def test_saved_places_are_for_our_eyes_only(house: House) -> None:
-    await house.turn("a", *words(1))
-    await house.restart()
+async def test_saved_slots_are_private(harness: BackendHarness) -> None:
+    await harness.turn("a", *words(1))
+    await harness.restart()
 
-    folder = house.folder / "slots"
+    folder = harness.folder / "slots"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
-async def test_killed_engine_finds_what_was_saved(house: House) -> None:
-    for conversation in range(3):  # the first one's place goes to the last one
-        await house.turn(str(conversation), *words(conversation))
+async def test_restarted_engine_restores_saved_slots(harness: BackendHarness) -> None:
+    for conversation in range(3):  # the last one evicts the first one
+        await harness.turn(str(conversation), *words(conversation))
     psutil.Process().children()[-1].kill()
 
-    back = await house.turn("0", *words(0, 10))
+    back = await harness.turn("0", *words(0, 10))
 
     assert back.prompt_tokens - back.cached_tokens < 90
 
 
-async def test_leaving_an_answer_frees_its_place_within_a_tenth_of_a_second(house: House) -> None:
+async def test_closing_the_generator_frees_the_slot_within_100_ms(harness: BackendHarness) -> None:
     took: list[float] = []
     for _ in range(5):
-        async with aclosing(house.backend.generate(STORY)) as pieces:
+        async with aclosing(harness.backend.generate(STORY)) as pieces:
             await anext(pieces)
         left = time.perf_counter()
-        engine = (await house.backend._model("default")).engine
+        engine = (await harness.backend._model("default")).engine
         assert isinstance(engine, ServerEngine)
         await until_idle(engine._client)
         took.append(time.perf_counter() - left)
@@ -161,10 +165,10 @@ async def until_idle(server: httpx2.AsyncClient) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_of_four_people_at_once_nobody_waits_more_than_twice_the_average(
-    house: House,
+async def test_four_concurrent_people_wait_at_most_twice_the_average(
+    harness: BackendHarness,
 ) -> None:
-    await house.turn("warm", *words(0))
+    await harness.turn("warm", *words(0))
     waits: dict[str, list[float]] = {name: [] for name in "abcd"}
 
     async def ask_five_times(name: str) -> None:
@@ -172,7 +176,7 @@ async def test_of_four_people_at_once_nobody_waits_more_than_twice_the_average(
             said = (SYSTEM, *words(number))
             asked = Prompt(said, "default", name, max_output_tokens=20, asked_by=name)
             began = time.perf_counter()
-            async with aclosing(house.backend.generate(asked)) as pieces:
+            async with aclosing(harness.backend.generate(asked)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Delta) and len(waits[name]) == number:
                         waits[name].append(time.perf_counter() - began)
@@ -185,28 +189,28 @@ async def test_of_four_people_at_once_nobody_waits_more_than_twice_the_average(
     assert max(mean(each) for each in waits.values()) <= 2 * average, waits
 
 
-async def test_who_waits_is_told_and_a_full_line_refuses(
-    house: House, monkeypatch: pytest.MonkeyPatch
+async def test_waiting_request_gets_its_position_and_a_full_queue_refuses(
+    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._TOLD_AFTER_SECONDS", 0.01)
-    few = house.settings.model_copy(update={"parallel": 1, "most_waiting": 1})
-    house.backend = LlamaCpp(few, house.folder, house.renderer)
-    async with aclosing(house.backend.generate(STORY)) as first:
+    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
+    few = harness.settings.model_copy(update={"parallel": 1, "most_waiting": 1})
+    harness.backend = LlamaCpp(few, harness.folder, harness.renderer)
+    async with aclosing(harness.backend.generate(STORY)) as first:
         await anext(first)
-        async with aclosing(house.backend.generate(STORY)) as second:
+        async with aclosing(harness.backend.generate(STORY)) as second:
             told = await anext(second)
-            refused = await ask(house.backend, STORY)
+            refused = await ask(harness.backend, STORY)
 
     assert told == QueuePosition(1, None)
     assert refused.error is not None
     assert refused.error.notice.startswith("Others are waiting for the model")
 
 
-async def test_answer_ends_at_its_time_limit(house: House) -> None:
-    brief = house.settings.model_copy(update={"total_seconds": 1.0})
-    house.backend = LlamaCpp(brief, house.folder, house.renderer)
-    await house.backend.preload("default")
+async def test_answer_ends_at_its_time_limit(harness: BackendHarness) -> None:
+    brief = harness.settings.model_copy(update={"total_seconds": 1.0})
+    harness.backend = LlamaCpp(brief, harness.folder, harness.renderer)
+    await harness.backend.preload("default")
 
-    answer = await ask(house.backend, STORY)
+    answer = await ask(harness.backend, STORY)
 
     assert isinstance(answer.error, BackendInterrupted | BackendUnavailable)
