@@ -1,4 +1,4 @@
-"""How Alembic finds our tables; `bot.storage.sql.database` hands it an open connection."""
+"""The environment of the migrations; `bot.storage.sql.migrations` passes an open connection."""
 
 from alembic import context
 
@@ -6,15 +6,15 @@ from bot.storage.sql.tables import metadata
 from bot.storage.vectors.pgvector import TABLE
 
 
-def is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Leave a table alone that is made where it can be, and lost without harm."""
+def is_migrated(name: str | None, kind: str, _parents: object) -> bool:
+    """Exclude the table of the pgvector index, which is created outside of the migrations."""
     return (kind, name) != ("table", TABLE)
 
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    include_name=is_ours,
+    include_name=is_migrated,
     render_as_batch=True,  # SQLite cannot alter a table in place
 )
 with context.begin_transaction():

@@ -1,4 +1,4 @@
-"""Stand-ins that keep the ports' promises: a clock moved by hand, a chat that can be asked."""
+"""Fakes that fulfil the contracts of the ports: a clock, a surface, a backend, a coordinator."""
 
 import asyncio
 import heapq
@@ -35,11 +35,11 @@ CHAT = Address("discord", "1")
 LIMITS = Limits(
     max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=10, burst=5
 )
-_ROUNDS = 20  # of the event loop, in which whoever was woken goes on to its next wait
+_LOOP_ROUNDS = 20  # enough for every ready task to reach its next wait
 
 
 class FakeClock(Clock):
-    """Time stands still until a test lets it pass."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -61,42 +61,42 @@ class FakeClock(Clock):
         await wake
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; each sleeper wakes at its own moment and goes on before the next."""
+        """Move the clock; each sleeper wakes at its time and runs before the next one wakes."""
         end = self._now + seconds
-        await settle()
+        await run_ready_tasks()
         while self._sleepers and self._sleepers[0][0] <= end:
             at, _, wake = heapq.heappop(self._sleepers)
             self._now = max(self._now, at)
             if not wake.done():
                 wake.set_result(None)
-                await settle()
+                await run_ready_tasks()
         self._now = end
 
 
-async def settle() -> None:
-    """Let every task go on until it waits for something."""
-    for _ in range(_ROUNDS):
+async def run_ready_tasks() -> None:
+    """Let every ready task run until it waits."""
+    for _ in range(_LOOP_ROUNDS):
         await asyncio.sleep(0)
 
 
 class FakeSurface(Surface):
-    """A chat: messages by id, in order; `calls` says what was asked; `refuse` makes it fail."""
+    """A chat in memory: `messages` by id in order, `calls` as they came."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.messages: dict[str, str] = {}
-        self.files: dict[str, Attachment] = {}  # by the id of the message that brought it
+        self.files: dict[str, Attachment] = {}  # by message id
         self.calls: list[tuple[str, str]] = []  # ("edit", "the text"), ...
-        self.hold: asyncio.Event | None = None  # when set: calls wait for it
-        self.answers_to_lose = 0  # of so many sends nobody learns that they arrived
-        self.nonces: list[str] = []  # of every send, as it was asked
+        self.gate: asyncio.Event | None = None  # if set, calls wait for it
+        self.responses_to_lose = 0  # so many sends arrive but raise OutcomeUnknown
+        self.nonces: list[str] = []  # of every send
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
-        self._refusals: dict[str, deque[PlatformError]] = {}
+        self._errors: dict[str, deque[PlatformError]] = {}
 
-    def refuse(self, call: str, *errors: PlatformError) -> None:
-        """Fail the next calls of this name with these errors, before anything happened."""
-        self._refusals.setdefault(call, deque()).extend(errors)
+    def fail_next(self, call: str, *errors: PlatformError) -> None:
+        """Raise these errors in the next calls of this method, before they have any effect."""
+        self._errors.setdefault(call, deque()).extend(errors)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -105,40 +105,40 @@ class FakeSurface(Surface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         self.nonces.append(message.nonce)
-        await self._called("send", message.text)
+        await self._record("send", message.text)
         if self._limits.placeholder is None and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
         message_id = self._by_nonce[message.nonce] = str(next(self._ids))
         self.messages[message_id] = message.text
         if message.file is not None:
             self.files[message_id] = message.file
-        if self.answers_to_lose:
-            self.answers_to_lose -= 1
-            raise OutcomeUnknown("the answer was lost")
+        if self.responses_to_lose:
+            self.responses_to_lose -= 1
+            raise OutcomeUnknown("the response was lost")
         return message_id
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
-        await self._called("edit", text)
+        await self._record("edit", text)
         if message_id not in self.messages:
             raise MessageNotFound(f"no message {message_id}")
         self.messages[message_id] = text
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        await self._called("delete", message_id)
+        await self._record("delete", message_id)
         self.messages.pop(message_id, None)
         self.files.pop(message_id, None)
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._called("typing", "")
+        await self._record("typing", "")
 
     @override
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        await self._called("find", message.text)
+        await self._record("find", message.text)
         ids = [one for one in self.messages if after is None or int(one) > int(after)]
         wanted = (message.text, message.file)
         return next(
@@ -150,27 +150,27 @@ class FakeSurface(Surface):
             None,
         )
 
-    async def _called(self, call: str, text: str) -> None:
+    async def _record(self, call: str, text: str) -> None:
         self.calls.append((call, text))
-        if self.hold is not None:
-            await self.hold.wait()
-        if self._refusals.get(call):
-            raise self._refusals[call].popleft()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self._errors.get(call):
+            raise self._errors[call].popleft()
 
 
-Step = str | ReasoningDelta | QueuePosition | asyncio.Event | Exception
+ScriptStep = str | ReasoningDelta | QueuePosition | asyncio.Event | Exception
 
 
 class FakeBackend(Backend):
-    """A model that plays scripts, one for each answer and the last one again and again.
+    """A model that plays scripts: one for each answer, the last one repeatedly.
 
-    A text is said; a thought, or how one waits, is told; an event is waited for, an error is
-    raised. `prompts` is what it was asked.
+    A text, a reasoning delta and a queue position are yielded, an event is waited for, an error is
+    raised. `prompts` are the requests.
     """
 
-    def __init__(self, *scripts: Sequence[Step]) -> None:
+    def __init__(self, *scripts: Sequence[ScriptStep]) -> None:
         self.prompts: list[Prompt] = []
-        self.stopped = 0  # answers that were closed before they had ended by themselves
+        self.closed_early = 0  # generators that were closed before their end
         self._scripts = deque(scripts or [["Hello."]])
 
     @override
@@ -193,7 +193,7 @@ class FakeBackend(Backend):
             yield Finish(FinishReason.STOP)
             ended = True
         finally:
-            self.stopped += not ended
+            self.closed_early += not ended
 
     @override
     async def check(self) -> str:
@@ -206,25 +206,25 @@ class FakeBackend(Backend):
 
 @dataclass
 class _Queue:
-    ready: dict[str, None] = field(default_factory=dict)  # a set that keeps its order
+    ready: dict[str, None] = field(default_factory=dict)  # an ordered set
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)  # key -> owner, until
     dirty: set[str] = field(default_factory=set)
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    signal: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class FakeCoordinator(Coordinator):
-    """Keeps the ready keys in memory; while `down` is set, it is a server that is away."""
+    """A coordinator in memory; while `is_down` it raises `CoordinatorUnavailable`."""
 
     def __init__(self, clock: Clock) -> None:
-        self.down = False
+        self.is_down = False
         self._clock = clock
         self._queues: dict[str, _Queue] = defaultdict(_Queue)
 
-    def wipe(self) -> None:
-        """Forget everything, as a server does that starts anew."""
+    def clear(self) -> None:
+        """Lose all data, as a restarted server does."""
         self._queues.clear()
 
-    def held(self, queue: str) -> set[str]:
+    def leased_keys(self, queue: str) -> set[str]:
         return set(self._queues[queue].leases)
 
     @override
@@ -235,7 +235,7 @@ class FakeCoordinator(Coordinator):
                 at.dirty.add(key)
             else:
                 at.ready.setdefault(key)
-                at.bell.set()
+                at.signal.set()
 
     @override
     async def claim(
@@ -243,10 +243,10 @@ class FakeCoordinator(Coordinator):
     ) -> Sequence[str]:
         at = self._at(queue)
         if not at.ready and wait_seconds > 0:
-            at.bell.clear()
+            at.signal.clear()
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await at.bell.wait()
+                    await at.signal.wait()
             except TimeoutError:
                 return []
             at = self._at(queue)
@@ -286,21 +286,21 @@ class FakeCoordinator(Coordinator):
         return len(expired)
 
     def _at(self, queue: str) -> _Queue:
-        if self.down:
+        if self.is_down:
             raise CoordinatorUnavailable("the fake is down")
         return self._queues[queue]
 
 
 class FakeEmbedder(Embedder):
-    """Texts mean alike that share words; each of `WORDS` is a direction of its own."""
+    """An embedder whose vectors count `WORDS`: texts are similar if they share them."""
 
     WORDS = ("lamp", "storm", "gull", "tea")
 
     def __init__(self, model_id: str = "words") -> None:
         self._model_id = model_id
-        self.down = False
-        self.read: list[str] = []  # the passages, in order
-        self.asked: list[str] = []
+        self.is_down = False
+        self.documents: list[str] = []  # in the order of the calls
+        self.queries: list[str] = []
 
     @property
     @override
@@ -309,14 +309,14 @@ class FakeEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        self._check_up()
-        self.read += texts
+        self._require_up()
+        self.documents += texts
         return [self._vector(text) for text in texts]
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
-        self._check_up()
-        self.asked.append(text)
+        self._require_up()
+        self.queries.append(text)
         return self._vector(text)
 
     @override
@@ -325,10 +325,10 @@ class FakeEmbedder(Embedder):
 
     @override
     async def close(self) -> None:
-        self.down = True
+        self.is_down = True
 
-    def _check_up(self) -> None:
-        if self.down:
+    def _require_up(self) -> None:
+        if self.is_down:
             raise EmbeddingError("the fake is down")
 
     def _vector(self, text: str) -> PackedVector:

@@ -1,4 +1,4 @@
-"""Ready-made values for tests."""
+"""Sample values for tests."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ BOB = Person("telegram:2", "Bob")
 _AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def incoming(
+def make_incoming(
     text: str = "hello",
     *,
     key: str = "5:1",
@@ -37,10 +37,10 @@ def incoming(
     )
 
 
-async def write_out(number: int, receipt: Receipt) -> str:
-    """A receipt's prompt, shorter than it really is."""
+async def format_receipt(number: int, receipt: Receipt) -> str:
+    """Format a receipt in one short line."""
     return f"{number} {receipt.preset}: {receipt.prompt.messages[-1].content}\n"
 
 
-def mask(text: str) -> str:
+def mask_secret(text: str) -> str:
     return text.replace("sk-canary", "***")

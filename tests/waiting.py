@@ -1,21 +1,21 @@
-"""Wait for what happens between tasks and a database, which takes real time."""
+"""Wait for other tasks and the database, which take real time."""
 
 import asyncio
 from collections.abc import Callable
 
 from tests.fakes import FakeClock
 
-_A_WHILE_SECONDS = 20.0  # after which a test waits in vain
+_TIMEOUT_SECONDS = 20.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_A_WHILE_SECONDS):
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110 # no event: a look at what is there
             await asyncio.sleep(0.002)
 
 
-async def passes(clock: FakeClock, seconds: float) -> None:
-    """Let time pass in small steps, and the database answer in between."""
+async def advance_in_steps(clock: FakeClock, seconds: float) -> None:
+    """Move the clock in small steps, with time for the database in between."""
     for _ in range(10):
         await clock.advance(seconds / 10)
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Preset versions, and which of them answered"""
+"""Versions of presets, and the version that answered"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The stories of characters, and their vectors"""
+"""Stories of characters, and their vectors"""
 
 import sqlalchemy as sa
 from alembic import op

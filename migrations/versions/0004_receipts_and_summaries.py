@@ -1,4 +1,4 @@
-"""The receipt of every answer, and summaries of what is too old for a history"""
+"""Receipts of answers, and summaries of old turns"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A file that a message brings along"""
+"""Files in the outbox"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -22,7 +22,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
-from tests.samples import incoming, mask, write_out
+from tests.samples import format_receipt, make_incoming, mask_secret
 
 PRESETS: dict[str, Preset] = {
     str(one["name"]): Preset.model_validate({"provider": "p", "model": "m", **one})
@@ -38,7 +38,7 @@ PRESETS: dict[str, Preset] = {
         },
     )
 }
-HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
+HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
 
 
 class Setup:
@@ -50,7 +50,7 @@ class Setup:
         self.handlers = CommandHandlers(
             self.resolver,
             AdminCheck({"telegram:99"}, self.is_platform_admin),
-            ContextView(SqlReceipts(database), write_out, mask),
+            ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
             random.Random(1),
         )

@@ -9,10 +9,10 @@ from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
-from tests.samples import ALICE, BOB, incoming
+from tests.samples import ALICE, BOB, make_incoming
 
-HERE = replace(incoming(), scopes=("telegram:5:7", "telegram:5"))
-ELSEWHERE = replace(incoming(), scopes=("telegram:6",))
+HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5"))
+ELSEWHERE = replace(make_incoming(), scopes=("telegram:6",))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from bot.prompting.presets.files import export_preset, load_presets, parse_prese
 from bot.storage.sql.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import Store
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 TEXTS = with_ours(
     "store_injection",
@@ -45,7 +45,7 @@ async def _wake_nobody(_keys: Sequence[str]) -> None:
 async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: str) -> None:
     stored = make_storable(text)
     assert stored == text or "\0" in text or any("\ud800" <= sign < "\ue000" for sign in text)
-    sent = replace(incoming(text, quote=text), author=Person("telegram:1", text))
+    sent = replace(make_incoming(text, quote=text), author=Person("telegram:1", text))
 
     await InboxIntake(store.inbox, _wake_nobody).receive([sent], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)

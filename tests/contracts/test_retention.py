@@ -9,13 +9,13 @@ from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import inbox, outbox
 from tests.contracts.conftest import Store
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 DAY = 86_400.0
 
 
 async def take_message(store: Store) -> tuple[Claim, InboxMessage]:
-    await store.inbox.receive([incoming()], {})
+    await store.inbox.receive([make_incoming()], {})
     claim = await store.conversations.claim("telegram:5", "me", 60)
     assert claim is not None
     message = await store.conversations.next_message(claim)

@@ -15,7 +15,7 @@ from bot.errors import Fenced, Refused
 from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.tables import NEWEST_REVISION, inbox, outbox, turn
 from tests.contracts.conftest import Store
-from tests.samples import ALICE, incoming
+from tests.samples import ALICE, make_incoming
 
 LEASE = 60.0
 OPEN_DATABASE = """
@@ -29,7 +29,7 @@ asyncio.run(main())
 
 
 async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
-    await store.inbox.receive([incoming(key=key)], {})
+    await store.inbox.receive([make_incoming(key=key)], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
     message = await store.conversations.next_message(claim)
@@ -42,7 +42,7 @@ def person_turn(text: str) -> Turn:
 
 
 async def test_received_message_is_returned_unchanged(store: Store) -> None:
-    sent = incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
+    sent = make_incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
     await store.inbox.receive([sent], {"telegram:offset": "8"})
     claim = await store.conversations.claim(sent.address.conversation, "me", LEASE)
     assert claim is not None
@@ -53,14 +53,14 @@ async def test_received_message_is_returned_unchanged(store: Store) -> None:
 
 
 async def test_message_delivered_twice_is_stored_once(store: Store) -> None:
-    await store.inbox.receive([incoming(), incoming()], {})
-    await store.inbox.receive([incoming()], {"telegram:offset": "9"})
+    await store.inbox.receive([make_incoming(), make_incoming()], {})
+    await store.inbox.receive([make_incoming()], {"telegram:offset": "9"})
     count = await store.database.read(lambda c: c.execute(select(func.count(inbox.c.id))).scalar())
     assert count == 1
 
 
 async def test_messages_are_processed_in_the_order_they_were_received(store: Store) -> None:
-    await store.inbox.receive([incoming(key=f"5:{n}") for n in range(3)], {})
+    await store.inbox.receive([make_incoming(key=f"5:{n}") for n in range(3)], {})
     claim = await store.conversations.claim("telegram:5", "me", LEASE)
     assert claim is not None
     keys = []
@@ -71,7 +71,7 @@ async def test_messages_are_processed_in_the_order_they_were_received(store: Sto
 
 
 async def test_conversation_is_leased_to_one_owner_at_a_time(store: Store) -> None:
-    await store.inbox.receive([incoming()], {})
+    await store.inbox.receive([make_incoming()], {})
     first = await store.conversations.claim("telegram:5", "me", LEASE)
     assert await store.conversations.claim("telegram:5", "other", LEASE) is None
     assert await store.inbox.pending_conversations(10, ["telegram"]) == []
@@ -82,13 +82,13 @@ async def test_conversation_is_leased_to_one_owner_at_a_time(store: Store) -> No
 
 
 async def test_only_conversations_of_running_platforms_are_pending(store: Store) -> None:
-    await store.inbox.receive([incoming(platform="discord"), incoming()], {})
+    await store.inbox.receive([make_incoming(platform="discord"), make_incoming()], {})
     assert await store.inbox.pending_conversations(10, ["telegram", "terminal"]) == ["telegram:5"]
     assert await store.inbox.pending_conversations(10, []) == []
 
 
 async def test_restarted_owner_releases_its_own_leases(store: Store) -> None:
-    await store.inbox.receive([incoming(), incoming(chat="6", key="6:1")], {})
+    await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
     await store.conversations.claim("telegram:5", "me", LEASE)
     await store.conversations.claim("telegram:6", "other", LEASE)
     await store.conversations.release_all("me")
@@ -96,7 +96,7 @@ async def test_restarted_owner_releases_its_own_leases(store: Store) -> None:
 
 
 async def test_later_claim_fences_every_method_of_an_earlier_one(store: Store) -> None:
-    await store.inbox.receive([incoming()], {})
+    await store.inbox.receive([make_incoming()], {})
     old = await store.conversations.claim("telegram:5", "me", 0)
     assert old is not None
     message = await store.conversations.next_message(old)
@@ -196,7 +196,7 @@ async def test_new_session_hides_the_old_one(store: Store) -> None:
 
 
 async def test_forget_deletes_every_session_of_one_conversation(store: Store) -> None:
-    await store.inbox.receive([incoming(key="6:1", chat="6")], {})
+    await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     other = await store.conversations.claim("telegram:6", "me", LEASE)
     assert other is not None
     elsewhere = await store.conversations.next_message(other)
@@ -402,7 +402,7 @@ async def test_failing_unit_does_not_affect_concurrent_writes(store: Store) -> N
 
     async with asyncio.TaskGroup() as group:
         writes = [
-            group.create_task(store.inbox.receive([incoming(key=f"5:{n}")], {"last": str(n)}))
+            group.create_task(store.inbox.receive([make_incoming(key=f"5:{n}")], {"last": str(n)}))
             for n in range(50)
         ]
         failing = group.create_task(expect_fenced(store, failing_unit))

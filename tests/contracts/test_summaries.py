@@ -9,7 +9,7 @@ from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from tests.contracts.conftest import Store
-from tests.samples import ALICE, incoming
+from tests.samples import ALICE, make_incoming
 
 CONVERSATION = "telegram:5"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -17,7 +17,7 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 
 async def save_summary(store: Store) -> tuple[SqlSummaries, Summary]:
     """Store three turns, and a summary of the first two."""
-    await store.inbox.receive([incoming()], {})
+    await store.inbox.receive([make_incoming()], {})
     claim = await store.conversations.claim(CONVERSATION, "me", 60)
     assert claim is not None
     message = await store.conversations.next_message(claim)

@@ -120,7 +120,7 @@ class FakeRig(ChannelRig):
 
     @override
     def lose_next_response(self) -> None:
-        self.surface.answers_to_lose = 1
+        self.surface.responses_to_lose = 1
 
 
 @asynccontextmanager

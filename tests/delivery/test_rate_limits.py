@@ -68,7 +68,7 @@ def test_no_minute_holds_more_calls_than_the_rate_and_one_burst(pauses: list[flo
 async def test_blocked_chat_gets_no_typing_indicator() -> None:
     clock, surface = FakeClock(), FakeSurface()
     limited = RateLimitedSurface(surface, RateLimiter(), clock)
-    surface.refuse("edit", RateLimited(30))
+    surface.fail_next("edit", RateLimited(30))
     with pytest.raises(RateLimited):
         await limited.edit(CHAT, "1", "text")
     with pytest.raises(RateLimited) as refused:
@@ -82,7 +82,7 @@ async def test_blocked_chat_gets_no_typing_indicator() -> None:
 async def test_short_wait_is_slept_through_and_long_wait_is_raised() -> None:
     clock, surface = FakeClock(), FakeSurface()
     limited = RateLimitedSurface(surface, RateLimiter(), clock)
-    surface.refuse("delete", RateLimited(2))
+    surface.fail_next("delete", RateLimited(2))
     with pytest.raises(RateLimited):
         await limited.delete(CHAT, "1")
     deleting = asyncio.create_task(limited.delete(CHAT, "1"))
@@ -90,7 +90,7 @@ async def test_short_wait_is_slept_through_and_long_wait_is_raised() -> None:
     assert not deleting.done()
     await clock.advance(0.1)
     await deleting
-    surface.refuse("delete", RateLimited(3))
+    surface.fail_next("delete", RateLimited(3))
     for _ in range(2):
         with pytest.raises(RateLimited):
             await limited.delete(CHAT, "1")

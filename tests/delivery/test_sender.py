@@ -26,8 +26,8 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import outbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
-from tests.samples import incoming
-from tests.waiting import passes, until
+from tests.samples import make_incoming
+from tests.waiting import advance_in_steps, wait_until
 
 LANE = "telegram:5"
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
@@ -60,7 +60,7 @@ class Delivery:
     ) -> None:
         """Queue an answer with one part for each text; a part with a file has no placeholder."""
         conversations = SqlConversations(self.database, self.clock)
-        await SqlInbox(self.database, self.clock).receive([said or incoming(key="5:0")], {})
+        await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
         claim = await conversations.claim(LANE, "me", 60)
         assert claim is not None
         message = await conversations.next_message(claim)
@@ -106,7 +106,7 @@ async def test_queued_rows_are_sent_in_order(database: Database) -> None:
 
 async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> None:
     delivery = Delivery(database)
-    delivery.surface.refuse("send", RateLimited(60))
+    delivery.surface.fail_next("send", RateLimited(60))
     await delivery.queue("a", "b")
     await delivery.sender.work(LANE)
     await delivery.sender.work(LANE)
@@ -124,7 +124,7 @@ async def test_row_with_a_long_delay_is_rescheduled(
     database: Database, error: PlatformError, seconds: float
 ) -> None:
     delivery = Delivery(database)
-    delivery.surface.refuse("send", error)
+    delivery.surface.fail_next("send", error)
     await delivery.queue("a")
     await delivery.sender.work(LANE)
     assert await delivery.states() == [OutboxState.PENDING]
@@ -136,18 +136,18 @@ async def test_row_with_a_short_delay_is_waited_for(
     database: Database, error: PlatformError
 ) -> None:
     delivery = Delivery(database)
-    delivery.surface.refuse("send", error)
+    delivery.surface.fail_next("send", error)
     await delivery.queue("a")
     async with working(delivery) as work:
-        await until(lambda: delivery.calls("send") == 1)
-        await passes(delivery.clock, 4)
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 4)
         await work
     assert delivery.texts == ["a"]
 
 
 async def test_unreachable_platform_is_retried_with_exponential_backoff(database: Database) -> None:
     delivery = Delivery(database)
-    delivery.surface.refuse("send", *[Unreachable("no route")] * 9)
+    delivery.surface.fail_next("send", *[Unreachable("no route")] * 9)
     await delivery.queue("a")
     pauses: list[int] = []
     while len(pauses) < 9:
@@ -163,7 +163,7 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
 
 async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) -> None:
     delivery = Delivery(database)
-    delivery.surface.refuse("send", Refused("too rude"))
+    delivery.surface.fail_next("send", Refused("too rude"))
     await delivery.queue("a", "b")
     await delivery.sender.work(LANE)
     assert delivery.texts == ["b"]
@@ -172,7 +172,7 @@ async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) 
 
 async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:
     delivery = Delivery(database, WITH_PLACEHOLDER)
-    delivery.surface.refuse("send", Refused("blocked"))
+    delivery.surface.fail_next("send", Refused("blocked"))
     await delivery.queue("a")
     await delivery.sender.work(LANE)
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
@@ -184,11 +184,11 @@ async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     database: Database, limits: Limits
 ) -> None:
     delivery = Delivery(database, limits)
-    delivery.surface.answers_to_lose = 1
+    delivery.surface.responses_to_lose = 1
     await delivery.queue("a", "b")
     async with working(delivery):
-        await until(lambda: delivery.calls("send") == 1)
-        await passes(delivery.clock, 11)
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
     await delivery.sender.work(LANE)
     assert delivery.texts == ["a", "b"]
@@ -201,11 +201,11 @@ async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
     database: Database, limits: Limits
 ) -> None:
     delivery = Delivery(database, limits)
-    delivery.surface.refuse("send", OutcomeUnknown("cut off"))
+    delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a")
     async with working(delivery):
-        await until(lambda: delivery.calls("send") == 1)
-        await passes(delivery.clock, 11)
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
     await delivery.sender.work(LANE)
     assert delivery.texts == ["a"]
@@ -220,14 +220,14 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
 ) -> None:
     delivery = Delivery(database, limits)
     if arrived:
-        delivery.surface.answers_to_lose = 1
+        delivery.surface.responses_to_lose = 1
     else:
-        delivery.surface.refuse("send", OutcomeUnknown("cut off"))
+        delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     file = Attachment("prompt-1.txt", "You are Nora.")
     await delivery.queue("here", file=file)
     async with working(delivery):
-        await until(lambda: delivery.calls("send") == 1)
-        await passes(delivery.clock, 11)
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
     await delivery.sender.work(LANE)
     assert delivery.texts == ["here"]
@@ -240,7 +240,7 @@ async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     database: Database,
 ) -> None:
     delivery = Delivery(database, WITH_PLACEHOLDER)
-    delivery.surface.refuse("send", OutcomeUnknown("cut off"))
+    delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a")
     await delivery.sender.work(LANE)
     assert await delivery.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
@@ -249,11 +249,11 @@ async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
 
 async def test_edit_with_an_unknown_outcome_is_repeated(database: Database) -> None:
     delivery = Delivery(database, WITH_PLACEHOLDER)
-    delivery.surface.refuse("edit", OutcomeUnknown("cut off"))
+    delivery.surface.fail_next("edit", OutcomeUnknown("cut off"))
     await delivery.queue("a")
     async with working(delivery) as work:
-        await until(lambda: delivery.calls("edit") == 1)
-        await passes(delivery.clock, 2)
+        await wait_until(lambda: delivery.calls("edit") == 1)
+        await advance_in_steps(delivery.clock, 2)
         await work
     assert delivery.texts == ["a"]
     assert delivery.calls("find") == 0
@@ -279,9 +279,9 @@ async def test_row_stays_unknown_while_the_search_fails(
     delivery = Delivery(database)
     await delivery.queue("a")
     await delivery.crash()
-    delivery.surface.refuse("find", error)
+    delivery.surface.fail_next("find", error)
     async with working(delivery):
-        await until(lambda: delivery.calls("find") == 1)
+        await wait_until(lambda: delivery.calls("find") == 1)
         await asyncio.sleep(0.05)
     assert await delivery.states() == [OutboxState.UNKNOWN]
     assert delivery.calls("send") == 0
@@ -291,12 +291,12 @@ async def test_message_is_sent_again_with_its_nonce_where_the_search_is_refused(
     database: Database,
 ) -> None:
     delivery = Delivery(database)
-    delivery.surface.answers_to_lose = 1
-    delivery.surface.refuse("find", Refused("no right to read the history"))
+    delivery.surface.responses_to_lose = 1
+    delivery.surface.fail_next("find", Refused("no right to read the history"))
     await delivery.queue("a")
     async with working(delivery) as work:
-        await until(lambda: delivery.calls("send") == 1)
-        await passes(delivery.clock, 2)
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 2)
         await work
     assert delivery.texts == ["a"]
     assert await delivery.states() == [OutboxState.SENT]
@@ -308,7 +308,7 @@ async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
     delivery = Delivery(database, WITH_PLACEHOLDER)
     await delivery.queue("a")
     await delivery.crash()
-    delivery.surface.refuse("find", Refused("the chat is gone"))
+    delivery.surface.fail_next("find", Refused("the chat is gone"))
     await delivery.sender.work(LANE)
     assert delivery.calls("send") == 0
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
@@ -318,7 +318,7 @@ async def test_response_to_an_interaction_is_repeated_without_a_search(
     database: Database,
 ) -> None:
     delivery = Delivery(database)
-    await delivery.queue("a", said=replace(incoming(), interaction="app:token"))
+    await delivery.queue("a", said=replace(make_incoming(), interaction="app:token"))
     await delivery.crash()
     await delivery.sender.work(LANE)
     assert delivery.texts == ["a"]
@@ -370,7 +370,7 @@ async def test_waiter_notices_a_row_sent_by_another_process(database: Database) 
     waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     await other.sender.work(LANE)
-    await passes(delivery.clock, 2)
+    await advance_in_steps(delivery.clock, 2)
     assert await waiting == "1"
 
 
@@ -397,11 +397,11 @@ async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> No
 async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    delivery.surface.refuse("send", Refused("blocked"))
+    delivery.surface.fail_next("send", Refused("blocked"))
     waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     await delivery.sender.work(LANE)
-    await passes(delivery.clock, 2)
+    await advance_in_steps(delivery.clock, 2)
     with pytest.raises(Refused):
         await waiting
 

@@ -16,7 +16,7 @@ from tests.e2e.checker import right_answer
 from tests.e2e.model import Model
 from tests.e2e.service import Service
 from tests.e2e.world import TELEGRAM_PEOPLE, Place, World
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -51,7 +51,7 @@ class Hall:
         def says() -> bool:
             return sum(one.startswith(beginning) for one in self.world.said_in(place)) >= count
 
-        await until(says)
+        await wait_until(says)
 
     async def caught_up(self, place: Place) -> None:
         """Ask something, and wait until it is answered: what came before it is done, too."""
@@ -119,7 +119,7 @@ async def member_uses_native_commands(hall: Hall) -> None:
         ("context", {"show": "prompt"}),
     ):
         result = await hall.world.people[0].slash(channel, words, **options)
-        await until(lambda seen=result: bool(seen.response and seen.response.content))  # type: ignore[misc]
+        await wait_until(lambda seen=result: bool(seen.response and seen.response.content))  # type: ignore[misc]
         assert result.response.content.startswith("⚠ Only an admin can")
     assert hall.state() == before
 

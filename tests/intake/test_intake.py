@@ -11,7 +11,7 @@ from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 
 class RecordingWaker:
@@ -43,7 +43,8 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
     waker, inbox = RecordingWaker(), SqlInbox(database, SystemClock())
     intake = InboxIntake(inbox, waker.wake)
     await intake.receive(
-        [incoming(key="5:1"), incoming(key="6:1", chat="6"), incoming(key="5:2")], {"offset": "3"}
+        [make_incoming(key="5:1"), make_incoming(key="6:1", chat="6"), make_incoming(key="5:2")],
+        {"offset": "3"},
     )
     assert waker.woken == [["telegram:5", "telegram:6"]]
     assert await inbox.pending_conversations(10, ["telegram"]) == ["telegram:5", "telegram:6"]
@@ -56,13 +57,13 @@ async def test_failed_store_raises_and_wakes_no_conversation(
     waker = RecordingWaker()
     intake = InboxIntake(FailingInbox(database, SystemClock()), waker.wake)
     with pytest.raises(StoreError):
-        await intake.receive([incoming()], {"offset": "3"})
+        await intake.receive([make_incoming()], {"offset": "3"})
     assert waker.woken == []
 
 
 async def test_text_that_no_database_stores_is_replaced(database: Database) -> None:
     inbox = RecordingInbox(database, SystemClock())
 
-    await InboxIntake(inbox, RecordingWaker().wake).receive([incoming("a\0b", quote="\0")], {})
+    await InboxIntake(inbox, RecordingWaker().wake).receive([make_incoming("a\0b", quote="\0")], {})
 
     assert [(one.text, one.quote) for one in inbox.received] == [("a\ufffdb", "\ufffd")]

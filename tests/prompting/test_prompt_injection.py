@@ -14,7 +14,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, decide
 from bot.settings import read_settings, secrets_of
 from tests.attacks import attacks, expanded
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 CANARY = "sk-CANARY-0001"
 PERSONA = "You are Nora.\n{{RAG-dialogue}}"
@@ -32,7 +32,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
     preset = Preset.model_validate(
         {"name": "nora", "provider": "p", "model": "m", "persona": persona}
     )
-    said = incoming(text if "message" in place else "hello")
+    said = make_incoming(text if "message" in place else "hello")
     rows: list[Row] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
     stories = [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in place else []
     found = {said.text: stories}
@@ -46,7 +46,7 @@ def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
         {"name": "nora", "provider": "p", "model": "m", "lorebook": book}
     )
 
-    prompt = compose(preset, Session(1, ()), incoming("hello")).prompt
+    prompt = compose(preset, Session(1, ()), make_incoming("hello")).prompt
 
     assert prompt.messages[0].content == "It rains."
 
@@ -62,7 +62,7 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 
     active = ActiveCharacters((ActivePreset(preset, None, None),))
-    message = incoming(attack_text(attack))
+    message = make_incoming(attack_text(attack))
     decision = decide(message, active, (), dice=lambda: 0.5, now=message.at)
     prompt = prompt_with(attack)
 
@@ -96,6 +96,6 @@ def test_hostile_words_get_neither_rights_nor_secrets(
 def test_what_nobody_sees_is_not_read_either(said: str, read: str) -> None:
     preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 
-    prompt = compose(preset, Session(1, ()), incoming(said)).prompt
+    prompt = compose(preset, Session(1, ()), make_incoming(said)).prompt
 
     assert prompt.messages[-1].content == read

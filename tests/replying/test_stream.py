@@ -16,7 +16,7 @@ from bot.replying.live_replies import final_parts, keep_typing
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
 from bot.replying.stream_buffer import StreamBuffer
-from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, settle
+from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
 TELEGRAM = replace(LIMITS, unit="utf16", placeholder="…", seconds_between_edits=1.0)
@@ -206,14 +206,14 @@ async def test_nothing_live_is_under_way_when_the_block_ends() -> None:
     async with stage.live() as live:
         live.feed(ENOUGH)
         await stage.clock.advance(2)
-        stage.surface.hold = asyncio.Event()
+        stage.surface.gate = asyncio.Event()
         live.feed("And more.")
         await stage.clock.advance(2)
         ending = asyncio.create_task(live.__aexit__(None, None, None))
-        await settle()
+        await run_ready_tasks()
 
         assert not ending.done()
-        stage.surface.hold.set()
+        stage.surface.gate.set()
         await ending
 
     assert stage.texts == [ENOUGH + "And more."]
@@ -221,7 +221,7 @@ async def test_nothing_live_is_under_way_when_the_block_ends() -> None:
 
 async def test_the_end_does_not_wait_for_a_message_that_is_not_sent() -> None:
     stage = Stage()
-    stage.surface.hold = asyncio.Event()
+    stage.surface.gate = asyncio.Event()
 
     async with stage.live() as live:
         live.feed(ENOUGH)
@@ -233,7 +233,7 @@ async def test_the_end_does_not_wait_for_a_message_that_is_not_sent() -> None:
 
 async def test_being_rate_limited_slows_the_edits_down_and_does_not_stop_them() -> None:
     stage = Stage()
-    stage.surface.refuse("edit", *[RateLimited(5)] * 4)
+    stage.surface.fail_next("edit", *[RateLimited(5)] * 4)
 
     async with stage.live() as live:
         for _ in range(100):
@@ -246,7 +246,7 @@ async def test_being_rate_limited_slows_the_edits_down_and_does_not_stop_them() 
 
 async def test_three_failures_in_a_row_end_the_show_only() -> None:
     stage = Stage()
-    stage.surface.refuse("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
+    stage.surface.fail_next("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
 
     async with stage.live() as live:
         for _ in range(100):
@@ -298,7 +298,7 @@ async def test_where_nothing_can_be_edited_nothing_is_shown_live() -> None:
 
 async def test_typing_is_refreshed_before_it_fades_and_survives_refusals() -> None:
     surface, clock = FakeSurface(), FakeClock()
-    surface.refuse("typing", Unreachable("no"), RateLimited(20))
+    surface.fail_next("typing", Unreachable("no"), RateLimited(20))
 
     typing = asyncio.create_task(keep_typing(surface, CHAT, clock))
     await clock.advance(40)

@@ -8,7 +8,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.decide import Answer, Decision, Ignore, Observe, decide
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 
 def preset(**given: object) -> Preset:
@@ -17,7 +17,7 @@ def preset(**given: object) -> Preset:
 
 def decided(text: str, wake: WakeReason | None, *presets: Preset, dice: float = 0.5) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
-    message = incoming(text, wake=wake)
+    message = make_incoming(text, wake=wake)
     return decide(message, active, (), dice=lambda: dice, now=message.at)
 
 

@@ -17,7 +17,7 @@ from bot.routing.speaker_selection import (
     select_reaction,
     select_speakers,
 )
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def asked(
     presets: Sequence[Preset] = GROUP,
     dice: float = 0.99,
 ) -> tuple[SpeakerCandidate, ...]:
-    message = incoming(text, wake=wake, quote=quote)
+    message = make_incoming(text, wake=wake, quote=quote)
     return select_speakers(presets, message, recent, dice=lambda: dice, now=NOW)
 
 
@@ -167,5 +167,5 @@ def test_answers_in_a_row_end_and_every_candidate_has_reasons(
 
 
 def test_name_of_the_author_calls_nobody() -> None:
-    message = incoming("hello", wake=None, author=Person("a:1", "Nora"))
+    message = make_incoming("hello", wake=None, author=Person("a:1", "Nora"))
     assert chosen(select_speakers(GROUP, message, [], dice=lambda: 0.99, now=NOW)) == []

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from bot.errors import StoreError
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from tests.fakes import FakeClock, FakeCoordinator, settle
-from tests.waiting import until
+from tests.fakes import FakeClock, FakeCoordinator, run_ready_tasks
+from tests.waiting import wait_until
 
 
 class PoolHarness:
@@ -51,7 +51,7 @@ class PoolHarness:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         task = asyncio.create_task(self.pool.run())
-        await settle()
+        await run_ready_tasks()
         try:
             yield
             assert not task.done(), task.exception()
@@ -65,10 +65,10 @@ async def test_ready_key_is_processed() -> None:
     harness = PoolHarness()
     async with harness.open():
         await harness.pool.wake(["a", "b"])
-        await until(lambda: harness.ended[-1:] == ["b"])
-        await settle()
+        await wait_until(lambda: harness.ended[-1:] == ["b"])
+        await run_ready_tasks()
         assert harness.pool.busy_count == 0
-        assert harness.coordinator.held("q") == set()
+        assert harness.coordinator.leased_keys("q") == set()
 
 
 async def test_key_is_never_processed_twice_at_once() -> None:
@@ -76,11 +76,11 @@ async def test_key_is_never_processed_twice_at_once() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
+        await wait_until(lambda: harness.started == ["a"])
         await harness.pool.wake(["a"])
-        harness.coordinator.wipe()
+        harness.coordinator.clear()
         await harness.pool.wake(["a"])
-        await settle()
+        await run_ready_tasks()
         assert harness.started == ["a"]
 
 
@@ -89,10 +89,10 @@ async def test_key_woken_while_in_progress_is_processed_again() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
+        await wait_until(lambda: harness.started == ["a"])
         await harness.pool.wake(["a"])
         harness.unblock.set()
-        await until(lambda: harness.started == ["a", "a"])
+        await wait_until(lambda: harness.started == ["a", "a"])
 
 
 async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
@@ -100,12 +100,12 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a", "b", "c"])
-        await until(lambda: len(harness.started) == 2)
-        await settle()
+        await wait_until(lambda: len(harness.started) == 2)
+        await run_ready_tasks()
         assert harness.pool.busy_count == 2
-        assert harness.coordinator.held("q") == {"a", "b"}
+        assert harness.coordinator.leased_keys("q") == {"a", "b"}
         harness.unblock.set()
-        await until(lambda: harness.ended == ["a", "b", "c"])
+        await wait_until(lambda: harness.ended == ["a", "b", "c"])
 
 
 async def test_pending_key_without_wake_up_is_found() -> None:
@@ -113,7 +113,7 @@ async def test_pending_key_without_wake_up_is_found() -> None:
     async with harness.open():
         harness.pending = ["a"]
         await harness.clock.advance(2)
-        await until(lambda: "a" in harness.ended)
+        await wait_until(lambda: "a" in harness.ended)
 
 
 async def test_expired_lease_of_a_dead_process_is_released() -> None:
@@ -124,7 +124,7 @@ async def test_expired_lease_of_a_dead_process_is_released() -> None:
         await harness.clock.advance(10)
         assert harness.started == []
         await harness.clock.advance(10)
-        await until(lambda: "a" in harness.ended)
+        await wait_until(lambda: "a" in harness.ended)
 
 
 async def test_lease_is_renewed_while_a_key_is_in_progress() -> None:
@@ -132,7 +132,7 @@ async def test_lease_is_renewed_while_a_key_is_in_progress() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
+        await wait_until(lambda: harness.started == ["a"])
         await harness.clock.advance(60)
         taken = await harness.coordinator.claim(
             "q", "other", limit=1, lease_seconds=15, wait_seconds=0
@@ -142,27 +142,27 @@ async def test_lease_is_renewed_while_a_key_is_in_progress() -> None:
 
 async def test_sql_is_polled_while_the_coordinator_is_away() -> None:
     harness = PoolHarness()
-    harness.coordinator.down = True
+    harness.coordinator.is_down = True
     async with harness.open():
         harness.pending = ["a"]
         await harness.pool.wake(["a"])
         await harness.clock.advance(1)
-        await until(lambda: "a" in harness.ended)
-        harness.coordinator.down = False
+        await wait_until(lambda: "a" in harness.ended)
+        harness.coordinator.is_down = False
         await harness.clock.advance(1)
         await harness.pool.wake(["b"])
-        await until(lambda: harness.ended[-1:] == ["b"])
+        await wait_until(lambda: harness.ended[-1:] == ["b"])
 
 
 async def test_store_error_does_not_end_the_pool() -> None:
     harness = PoolHarness()
-    harness.store_fails = harness.coordinator.down = True
+    harness.store_fails = harness.coordinator.is_down = True
     async with harness.open():
         await harness.clock.advance(5)
-        harness.store_fails = harness.coordinator.down = False
+        harness.store_fails = harness.coordinator.is_down = False
         harness.pending = ["a"]
         await harness.clock.advance(2)
-        await until(lambda: "a" in harness.ended)
+        await wait_until(lambda: "a" in harness.ended)
 
 
 async def test_exception_for_one_key_does_not_stop_the_others() -> None:
@@ -170,8 +170,8 @@ async def test_exception_for_one_key_does_not_stop_the_others() -> None:
     harness.failure = RuntimeError("a bug")
     async with harness.open():
         await harness.pool.wake(["a", "b"])
-        await until(lambda: harness.ended == ["b"])
-        await settle()
+        await wait_until(lambda: harness.ended == ["b"])
+        await run_ready_tasks()
         assert harness.pool.busy_count == 0
 
 
@@ -180,10 +180,10 @@ async def test_key_that_failed_with_store_error_is_processed_again() -> None:
     harness.failure = StoreError("the disk is full")
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
-        await settle()
+        await wait_until(lambda: harness.started == ["a"])
+        await run_ready_tasks()
         await harness.pool.wake(["a"])
-        await until(lambda: "a" in harness.ended)
+        await wait_until(lambda: "a" in harness.ended)
 
 
 async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
@@ -191,11 +191,11 @@ async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
+        await wait_until(lambda: harness.started == ["a"])
         draining = asyncio.create_task(harness.pool.drain(10))
-        await settle()
+        await run_ready_tasks()
         await harness.pool.wake(["b"])
-        await settle()
+        await run_ready_tasks()
         harness.unblock.set()
         await draining
         assert harness.ended == ["a"]
@@ -207,7 +207,7 @@ async def test_drain_cancels_keys_after_its_timeout() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["a"])
-        await until(lambda: harness.started == ["a"])
+        await wait_until(lambda: harness.started == ["a"])
         await harness.pool.drain(0.01)
         assert (harness.pool.busy_count, harness.ended) == (0, [])
 
@@ -217,12 +217,12 @@ async def test_stopping_pool_releases_every_key_at_once() -> None:
     harness.unblock.clear()
     async with harness.open():
         await harness.pool.wake(["in progress"])
-        await until(lambda: harness.started == ["in progress"])
+        await wait_until(lambda: harness.started == ["in progress"])
         harness.pool.stopping = True
         await harness.pool.wake(["new"])
-        await settle()
+        await run_ready_tasks()
         await harness.pool.drain(0)
-        await settle()
+        await run_ready_tasks()
         ready = await harness.coordinator.claim(
             "q", "other", limit=9, lease_seconds=15, wait_seconds=0
         )

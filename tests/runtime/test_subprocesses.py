@@ -11,7 +11,7 @@ import pytest
 
 from bot.runtime.subprocesses import ChildFailed, supervised
 from tests.checkout import CHECKOUT
-from tests.waiting import until
+from tests.waiting import wait_until
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 IGNORES_SIGTERM = [
@@ -83,7 +83,7 @@ async def test_process_is_restarted_when_it_dies(log: Path) -> None:
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: not child.is_ready)
+        await wait_until(lambda: not child.is_ready)
         await child.wait_until_ready(10)
         assert child.restarts == 1
         assert child.pid != first
@@ -126,7 +126,7 @@ async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
         assert child.pid is not None
         away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
-        await until(lambda: child.restarts > 0)
+        await wait_until(lambda: child.restarts > 0)
         away.rename(log.parent)  # once, in a test
         await child.wait_until_ready(10)
 
@@ -135,7 +135,7 @@ async def test_waiting_for_a_dead_process_times_out(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-        await until(lambda: not child.is_ready)
+        await wait_until(lambda: not child.is_ready)
         with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
             await child.wait_until_ready(0.01)
 
@@ -151,7 +151,7 @@ async def test_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
     assert alive(child)
     parent.kill()
     await parent.wait()
-    await until(lambda: not alive(child))
+    await wait_until(lambda: not alive(child))
 
 
 async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:

@@ -14,7 +14,7 @@ from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
-from tests.waiting import passes, until
+from tests.waiting import advance_in_steps, wait_until
 
 
 class FakePlatform(Platform):
@@ -116,8 +116,8 @@ async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     stopped = asyncio.create_task(supervisor.until_stopped())
-    await until(lambda: supervisor.problem(platform) not in {None, "not connected"})
-    await passes(clock, 3)
+    await wait_until(lambda: supervisor.problem(platform) not in {None, "not connected"})
+    await advance_in_steps(clock, 3)
     await stopped
     assert platform.runs == 2
     assert supervisor.problem(platform) == "not connected"

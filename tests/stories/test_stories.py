@@ -57,7 +57,7 @@ async def test_a_preset_without_stories_or_places_for_them_looks_for_nothing(
     assert await finder.find(other, "storm") is None
     assert await no_stories(nora(), "storm") is None
     assert await finder.find(nora("You keep a light."), "storm") == {}
-    assert embedder.asked == []
+    assert embedder.queries == []
 
 
 async def test_what_a_persona_always_asks_is_turned_into_a_vector_once(database: Database) -> None:
@@ -67,13 +67,13 @@ async def test_what_a_persona_always_asks_is_turned_into_a_vector_once(database:
     for said in ("one", "two"):
         await finder.find(nora(), said)
 
-    assert embedder.asked == ["one", "tea", "two"]
+    assert embedder.queries == ["one", "tea", "two"]
 
 
 async def test_without_an_embedder_an_answer_goes_without_stories(database: Database) -> None:
     embedder = FakeEmbedder()
     finder = await learned(database, embedder)
-    embedder.down = True
+    embedder.is_down = True
 
     with capture_logs() as logs:
         assert await finder.find(nora(), "storm") == {}
@@ -88,8 +88,8 @@ async def test_only_what_is_new_or_changed_is_learned_again(database: Database) 
     await learned(database, again)
     await learned(database, edited, [GULL, STORM + "!", LAMP])
 
-    assert again.read == []
-    assert edited.read == [STORM + "!"]
+    assert again.documents == []
+    assert edited.documents == [STORM + "!"]
 
 
 async def test_another_model_learns_everything_anew(database: Database) -> None:
@@ -98,7 +98,7 @@ async def test_another_model_learns_everything_anew(database: Database) -> None:
 
     finder = await learned(database, other)
 
-    assert other.read == TEXTS
+    assert other.documents == TEXTS
     found = await finder.find(nora("{{RAG-dialogue}}"), "gull")
     assert found is not None
     assert [story.text for story in found["gull"]] == [GULL]
@@ -106,17 +106,17 @@ async def test_another_model_learns_everything_anew(database: Database) -> None:
 
 async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -> None:
     embedder, clock = FakeEmbedder(), FakeClock()
-    embedder.down = True
+    embedder.is_down = True
     stories = await open_stories(database)
     indexing = asyncio.create_task(index_stories({"nora": TEXTS}, embedder, stories, clock))
     await asyncio.sleep(0.1)
 
-    embedder.down = False
+    embedder.is_down = False
     while not indexing.done():
         await clock.advance(1)
         await asyncio.sleep(0.02)
 
-    assert embedder.read == TEXTS
+    assert embedder.documents == TEXTS
 
 
 async def test_one_character_that_fails_keeps_no_other_from_learning(database: Database) -> None:
@@ -125,7 +125,7 @@ async def test_one_character_that_fails_keeps_no_other_from_learning(database: D
     indexing = asyncio.create_task(
         index_stories({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
     )
-    while embedder.read != TEXTS:  # noqa: ASYNC110 # the other task reads them
+    while embedder.documents != TEXTS:  # noqa: ASYNC110 # the other task reads them
         await asyncio.sleep(0.01)
 
     assert not indexing.done()

@@ -18,9 +18,9 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from bot.summaries.summarizer import Summarizer
-from tests.fakes import FakeBackend, Step
-from tests.samples import ALICE, incoming
-from tests.waiting import until
+from tests.fakes import FakeBackend, ScriptStep
+from tests.samples import ALICE, make_incoming
+from tests.waiting import wait_until
 
 ROOM = "telegram:5"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -30,7 +30,7 @@ NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m", "su
 class Keeping(FakeBackend, ConversationMemory):
     """A model that keeps what it has read until it is told to forget."""
 
-    def __init__(self, *scripts: list[Step]) -> None:
+    def __init__(self, *scripts: list[ScriptStep]) -> None:
         super().__init__(*scripts)
         self.forgotten: list[str] = []
 
@@ -47,7 +47,7 @@ class Archive:
     """A conversation, and what sums it up."""
 
     def __init__(
-        self, database: Database, *scripts: list[Step], backend: FakeBackend | None = None
+        self, database: Database, *scripts: list[ScriptStep], backend: FakeBackend | None = None
     ) -> None:
         self.database = database
         self.backend = backend or FakeBackend(*scripts)
@@ -59,7 +59,7 @@ class Archive:
 
     async def say(self, *texts: str, new_session: bool = False) -> None:
         self._heard += 1
-        await self._inbox.receive([incoming(key=f"5:{self._heard}")], {})
+        await self._inbox.receive([make_incoming(key=f"5:{self._heard}")], {})
         claim = await self._conversations.claim(ROOM, "me", 60)
         assert claim is not None
         heard = await self._conversations.next_message(claim)
@@ -160,7 +160,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(
     archive = Archive(database, [go_on, "A secret."])
     await archive.say(*LINES)
     summing = asyncio.create_task(archive.summarizer.sum_up(NORA, ROOM, kept=2))
-    await until(lambda: len(archive.backend.prompts) == 1)
+    await wait_until(lambda: len(archive.backend.prompts) == 1)
     await archive.forget()
     go_on.set()
     await summing
@@ -216,9 +216,9 @@ async def test_it_goes_on_in_the_background_after_a_model_failed(database: Datab
     await archive.say(*LINES)
     running = asyncio.create_task(archive.summarizer.run())
     archive.summarizer.want(NORA, ROOM, kept=0)
-    await until(lambda: len(archive.backend.prompts) == 1)
+    await wait_until(lambda: len(archive.backend.prompts) == 1)
     archive.summarizer.want(NORA, ROOM, kept=0)
-    await until(lambda: len(archive.backend.prompts) == 2)
+    await wait_until(lambda: len(archive.backend.prompts) == 2)
     while await archive.shown() is None:  # noqa: ASYNC110 # a database has no events
         await asyncio.sleep(0.01)
     running.cancel()

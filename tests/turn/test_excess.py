@@ -13,7 +13,7 @@ from bot.prompting.presets.files import parse_preset
 from bot.storage.sql.database import Database
 from tests.attacks import expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
-from tests.samples import BOB, incoming
+from tests.samples import BOB, make_incoming
 from tests.turn.test_worker import Stage
 
 Scene = Callable[[Database, Any], Awaitable[None]]
@@ -44,7 +44,7 @@ async def preset_is_refused(_database: Database, given: Any) -> None:
 async def bots_are_left_alone(database: Database, _given: Any) -> None:
     stage = Stage(database, backend=FakeBackend(), preset={"wake": {"always": True}})
     for number in range(20):
-        said = incoming("your turn", key=f"5:{number}", author=BOB)
+        said = make_incoming("your turn", key=f"5:{number}", author=BOB)
         await stage.talk(replace(said, author_is_bot=True))
     assert (stage.texts, stage.backend.prompts) == ([], [])
 
@@ -62,10 +62,10 @@ async def one_chat_does_not_hold_up_another(database: Database, _given: Any) -> 
     """Hundreds of questions wait in one chat, and the model has not said a word yet."""
     held = asyncio.Event()
     busy = Stage(database, backend=FakeBackend([held, "at last"]))
-    await busy.hear(*[incoming("again", key=f"5:{number}") for number in range(300)])
+    await busy.hear(*[make_incoming("again", key=f"5:{number}") for number in range(300)])
     worker = asyncio.create_task(busy.worker.work("telegram:5"))
     other = Stage(database, backend=FakeBackend(["here"]), owner="other")
-    await other.hear(incoming("hello?", chat="6", key="6:1"))
+    await other.hear(make_incoming("hello?", chat="6", key="6:1"))
 
     await other.worker.work("telegram:6")
     await other.deliver(["telegram:6"])

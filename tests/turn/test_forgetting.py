@@ -12,9 +12,9 @@ from bot.errors import Refused
 from bot.storage.sql.database import Database
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
-from tests.samples import ALICE, BOB, incoming
+from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.test_worker import CHAT, Stage, running_worker
-from tests.waiting import until
+from tests.waiting import wait_until
 
 CANARY = "canary-5e1f0d"
 LONG = f"{CANARY} " * 80  # with others of its kind more than a page of the database
@@ -34,7 +34,7 @@ def traces(folder: Path) -> list[str]:
 
 async def forgets_all_that_was_said(stage: Stage, folder: Path) -> None:
     await stage.talk(*[f"{number} {LONG}" for number in range(30)])
-    await stage.talk(f"/me I am {CANARY}", "/new", incoming(LONG, key="5:90", quote=LONG))
+    await stage.talk(f"/me I am {CANARY}", "/new", make_incoming(LONG, key="5:90", quote=LONG))
     assert traces(folder)
 
     await stage.talk("/forget")
@@ -50,7 +50,7 @@ async def forgets_an_answer_under_way(stage: Stage, folder: Path) -> None:
     stage = Stage(stage.database, backend=stage.backend)
     await stage.hear(f"say {LONG}")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         await stage.hear("/forget")
         goes_on.set()
         await worker
@@ -59,7 +59,7 @@ async def forgets_an_answer_under_way(stage: Stage, folder: Path) -> None:
 
 
 async def forgets_what_could_not_be_sent(stage: Stage, folder: Path) -> None:
-    stage.surface.refuse("send", *[Refused("they have blocked the bot")] * 3)
+    stage.surface.fail_next("send", *[Refused("they have blocked the bot")] * 3)
     await stage.talk(f"say {LONG}")
     await stage.talk("/forget")
     assert traces(folder) == []
@@ -67,8 +67,10 @@ async def forgets_what_could_not_be_sent(stage: Stage, folder: Path) -> None:
 
 async def keeps_places_apart(stage: Stage, folder: Path) -> None:
     await stage.talk(f"my secret is {CANARY}", f"/me I am {CANARY}")
-    await _says_elsewhere(stage, incoming("what is my secret?", chat="-100", key="-100:1"))
-    await _says_elsewhere(stage, incoming("and in a topic?", chat="-100", thread="5", key="-100:2"))
+    await _says_elsewhere(stage, make_incoming("what is my secret?", chat="-100", key="-100:1"))
+    await _says_elsewhere(
+        stage, make_incoming("and in a topic?", chat="-100", thread="5", key="-100:2")
+    )
     assert len(stage.backend.prompts) == 3
     for prompt in stage.backend.prompts[1:]:
         assert CANARY not in repr(prompt)
@@ -76,8 +78,8 @@ async def keeps_places_apart(stage: Stage, folder: Path) -> None:
 
 async def asks_for_everybody_anew(stage: Stage, folder: Path) -> None:
     """The same question from somebody else is a question of its own."""
-    await stage.talk(incoming(f"what is {CANARY}?", key="5:1", author=ALICE))
-    there = incoming(f"what is {CANARY}?", chat="6", key="6:1", author=BOB)
+    await stage.talk(make_incoming(f"what is {CANARY}?", key="5:1", author=ALICE))
+    there = make_incoming(f"what is {CANARY}?", chat="6", key="6:1", author=BOB)
     await _says_elsewhere(stage, there)
     first, second = stage.backend.prompts
     assert (first.asked_by, second.asked_by) == (ALICE.id, BOB.id)
@@ -86,9 +88,9 @@ async def asks_for_everybody_anew(stage: Stage, folder: Path) -> None:
 
 
 async def forgets_no_other_place(stage: Stage, folder: Path) -> None:
-    await _says_elsewhere(stage, incoming("/me I am Robin", chat="55", key="55:1"))
+    await _says_elsewhere(stage, make_incoming("/me I am Robin", chat="55", key="55:1"))
     await stage.talk("/forget")
-    await _says_elsewhere(stage, incoming("/me", chat="55", key="55:2"))
+    await _says_elsewhere(stage, make_incoming("/me", chat="55", key="55:2"))
     assert stage.texts[-1] == "Your description here: I am Robin"
 
 

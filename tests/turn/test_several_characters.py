@@ -11,8 +11,8 @@ from bot.prompting.presets.preset import Preset
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from bot.stories.retrieve import RetrievedStories
-from tests.fakes import FakeBackend, Step
-from tests.samples import BOB, incoming
+from tests.fakes import FakeBackend, ScriptStep
+from tests.samples import BOB, make_incoming
 from tests.turn.test_worker import CHAT, Stage
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
@@ -20,7 +20,7 @@ QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
 
 
 async def on_stage(
-    database: Database, *scripts: list[Step], nils: dict[str, object] = NILS, **given: object
+    database: Database, *scripts: list[ScriptStep], nils: dict[str, object] = NILS, **given: object
 ) -> Stage:
     """A channel in which nora and nils answer."""
     backend = FakeBackend(*scripts)
@@ -79,7 +79,7 @@ async def test_a_character_never_speaks_for_another(database: Database) -> None:
     stage = await on_stage(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
     await stage.talk("nora, how are you?")
     assert stage.texts[0] == "**nora**\nFine."
-    assert stage.backend.stopped == 1
+    assert stage.backend.closed_early == 1
 
 
 async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Database) -> None:
@@ -103,9 +103,9 @@ async def test_where_all_fail_the_first_failure_is_told_once(database: Database)
 
 async def test_what_is_said_to_others_is_overheard_by_those_who_listen(database: Database) -> None:
     stage = await on_stage(database, ["Yes?"], preset={"context": "all"})
-    await stage.talk(incoming("nice weather", wake=None, key="5:7"))
+    await stage.talk(make_incoming("nice weather", wake=None, key="5:7"))
     assert stage.texts == []
-    await stage.talk(incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
+    await stage.talk(make_incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
     assert stage.texts == ["**Nils Holm**\nYes?"]
     assert last_prompt(stage)[-2:] == [
         ("user", "Alice:nice weather"),
@@ -117,7 +117,7 @@ async def test_a_reply_is_for_who_wrote_what_it_replies_to(database: Database) -
     stage = await on_stage(database, ["Once there was a clock."], ["It broke."])
     await stage.talk("nils, a story")
     quote = "**Nils Holm**\nOnce there was a clock."
-    await stage.talk(incoming("and then?", wake=WakeReason.REPLY, quote=quote, key="5:9"))
+    await stage.talk(make_incoming("and then?", wake=WakeReason.REPLY, quote=quote, key="5:9"))
     assert stage.texts[-1] == "**Nils Holm**\nIt broke."
 
 
@@ -233,7 +233,9 @@ async def test_everything_at_once_keeps_to_a_small_budget(database: Database) ->
     summing.cancel()
     await asyncio.wait([summing])
 
-    await stage.talk(incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION))
+    await stage.talk(
+        make_incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION)
+    )
     [(_, receipt), *_] = await SqlReceipts(database).newest(CHAT)
 
     assert receipt.preset == "nora"

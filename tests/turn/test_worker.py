@@ -37,9 +37,9 @@ from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.worker import ConversationWorker, TurnStages
-from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, settle
-from tests.samples import BOB, incoming, mask, write_out
-from tests.waiting import passes, until
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, run_ready_tasks
+from tests.samples import BOB, format_receipt, make_incoming, mask_secret
+from tests.waiting import advance_in_steps, wait_until
 
 CHAT = "telegram:5"
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
@@ -116,7 +116,7 @@ class Stage:
         commands = CommandHandlers(
             resolver,
             AdminCheck((), self._is_platform_admin),
-            ContextView(SqlReceipts(database), write_out, mask),
+            ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
         )
         sources = PromptSources(
@@ -145,7 +145,7 @@ class Stage:
         for one in said:
             if isinstance(one, str):
                 number = await self._heard_so_far() + 1
-                one = incoming(one, key=f"5:{number}")
+                one = make_incoming(one, key=f"5:{number}")
             await self.inbox.receive([one], {})
 
     async def talk(self, *said: str | Incoming) -> None:
@@ -229,7 +229,7 @@ async def test_a_message_that_comes_during_an_answer_is_answered_after_it(
     stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
     await stage.hear("a")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         await stage.hear("b")
         go_on.set()
         await worker
@@ -269,7 +269,7 @@ async def test_fallback_does_not_go_on_with_another_s_answer(database: Database)
 
 async def test_overheard_message_is_remembered_but_not_answered(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(), preset={"context": "all"})
-    await stage.talk(incoming("nice weather", wake=None))
+    await stage.talk(make_incoming("nice weather", wake=None))
     assert stage.texts == []
     assert stage.backend.prompts == []
     assert await stage.history() == [("user", "nice weather")]
@@ -277,7 +277,7 @@ async def test_overheard_message_is_remembered_but_not_answered(database: Databa
 
 async def test_what_is_not_for_us_is_neither_answered_nor_kept(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
-    await stage.talk(incoming("nice weather", wake=None))
+    await stage.talk(make_incoming("nice weather", wake=None))
     assert (stage.texts, await stage.history(), await stage.unanswered()) == ([], [], [])
 
 
@@ -385,8 +385,8 @@ async def test_context_shows_the_last_answer_s_receipt(database: Database) -> No
 async def test_an_admin_gets_the_exact_prompt_as_a_file_once(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
     await stage.talk("/context prompt", "hello")
-    stage.surface.answers_to_lose = 1
-    await stage.talk(incoming("/context prompt", key="5:0"), "and you?")
+    stage.surface.responses_to_lose = 1
+    await stage.talk(make_incoming("/context prompt", key="5:0"), "and you?")
     await stage.deliver()
 
     assert stage.texts == [
@@ -404,7 +404,7 @@ async def test_an_admin_gets_the_exact_prompt_as_a_file_once(database: Database)
 
 async def test_others_are_told_that_the_exact_prompt_is_for_admins(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("hello", incoming("/context prompt", key="5:2", author=BOB))
+    await stage.talk("hello", make_incoming("/context prompt", key="5:2", author=BOB))
     assert stage.texts[-1] == (
         "⚠ Only an admin can see the exact prompt, which contains my instructions."
     )
@@ -415,7 +415,7 @@ async def test_admins_alone_are_told_that_there_is_a_file_and_nobody_sees_a_secr
     database: Database,
 ) -> None:
     stage = Stage(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
-    await stage.talk("hello", "/context", incoming("/context", key="5:3", author=BOB))
+    await stage.talk("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = stage.texts[1:]
     assert to_admin == to_bob + "\n\nThe exact prompt, as a file: /context prompt"
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
@@ -479,7 +479,7 @@ async def test_forget_deletes_every_session_and_says_so(database: Database) -> N
 
 async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
-    await stage.talk(incoming("/abracadabra", wake=WakeReason.COMMAND))
+    await stage.talk(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
     assert stage.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
 
 
@@ -490,8 +490,8 @@ async def growing(stage: Stage, go_on: asyncio.Event) -> list[str]:
     """Walk a message, look at the chat while the model still speaks, and let it end."""
     await stage.hear("hello")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
-        await passes(stage.clock, 3)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
+        await advance_in_steps(stage.clock, 3)
         before = stage.texts
         go_on.set()
         await worker
@@ -560,9 +560,9 @@ async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken
     first = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
     await first.hear("hello")
     async with running_worker(first):
-        await until(lambda: len(first.backend.prompts) == 1)
+        await wait_until(lambda: len(first.backend.prompts) == 1)
         for _ in range(50):
-            await passes(first.clock, 1)
+            await advance_in_steps(first.clock, 1)
             if len(first.texts) == 2:
                 break
     assert first.texts == ["x" * 30, "y" * 30]
@@ -592,7 +592,7 @@ async def test_a_fenced_walk_drops_its_answer(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend([go_on, "Too late."]))
     await stage.hear("hello")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         await stage.take_over()
         go_on.set()
         await worker
@@ -606,12 +606,12 @@ async def test_a_lease_lost_in_the_middle_stops_the_model(database: Database) ->
     stage = Stage(database, backend=FakeBackend(["Once ", never]))
     await stage.hear("hello")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         await stage.take_over()
-        await passes(stage.clock, 6)
-        await until(worker.done)
+        await advance_in_steps(stage.clock, 6)
+        await wait_until(worker.done)
         assert worker.exception() is None
-    assert stage.backend.stopped == 1
+    assert stage.backend.closed_early == 1
 
 
 async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) -> None:
@@ -619,9 +619,9 @@ async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) ->
     stage = Stage(database, backend=FakeBackend([go_on, "At last."]))
     await stage.hear("hello")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         for _ in range(6):
-            await passes(stage.clock, 5)
+            await advance_in_steps(stage.clock, 5)
         assert await stage.conversations.claim(CHAT, "other", 15) is None
         go_on.set()
         await worker
@@ -633,12 +633,12 @@ async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Da
     stage = Stage(database, backend=FakeBackend([never]))
     await stage.hear("hello")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         worker.cancel()
         with suppress(asyncio.CancelledError):
             await worker
         assert worker.cancelled()
-    assert stage.backend.stopped == 1
+    assert stage.backend.closed_early == 1
     assert await stage.unanswered() == [0]
     assert await stage.conversations.claim(CHAT, "other", 15) is not None
 
@@ -659,7 +659,7 @@ async def test_who_is_stopping_begins_no_further_message(database: Database) -> 
     stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
     await stage.hear("a", "b")
     async with running_worker(stage) as worker:
-        await until(lambda: len(stage.backend.prompts) == 1)
+        await wait_until(lambda: len(stage.backend.prompts) == 1)
         stage.worker.stopping = True
         go_on.set()
         await worker
@@ -679,7 +679,7 @@ async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
     stage = Stage(database, backend=FakeBackend())
     before = asyncio.all_tasks()
     await stage.talk("hello")
-    await settle()
+    await run_ready_tasks()
     assert asyncio.all_tasks() == before
 
 

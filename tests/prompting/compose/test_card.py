@@ -13,7 +13,7 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
-from tests.samples import ALICE, BOB, incoming
+from tests.samples import ALICE, BOB, make_incoming
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def history(*texts: str, speaker: Person = ALICE) -> Session:
 
 
 def draft(one: Preset, text: str, session: Session = Session(1, ()), **more: object) -> Draft:  # noqa: B008
-    later = replace(incoming(text), at=AT + timedelta(minutes=len(session.turns)))
+    later = replace(make_incoming(text), at=AT + timedelta(minutes=len(session.turns)))
     return compose(one, session, later, **more)  # type: ignore[arg-type]
 
 
@@ -196,12 +196,12 @@ def test_user_persona_cannot_forge_or_hide_a_line() -> None:
 
 def test_greeting_is_chosen_by_number_or_at_random() -> None:
     one = preset(greeting="Hi {{user}}.", alternate_greetings=["Ho {{user}}.", "Hu"])
-    said = {choose_greeting(one, incoming(), rng=seeded_random(str(n))) for n in range(50)}
+    said = {choose_greeting(one, make_incoming(), rng=seeded_random(str(n))) for n in range(50)}
 
     assert said == {"Hi Alice.", "Ho Alice.", "Hu"}
-    assert choose_greeting(one, incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
-    assert choose_greeting(one, incoming(), rng=seeded_random(""), number=9) == "Hu"
-    assert choose_greeting(preset(), incoming(), rng=seeded_random("")) is None
+    assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
+    assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=9) == "Hu"
+    assert choose_greeting(preset(), make_incoming(), rng=seeded_random("")) is None
 
 
 def test_original_instructions_are_inserted_by_the_macro() -> None:

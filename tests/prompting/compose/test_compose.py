@@ -17,7 +17,7 @@ from bot.errors import UserError
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.presets.preset import Preset
-from tests.samples import ALICE, BOB, incoming
+from tests.samples import ALICE, BOB, make_incoming
 
 _AT = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def composed(
     characters: Mapping[str, str] | None = None,
     **given: object,
 ) -> FittedPrompt:
-    message = incoming(text, **given)  # type: ignore[arg-type]
+    message = make_incoming(text, **given)  # type: ignore[arg-type]
     session = Session(1, tuple(turns))
     draft = compose(who, session, message, characters=characters)
     return asyncio.run(fit_draft(draft, who.max_input_tokens, count, words))
@@ -296,7 +296,7 @@ def test_turns_beyond_max_rounds_are_reported_as_dropped() -> None:
 def test_stories_over_budget_are_dropped_worst_first() -> None:
     who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}", max_input_tokens=60)
     stories = [Story(n, f"Tale {n}\n{'word ' * 30}", 0.9 - n / 10) for n in range(2)]
-    draft = compose(who, Session(1, ()), incoming("hi"), stories={"hi": stories})
+    draft = compose(who, Session(1, ()), make_incoming("hi"), stories={"hi": stories})
 
     result = asyncio.run(fit_draft(draft, 60, count, words))
 
@@ -311,7 +311,7 @@ def test_stories_over_budget_are_dropped_worst_first() -> None:
 def test_card_with_stories() -> None:
     who = preset(macros=True, role_name="Nora", persona="{{char}} knows:\n{{RAG-dialogue}}")
     found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
-    message = incoming("hi")
+    message = make_incoming("hi")
 
     told = compose(who, Session(1, ()), message, stories=found)
     without = compose(who, Session(1, ()), message)

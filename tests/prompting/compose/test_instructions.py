@@ -17,7 +17,7 @@ from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
-from tests.samples import ALICE, incoming
+from tests.samples import ALICE, make_incoming
 
 PERSONA = """\
 你是{{角色}}，和{{user}}一起。
@@ -39,7 +39,7 @@ def preset(**given: object) -> Preset:
 def system_in_a_channel(
     who: Preset, text: str, stories: Mapping[str, Sequence[Story]] | None = None
 ) -> str:
-    draft = compose(who, Session(1, ()), incoming(text), stories=stories)
+    draft = compose(who, Session(1, ()), make_incoming(text), stories=stories)
     return draft.prompt.messages[0].content
 
 
@@ -95,7 +95,7 @@ def test_stories_have_spans_of_their_own_in_the_layout() -> None:
         "hi": [Story(1, "{{user}}: Light?\nNora: 「Two hundred stairs」\n", 0.9)],
         "tea": [Story(1, "told already", 0.8), Story(2, "Nora: Tea.", 0.7)],
     }
-    draft = compose(who, Session(1, ()), incoming("hi"), stories=stories)
+    draft = compose(who, Session(1, ()), make_incoming("hi"), stories=stories)
 
     text, begin, stretches = draft.prompt.messages[0].content, 0, []
     for span in draft.layout[:-1]:

@@ -13,7 +13,7 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
-from tests.samples import incoming
+from tests.samples import make_incoming
 
 LANE = "telegram:5"
 UNANSWERED, UNSENT = "INDEX ix_inbox_open", "INDEX ix_outbox_unsent"
@@ -29,7 +29,7 @@ class Chat:
         self.conversations = SqlConversations(database, clock)
 
     async def open(self) -> Claim:
-        await self.inbox.receive([incoming(key="5:1"), incoming(key="5:2")], {})
+        await self.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
         claim = await self.conversations.claim(LANE, "me", 60.0)
         assert claim is not None
         message = await self.conversations.next_message(claim)

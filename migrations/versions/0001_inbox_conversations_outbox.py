@@ -1,4 +1,4 @@
-"""The walk: inbox, conversations, history, outbox"""
+"""Inbox, conversations, turns, outbox, cursors, chat settings"""
 
 import sqlalchemy as sa
 from alembic import op
