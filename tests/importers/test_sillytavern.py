@@ -125,11 +125,11 @@ def test_unsupported_instruct_key_is_named(change: dict[str, Any], problem: str)
 @pytest.mark.parametrize(
     ("story", "problem"),
     [
-        ("{{#each items}}x{{/each}}", r"\{\{#each items\}\} cannot be translated"),
-        ("{{lookup a b}}", r"\{\{lookup a b\}\} cannot be translated"),
+        ("{{#each items}}x{{/each}}", r"\{\{#each items\}\} is not supported"),
+        ("{{lookup a b}}", r"\{\{lookup a b\}\} is not supported"),
         ("{{#if system}}x", r"\{\{#if system\}\} is never closed"),
         ("{{#if system}}x{{/unless}}", r"\{\{#if system\}\} is never closed"),
-        ("x{{/if}}", r"\{\{/if\}\} closes nothing"),
+        ("x{{/if}}", r"\{\{/if\}\} closes no block"),
         ("{{#if system}}" * 99, "nested deeper than 16"),
         ("x" * 50_001, "at most 50000 characters"),
     ],
