@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bot.chat.prompt import Message, TemplateChoice
-from bot.errors import TemplateError
+from bot.errors import RenderUnavailable, TemplateError
 from bot.templates import get
 from bot.templates.families.detection import FAMILY_BY_SHA256, detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -151,6 +151,21 @@ async def test_failing_template_reports_the_cause(
 ) -> None:
     with pytest.raises(TemplateError, match=why):
         await renderer.render(HI, TemplateChoice(source=source), NO_TEMPLATE)
+
+
+async def test_unfinished_probe_fails_the_render_and_is_not_cached(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = TemplateChoice(source=TAGGED)
+    monkeypatch.setattr("bot.templates.render_process.pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    with pytest.raises(RenderUnavailable):
+        await renderer.render(HI, choice, NO_TEMPLATE)
+    monkeypatch.undo()
+
+    rendered = await renderer.render(HI, choice, NO_TEMPLATE)
+
+    assert rendered.text == "<system>You are Nora.</system><user>Hi</user><me>"
+    assert rendered.stop == ("</assistant>",)
 
 
 def test_every_known_template_is_a_published_one() -> None:

@@ -49,14 +49,14 @@ class ExpressionTranslator:
         self.variables: dict[str, TypedExpression] = {"$": ROOT_VALUE}
         self.prints_json = False
 
-    def value(self, pipe: GoPipe) -> TypedExpression:
+    def translate(self, pipe: GoPipe) -> TypedExpression:
         """Translate a pipeline: the value of each command is the last argument of the next one."""
         piped: list[TypedExpression] = []
         for command in pipe.commands:
-            piped = [self._command(command, piped, pipe.line)]
+            piped = [self._translate_command(command, piped, pipe.line)]
         return piped[0]
 
-    def printed(self, value: TypedExpression, line: int) -> str:
+    def print_value(self, value: TypedExpression, line: int) -> str:
         """Return an expression that prints the value as Go does."""
         match value.type:
             case "text" | "number" | "any":
@@ -75,38 +75,40 @@ class ExpressionTranslator:
             case kind:
                 raise _not_supported(f"printing a whole {kind}", line)
 
-    def _command(
+    def _translate_command(
         self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
     ) -> TypedExpression:
         first, *rest = operands
-        arguments = [*(self._operand(operand, line) for operand in rest), *piped]
+        arguments = [*(self._translate_operand(operand, line) for operand in rest), *piped]
         if isinstance(first, GoFunction):
-            return self._call(first.name, arguments, line)
+            return self._translate_call(first.name, arguments, line)
         if arguments:
             raise _not_supported("an argument for something that is not a function", line)
-        return self._operand(first, line)
+        return self._translate_operand(first, line)
 
-    def _operand(self, operand: GoOperand, line: int) -> TypedExpression:
+    def _translate_operand(self, operand: GoOperand, line: int) -> TypedExpression:
         match operand:
             case GoLiteral(value):
                 return _literal(value)
             case GoField(None, names):
-                return self._field(self.dot, names, line)
+                return self._translate_field(self.dot, names, line)
             case GoField(variable, names):
-                return self._field(self.variables[str(variable)], names, line)
+                return self._translate_field(self.variables[str(variable)], names, line)
             case GoChain(pipe, names):
-                return self._field(self.value(pipe), names, line)
+                return self._translate_field(self.translate(pipe), names, line)
             case GoPipe():
-                return self.value(operand)
+                return self.translate(operand)
             case GoFunction(name):
-                return self._call(name, [], line)
+                return self._translate_call(name, [], line)
 
-    def _field(self, value: TypedExpression, names: Sequence[str], line: int) -> TypedExpression:
+    def _translate_field(
+        self, value: TypedExpression, names: Sequence[str], line: int
+    ) -> TypedExpression:
         for name in names:
-            value = self._member(value, name, line)
+            value = self._translate_member(value, name, line)
         return value
 
-    def _member(self, value: TypedExpression, name: str, line: int) -> TypedExpression:
+    def _translate_member(self, value: TypedExpression, name: str, line: int) -> TypedExpression:
         match value.type:
             case "root":
                 return self._root.get(name, MISSING_VALUE)
@@ -122,7 +124,9 @@ class ExpressionTranslator:
             case kind:
                 raise _not_supported(f"the field .{name} of a {kind}", line)
 
-    def _call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
+    def _translate_call(
+        self, name: str, given: list[TypedExpression], line: int
+    ) -> TypedExpression:
         sources = [value.source for value in given]
         match name, given:
             case "currentDate", []:
@@ -137,35 +141,37 @@ class ExpressionTranslator:
             case "len", [_]:
                 return TypedExpression(f"({sources[0]} | length)", "number")
             case "index", [container, _, *_]:
-                return self._index(container, sources[1:])
+                return self._translate_index(container, sources[1:])
             case "slice", [container, *_] if len(given) <= 3:
                 bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
                 return TypedExpression(f"{sources[0]}[{bounds}]", container.type)
             case _ if name in _COMPARISONS and len(given) >= 2:
-                return self._comparison(name, sources)
+                return self._translate_comparison(name, sources)
             case _:
-                return self._text_call(name, given, line)
+                return self._translate_text_call(name, given, line)
 
-    def _text_call(self, name: str, given: list[TypedExpression], line: int) -> TypedExpression:
+    def _translate_text_call(
+        self, name: str, given: list[TypedExpression], line: int
+    ) -> TypedExpression:
         match name, given:
             case "json", [value]:
                 return self._to_json(value)
             case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
-                printed = [self.printed(value, line) for value in given]
+                printed = [self.print_value(value, line) for value in given]
                 return TypedExpression(_joined(" ~ ", printed), "text")
             case "printf", [_, *_]:
-                return self._printf(given, line)
+                return self._translate_printf(given, line)
             case _:
                 raise _not_supported(f"the function {name} with {len(given)} arguments", line)
 
-    def _comparison(self, name: str, sources: list[str]) -> TypedExpression:
+    def _translate_comparison(self, name: str, sources: list[str]) -> TypedExpression:
         first, *others = sources
         tests = [f"{first} {_COMPARISONS[name]} {other}" for other in others]
         return TypedExpression(
             _joined(" or ", tests), "bool"
         )  # only `eq` takes several values: one must match
 
-    def _index(self, container: TypedExpression, keys: Sequence[str]) -> TypedExpression:
+    def _translate_index(self, container: TypedExpression, keys: Sequence[str]) -> TypedExpression:
         for key in keys:
             container = TypedExpression(f"{container.source}[{key}]", element_type(container.type))
         return container
@@ -174,7 +180,7 @@ class ExpressionTranslator:
         self.prints_json = True
         return TypedExpression(f"as_json({value.source})", "text")
 
-    def _printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
+    def _translate_printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
         format_string, *rest = given
         if not format_string.source.startswith('"'):
             raise _not_supported("printf without a literal format", line)
@@ -189,7 +195,7 @@ class ExpressionTranslator:
                 case "%%":
                     parts.append("%")
                 case "%s" | "%v" | "%d" if argument := next(arguments, None):
-                    parts.append(f'" ~ {self.printed(argument, line)} ~ "')
+                    parts.append(f'" ~ {self.print_value(argument, line)} ~ "')
                 case "":
                     pass
                 case _:

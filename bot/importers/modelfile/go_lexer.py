@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     | (?P<field>\.[^\W\d]\w*)
     | (?P<variable>\$\w*)
     | (?P<name>[^\W\d]\w*)
-    | (?P<sign>:=|[=|(),.])
+    | (?P<operator>:=|[=|(),.])
     """,
     re.VERBOSE,
 )

@@ -180,9 +180,9 @@ class _GoParser:
                 return GoField(token.text, self._parse_fields())
             case "name":
                 return self._parse_name(token)
-            case "sign" if token.text == ".":
+            case "operator" if token.text == ".":
                 return GoField(None)
-            case "sign" if token.text == "(":
+            case "operator" if token.text == "(":
                 pipe = self._parse_pipe("parenthesized pipeline", ")")
                 names = self._parse_fields()
                 return GoChain(pipe, names) if names else pipe

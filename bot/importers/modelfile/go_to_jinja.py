@@ -55,15 +55,19 @@ def jinja_from_go(source: str) -> str:
     }
     if "messages" in used:
         return "\n".join(
-            _TemplateTranslator(nodes, _MESSAGES_ROOT).lines([MERGE_MESSAGES], depth=0)
+            _TemplateTranslator(nodes, _MESSAGES_ROOT).translate([MERGE_MESSAGES], depth=0)
         )
     if "response" not in used:
         nodes = (*nodes, GoAction(GoPipe(((GoField(None, ("Response",)),),))))
-    lines = _TemplateTranslator(nodes, _TURN_ROOT).lines([MERGE_MESSAGES, LOOP_OVER_TURNS], depth=1)
+    lines = _TemplateTranslator(nodes, _TURN_ROOT).translate(
+        [MERGE_MESSAGES, LOOP_OVER_TURNS], depth=1
+    )
     return "\n".join([*lines, "{%- endfor %}"])
 
 
 class _TemplateTranslator:
+    """Translates the nodes of one template to lines of Jinja."""
+
     def __init__(self, nodes: Sequence[GoNode], root: Mapping[str, TypedExpression]) -> None:
         self._nodes = nodes
         self._legacy = root is _TURN_ROOT
@@ -76,39 +80,39 @@ class _TemplateTranslator:
         self._depth = 0
         self._lines: list[str] = []
 
-    def lines(self, prelude: list[str], depth: int) -> list[str]:
+    def translate(self, prelude: list[str], depth: int) -> list[str]:
         self._depth = depth
-        self._sequence(self._nodes)
+        self._translate_nodes(self._nodes)
         if self._assigned:
             prelude = [*prelude[:1], "{%- set var = namespace() %}", *prelude[1:]]
         if self._expressions.prints_json:
             prelude = [AS_JSON_MACRO, *prelude]
         return [*prelude, *self._lines]
 
-    def _sequence(self, nodes: Sequence[GoNode]) -> None:
+    def _translate_nodes(self, nodes: Sequence[GoNode]) -> None:
         """Translate nodes; those after the first `.Response` are left out of the last turn."""
         for position, node in enumerate(nodes, start=1):
             was_cut = self._cut
-            self._node(node)
+            self._translate_node(node)
             if self._cut and not was_cut and nodes[position:]:
                 self._emit("{%- if not turn.last %}")
-                self._inside(nodes[position:])
+                self._translate_body(nodes[position:])
                 self._emit("{%- endif %}")
                 return
 
-    def _inside(self, nodes: Sequence[GoNode]) -> None:
+    def _translate_body(self, nodes: Sequence[GoNode]) -> None:
         """Translate a body; its variables end with it."""
         with self._scope():
             self._depth += 1
-            self._sequence(nodes)
+            self._translate_nodes(nodes)
             self._depth -= 1
 
-    def _node(self, node: GoNode) -> None:
+    def _translate_node(self, node: GoNode) -> None:
         match node:
             case GoText(text):
                 self._emit(f"{{{{- {jinja_literal(text)} }}}}")
             case GoAction(pipe):
-                self._action(pipe)
+                self._translate_action(pipe)
                 if self._legacy and any(
                     field.variable is None and "Response" in field.names for field in _fields(pipe)
                 ):
@@ -116,20 +120,20 @@ class _TemplateTranslator:
             case GoJump(keyword):
                 self._emit(f"{{%- {keyword} %}}")
             case GoBranch("if"):
-                self._if(node)
+                self._translate_if(node)
             case GoBranch("with"):
-                self._with(node)
+                self._translate_with(node)
             case GoBranch():
-                self._range(node)
+                self._translate_range(node)
 
-    def _action(self, pipe: GoPipe) -> None:
-        value = self._expressions.value(pipe)
+    def _translate_action(self, pipe: GoPipe) -> None:
+        value = self._expressions.translate(pipe)
         if pipe.variables:
-            self._set(pipe, value)
+            self._assign(pipe, value)
         else:
-            self._emit(f"{{{{- {self._expressions.printed(value, pipe.line)} }}}}")
+            self._emit(f"{{{{- {self._expressions.print_value(value, pipe.line)} }}}}")
 
-    def _set(self, pipe: GoPipe, value: TypedExpression) -> TypedExpression:
+    def _assign(self, pipe: GoPipe, value: TypedExpression) -> TypedExpression:
         (name,) = pipe.variables
         target = (
             self._declare(name, value.type) if pipe.declares else self._expressions.variables[name]
@@ -139,39 +143,39 @@ class _TemplateTranslator:
 
     def _declare(self, name: str, type_name: str) -> TypedExpression:
         """Give a Go variable a name in Jinja; if it is assigned again, it lives in a namespace."""
-        unique = self._unique("go_" + name.removeprefix("$"))
+        unique = self._unique_name("go_" + name.removeprefix("$"))
         target = TypedExpression(f"var.{unique}" if name in self._assigned else unique, type_name)
         self._expressions.variables[name] = target
         return target
 
-    def _if(self, node: GoBranch) -> None:
+    def _translate_if(self, node: GoBranch) -> None:
         with self._scope():
-            condition = self._expressions.value(node.pipe)
+            condition = self._expressions.translate(node.pipe)
             if node.pipe.variables:
-                condition = self._set(node.pipe, condition)
+                condition = self._assign(node.pipe, condition)
             self._emit(f"{{%- if {condition.source} %}}")
-            self._inside(node.body)
-            self._else(node)
+            self._translate_body(node.body)
+            self._translate_else(node)
             self._emit("{%- endif %}")
 
-    def _with(self, node: GoBranch) -> None:
+    def _translate_with(self, node: GoBranch) -> None:
         with self._scope():
-            value = self._expressions.value(node.pipe)
+            value = self._expressions.translate(node.pipe)
             if node.pipe.variables:
-                value = self._set(node.pipe, value)
+                value = self._assign(node.pipe, value)
             outside, self._expressions.dot = self._expressions.dot, value
             self._emit(f"{{%- if {value.source} %}}")
-            self._inside(node.body)
+            self._translate_body(node.body)
             self._expressions.dot = outside
-            self._else(node)
+            self._translate_else(node)
             self._emit("{%- endif %}")
 
-    def _range(self, node: GoBranch) -> None:
+    def _translate_range(self, node: GoBranch) -> None:
         with self._scope():
-            container = self._expressions.value(node.pipe)
-            item = TypedExpression(self._unique("item"), element_type(container.type))
+            container = self._expressions.translate(node.pipe)
+            item = TypedExpression(self._unique_name("item"), element_type(container.type))
             if container.type.startswith("map of "):
-                index = self._unique("key")  # Go iterates over maps in the order of their keys
+                index = self._unique_name("key")  # Go iterates over maps in the order of their keys
                 self._emit(
                     f"{{%- for {index}, {item.source} in {container.source} | dictsort(true) %}}"
                 )
@@ -179,14 +183,14 @@ class _TemplateTranslator:
                 index = "loop.index0"
                 source = "[]" if container.type == "nothing" else container.source
                 self._emit(f"{{%- for {item.source} in {source} %}}")
-            self._bind(node.pipe.variables, TypedExpression(index), item)
+            self._declare_loop_variables(node.pipe.variables, TypedExpression(index), item)
             outside, self._expressions.dot = self._expressions.dot, item
-            self._inside(node.body)
+            self._translate_body(node.body)
             self._expressions.dot = outside
-            self._else(node)
+            self._translate_else(node)
             self._emit("{%- endfor %}")
 
-    def _bind(
+    def _declare_loop_variables(
         self, variables: Sequence[str], index: TypedExpression, item: TypedExpression
     ) -> None:
         """Declare the variables of `range $item :=` or `range $index, $item :=`."""
@@ -198,17 +202,17 @@ class _TemplateTranslator:
             self._emit(f"{{%- set {target.source} = {value.source} %}}")
         self._depth -= 1
 
-    def _else(self, node: GoBranch) -> None:
+    def _translate_else(self, node: GoBranch) -> None:
         match node.else_body:
             case ():
                 pass
             case (GoBranch("if", GoPipe(variables=())) as inner,) if node.keyword != "range":
-                self._emit(f"{{%- elif {self._expressions.value(inner.pipe).source} %}}")
-                self._inside(inner.body)
-                self._else(inner)
+                self._emit(f"{{%- elif {self._expressions.translate(inner.pipe).source} %}}")
+                self._translate_body(inner.body)
+                self._translate_else(inner)
             case nodes:
                 self._emit("{%- else %}")
-                self._inside(nodes)
+                self._translate_body(nodes)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
@@ -217,7 +221,7 @@ class _TemplateTranslator:
         yield
         self._expressions.dot, self._expressions.variables = dot, variables
 
-    def _unique(self, name: str) -> str:
+    def _unique_name(self, name: str) -> str:
         self._taken[name] += 1
         return name if self._taken[name] == 1 else f"{name}_{self._taken[name]}"
 
