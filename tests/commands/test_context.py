@@ -32,8 +32,8 @@ RECEIPT = Receipt(
     prompt=DRAFT.prompt,
     layout=DRAFT.layout,
     dropped=(
-        DroppedItem("stories", "An Epic", "larger than the room that was left", 1, 900, 0.91),
-        DroppedItem("history", "", "the budget was full", 12),
+        DroppedItem("stories", "An Epic", "larger than the remaining budget", 1, 900, 0.91),
+        DroppedItem("history", "", "the budget was used up", 12),
     ),
     tokens=187,
     limit=1600,
@@ -56,8 +56,8 @@ nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 █░░░░░░░░░░░ newest 4 (2%)
 lore: “Rain”
 stories: “The Inn” 0.83
-Left out: stories “An Epic” 0.91, about 900 tokens – larger than the room that was left
-Left out: the 12 oldest lines – the budget was full
+Left out: stories “An Epic” 0.91, about 900 tokens – larger than the remaining budget
+Left out: the 12 oldest lines – the budget was used up
 queued 0.2 s, first word after 0.8 s, written in 3.2 s, 4 tokens, 150 of the prompt's were cached\
 """)
 

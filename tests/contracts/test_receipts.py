@@ -31,7 +31,7 @@ RECEIPT = Receipt(
         PromptSpan("stories", 1, 1, 3, "The Inn", 0.5),
         PromptSpan("newest", 1),
     ),
-    dropped=(DroppedItem("history", "", "the budget was full", 12),),
+    dropped=(DroppedItem("history", "", "the budget was used up", 12),),
     tokens=120,
     limit=1600,
     answer="Hi 🙂",

@@ -1,6 +1,6 @@
-"""A prompt in the making: its parts in the order in which a model reads them, each with a name.
+"""The draft of a prompt: its named parts in the order in which a model reads them.
 
-What must be in it is told apart from what may be left out when the context is small (budget.py).
+Required parts are told apart from those that may be dropped if the budget is small (fit.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,76 +12,91 @@ from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
 
-_BETWEEN = "\n\n"  # the parts of one message
+_SEPARATOR = "\n\n"
+"""Between the parts of one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """A text in the system message or beside the newest one: a story, an entry of a lorebook."""
+    """A text in the system message or with the newest message: a story, a lorebook entry."""
 
-    section: str  # what a receipt counts it under: "system", "lore", "stories", "quote", ...
+    section: str
+    """What a receipt counts it under: "system", "lore", "stories", "quote", ..."""
     text: str
-    name: str = ""  # which story, which entry
-    score: float | None = None  # how well it was found to fit
-    priority: int = 0  # what has less is left out first; among equals what stands later
-    required: bool = False  # without it there is no prompt
+    name: str = ""
+    """Which story or lorebook entry it is."""
+    score: float | None = None
+    """How similar it is to the query that found it."""
+    priority: int = 0
+    """Lower priorities are dropped first; of equals the later one."""
+    required: bool = False
+    """Without it there is no prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsertedMessage:
-    """An entry of a lorebook that stands in the history, behind so many messages of its unit."""
+    """A lorebook entry that is inserted into the history."""
 
     after: int
+    """The number of messages of its unit that precede it."""
     message: Message
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryUnit:
-    """What is kept or left out together: a question with its answers."""
+    """Messages that are kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
     inserted: tuple[InsertedMessage, ...] = ()
 
     @property
     def contents(self) -> Sequence[tuple[Message, str]]:
-        """What a model reads, in order; an inserted one with its name."""
-        if not self.inserted:  # as nearly always: each history is read several times
+        """The messages in order; inserted ones with their names, others with an empty name."""
+        if not self.inserted:  # the usual case: every history is read several times
             return [(message, "") for message in self.messages]
         found: list[tuple[Message, str]] = []
-        for place in range(len(self.messages) + 1):
-            found += [(one.message, one.name) for one in self.inserted if one.after == place]
-            found += [(message, "") for message in self.messages[place : place + 1]]
+        for index in range(len(self.messages) + 1):
+            found += [(one.message, one.name) for one in self.inserted if one.after == index]
+            found += [(message, "") for message in self.messages[index : index + 1]]
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The sections of a prompt, stable ones first, so that a backend keeps their prefix warm."""
+    """The sections of a prompt, stable ones first, so that backends can cache their prefix."""
 
-    base: Prompt  # everything but its messages
-    system: tuple[PromptPart, ...]  # instructions, persona, standing lore
-    pinned: tuple[Message, ...]  # turns that every conversation begins with
-    summary: PromptPart | None  # of what is too old for the history
-    history: tuple[HistoryUnit, ...]  # oldest first
-    context: tuple[PromptPart, ...]  # what changes with every message; stands with the newest one
+    base: Prompt
+    """The prompt without its messages."""
+    system: tuple[PromptPart, ...]
+    """Instructions, persona, lore that does not depend on the position in the history."""
+    pinned: tuple[Message, ...]
+    """Messages that begin every conversation."""
+    summary: PromptPart | None
+    """Of turns that are too old for the history."""
+    history: tuple[HistoryUnit, ...]
+    """Oldest first."""
+    context: tuple[PromptPart, ...]
+    """Parts that change with every message; they stand in front of the newest one."""
     newest: Message
-    stories: tuple[Story, ...] = ()  # those that stand in the system text, in its order
-    left_out: tuple[DroppedItem, ...] = ()  # before it came to the budget
+    stories: tuple[Story, ...] = ()
+    """The stories in the system text, in its order."""
+    left_out: tuple[DroppedItem, ...] = ()
+    """What was dropped before the budget was applied."""
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt of all that is in this draft."""
+        """The prompt of everything in this draft."""
         fixed = [*_system_message(self.system), *self.pinned]
         if self.summary:
             fixed.append(Message("system", self.summary.text))
-        said = (message for message, _ in self._read())
-        return replace(self.base, messages=(*fixed, *said, _beside(self)))
+        history = (message for message, _ in self._history_contents())
+        return replace(self.base, messages=(*fixed, *history, _newest_message(self)))
 
     def without_story(self, story: Story) -> "Draft":
-        """The same draft, less one of the stories in its system text."""
-        told = f"###\n{story.text}"
-        parts = (replace(part, text=part.text.replace(told, "", 1)) for part in self.system)
+        """Return the draft without one of the stories in its system text."""
+        block = f"###\n{story.text}"
+        parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
         stories = tuple(one for one in self.stories if one is not story)
         return replace(self, system=tuple(parts), stories=stories)
 
@@ -97,30 +112,33 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        for name, some in groupby(self._read(), key=itemgetter(1)):
-            messages = len(list(some))
+        for name, group in groupby(self._history_contents(), key=itemgetter(1)):
+            messages = len(list(group))
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
         return (*spans, *_part_spans(self.context, at), PromptSpan("newest", at))
 
-    def _read(self) -> Iterator[tuple[Message, str]]:
+    def _history_contents(self) -> Iterator[tuple[Message, str]]:
         return (each for unit in self.history for each in unit.contents)
 
 
 def group_history(
     messages: Iterable[Message], *, questions: Sequence[bool] = ()
 ) -> tuple[HistoryUnit, ...]:
-    """Group a history: each question begins a unit, and the answers to it belong there, too.
+    """Group a history into units: each question begins one and is followed by its answers.
 
-    `questions` says of each message whether it is one; without it all are that a user sent. A
-    model reads the lines of other characters as a user's, but they are answers, too.
+    Args:
+        messages: the history, oldest first.
+        questions: whether each message is a question; by default every message with another role
+            than "assistant". Answers of other characters have the role "user" without being
+            questions.
     """
-    said = list(messages)
+    history = list(messages)
     groups: list[list[Message]] = []
-    for message, asks in zip(
-        said, questions or [one.role != "assistant" for one in said], strict=True
+    for message, is_question in zip(
+        history, questions or [one.role != "assistant" for one in history], strict=True
     ):
-        if groups and not asks:
+        if groups and not is_question:
             groups[-1].append(message)
         else:
             groups.append([message])
@@ -128,7 +146,7 @@ def group_history(
 
 
 def story_title(story: Story) -> str:
-    """What a receipt calls a story: its first line."""
+    """Return the first line of a story, its name in receipts."""
     return story.text.partition("\n")[0]
 
 
@@ -139,23 +157,22 @@ def _part_spans(
         at = 0
         for story in stories if part.section in {"system", "persona"} else ():
             begin = part.text.find(story.text, at)
-            if begin < 0:  # a prompter has made something else of it
+            if begin < 0:  # a prompter has changed the text
                 continue
             if begin > at:
                 yield PromptSpan(part.section, message, 1, begin - at)
-            yield PromptSpan(
-                "stories", message, 1, len(story.text), story_title(story), story.score
-            )
+            title = story_title(story)
+            yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
             at = begin + len(story.text)
-        chars = len(part.text) + len(_BETWEEN) - at
+        chars = len(part.text) + len(_SEPARATOR) - at
         yield PromptSpan(part.section, message, 1, chars, part.name, part.score)
 
 
 def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
-    text = _BETWEEN.join(part.text for part in parts)
+    text = _SEPARATOR.join(part.text for part in parts)
     return [Message("system", text)] if text else []
 
 
-def _beside(draft: Draft) -> Message:
+def _newest_message(draft: Draft) -> Message:
     texts = [part.text for part in draft.context]
-    return replace(draft.newest, content=_BETWEEN.join([*texts, draft.newest.content]))
+    return replace(draft.newest, content=_SEPARATOR.join([*texts, draft.newest.content]))

@@ -1,7 +1,7 @@
-"""Fit a draft into the context: the newest turns win, and a question keeps its answer.
+"""Fit a draft into the token budget: the newest turns are kept, and a question keeps its answer.
 
-What is left out is chosen by an estimate and confirmed by an exact count of the whole prompt, so
-that most prompts are counted once, and none is ever larger than the budget.
+What is dropped is selected by an estimate and confirmed by an exact count of the whole prompt, so
+that most prompts are counted once, and none ever exceeds the budget.
 """
 
 import math
@@ -17,12 +17,12 @@ from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_titl
 from bot.prompting.text.image_tokens import image_tokens
 from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
 
-# What a chat template wraps around a message, generously: <|im_start|>assistant\n ... <|im_end|>\n
+# A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
-_MOST_OVERESTIMATED = 3  # an estimate is never more than so many times what it really is
-_UNITS_AT_ONCE = 32
-_TOO_LARGE, _FULL = "larger than the room that was left", "the budget was full"
-_GUESSES = 4  # after so many the search halves what is left to search
+_MAX_OVERESTIMATE = 3  # an estimate is at most this many times the real count
+_UNITS_PER_ESTIMATE = 32
+_TOO_LARGE, _FULL = "larger than the remaining budget", "the budget was used up"
+_MAX_GUESSES = 4  # then the search halves the remaining interval
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 """Count the tokens of a whole prompt."""
@@ -30,7 +30,7 @@ PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class FittedPrompt:
-    """A draft of which only so much is left that its prompt fits, and what that prompt takes."""
+    """A draft that fits into the budget, and its prompt."""
 
     draft: Draft
     prompt: Prompt
@@ -39,7 +39,7 @@ class FittedPrompt:
     dropped: tuple[DroppedItem, ...]
 
     def with_earlier_drops(self, earlier: "FittedPrompt") -> "FittedPrompt":
-        """The same, with what had been left out before."""
+        """Add what an earlier fitting had dropped already."""
         return replace(self, dropped=(*earlier.dropped, *self.dropped))
 
 
@@ -49,39 +49,32 @@ async def fit_draft(
     count: PromptTokenCounter,
     estimate: TextTokenCounter = count_tokens,
 ) -> FittedPrompt:
-    """Leave out as little as makes the prompt cost at most `limit` tokens; None: it may be any.
+    """Drop as little as needed for a prompt of at most `limit` tokens; None: no limit.
 
-    Stories stand where the persona wants them, so they go last, those that fit least first.
+    Stories in the system text are dropped last, those with the lowest scores first.
 
     Raises:
-        UserError: what must be in it is larger than that.
+        UserError: the required parts exceed the limit.
     """
-    choices = _OptionalContent(draft, limit, estimate)
+    content = _OptionalContent(draft, limit, estimate)
     if limit is None:
-        return choices.fitted(choices.most, choices.estimate(choices.most))
-    kept, tokens = await _most_that_fits(choices, limit, count)
+        return content.fitted(content.most, content.estimate(content.most))
+    kept, tokens = await _most_that_fits(content, limit, count)
     if kept < 0 and draft.stories:
-        return await fit_draft(_with_a_story_less(draft, estimate), limit, count, estimate)
+        return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
     if kept < 0:
         newest = sum(estimate_message_tokens([draft.newest], estimate))
         raise UserError(
             f"That message is too long for me: about {newest} tokens, and with my instructions "
             f"at most {limit} fit. Please send it in smaller parts."
         )
-    return choices.fitted(kept, tokens)
-
-
-def _with_a_story_less(draft: Draft, estimate: TextTokenCounter) -> Draft:
-    worst = min(draft.stories, key=lambda story: story.score)
-    tokens = sum(estimate([worst.text]))
-    gone = DroppedItem("stories", story_title(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
-    return replace(draft.without_story(worst), left_out=(*draft.left_out, gone))
+    return content.fitted(kept, tokens)
 
 
 def estimate_message_tokens(
     messages: Sequence[Message], estimate: TextTokenCounter
 ) -> Sequence[int]:
-    """What each message takes of the context, in tokens, roughly."""
+    """Estimate the tokens of each message, with its images and its part of the template."""
     texts = estimate([message.content for message in messages])
     return [
         tokens + TOKENS_AROUND_A_MESSAGE + sum(map(image_tokens, message.images))
@@ -89,28 +82,34 @@ def estimate_message_tokens(
     ]
 
 
+def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
+    worst = min(draft.stories, key=lambda story: story.score)
+    tokens = sum(estimate([worst.text]))
+    item = DroppedItem("stories", story_title(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
+    return replace(draft.without_story(worst), left_out=(*draft.left_out, item))
+
+
 class _OptionalContent:
-    """What may be left out, the most precious first; keeping `n` of them gives the n-th draft."""
+    """The optional parts and history units, the most important first; a draft keeps the first n."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
         self._limit = limit
-        self._needed = sum(
-            estimate_message_tokens(_without_options(draft).prompt.messages, estimate)
-        )
+        required = _required_parts_only(draft).prompt.messages
+        self._required_tokens = sum(estimate_message_tokens(required, estimate))
         parts = _optional_parts(draft)
-        prices = [price + 2 for price in estimate([part.text for part in parts])]  # a blank line
-        left = None if limit is None else limit - self._needed
-        self._parts, self._too_large = _affordable(list(zip(parts, prices, strict=True)), left)
-        self._unit_prices = _unit_prices(draft.history, limit, estimate)
-        self._prices = [*(price for _, price in self._parts), *self._unit_prices]
+        sizes = [size + 2 for size in estimate([part.text for part in parts])]  # a blank line
+        left = None if limit is None else limit - self._required_tokens
+        self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
+        self._unit_sizes = _unit_sizes(draft.history, limit, estimate)
+        self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
 
     @property
     def most(self) -> int:
-        return len(self._prices)
+        return len(self._sizes)
 
     def estimate(self, kept: int) -> int:
-        return self._needed + sum(self._prices[:kept])
+        return self._required_tokens + sum(self._sizes[:kept])
 
     def draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
@@ -125,57 +124,57 @@ class _OptionalContent:
             left_out=(),
         )
 
-    def near(self, kept: int, spare: float) -> int:
-        """How many can be kept, by the estimate, if with `kept` so many tokens are left over."""
-        while kept > 0 and spare < 0:
+    def next_guess(self, kept: int, tokens_left: float) -> int:
+        """Estimate how much fits if `tokens_left` remain (or are missing) with `kept`."""
+        while kept > 0 and tokens_left < 0:
             kept -= 1
-            spare += self._prices[kept]
-        while kept < self.most and spare >= self._prices[kept]:
-            spare -= self._prices[kept]
+            tokens_left += self._sizes[kept]
+        while kept < self.most and tokens_left >= self._sizes[kept]:
+            tokens_left -= self._sizes[kept]
             kept += 1
         return kept
 
     def fitted(self, kept: int, tokens: int) -> FittedPrompt:
-        chosen = self.draft(kept)
+        draft = self.draft(kept)
         dropped = [*self._draft.left_out]
-        dropped += [_dropped(one, _TOO_LARGE) for one in self._too_large]
-        dropped += [_dropped(one, _FULL) for one in self._parts[kept:]]
-        if gone := self._draft.history[: len(self._draft.history) - len(chosen.history)]:
-            dropped.append(
-                DroppedItem("history", "", _FULL, sum(len(one.messages) for one in gone))
-            )
-        return FittedPrompt(chosen, chosen.prompt, tokens, self._limit, tuple(dropped))
+        dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
+        dropped += [_dropped_part(one, _FULL) for one in self._parts[kept:]]
+        if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
+            messages = sum(len(unit.messages) for unit in units)
+            dropped.append(DroppedItem("history", "", _FULL, messages))
+        return FittedPrompt(draft, draft.prompt, tokens, self._limit, tuple(dropped))
 
 
-def _dropped(priced: tuple[PromptPart, int], why: str) -> DroppedItem:
-    part, price = priced
-    return DroppedItem(part.section, part.name, why, tokens=price, score=part.score)
+def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
+    part, size = part_and_size
+    return DroppedItem(part.section, part.name, reason, tokens=size, score=part.score)
 
 
 async def _most_that_fits(
-    choices: _OptionalContent, limit: int, count: PromptTokenCounter
+    content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """How many choices can be kept, and what the prompt then takes; -1: not even without any."""
-    good, tokens_of_good, bad = -1, 0, choices.most + 1
-    probe = choices.near(0, limit - choices.estimate(0))
-    for tries in range(choices.most + 2):
-        tokens = await count(choices.draft(probe).prompt)
+    """Return how much can be kept, and the tokens of that prompt; -1: nothing fits."""
+    fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
+    probe = content.next_guess(0, limit - content.estimate(0))
+    for tries in range(content.most + 2):
+        tokens = await count(content.draft(probe).prompt)
         if tokens <= limit:
-            good, tokens_of_good = probe, tokens
+            fits, tokens_of_fit = probe, tokens
         else:
-            bad = probe
-        stretch = max(1, tokens) / max(1, choices.estimate(probe))
-        guess = choices.near(probe, (limit - tokens) / stretch)
-        if bad - good == 1 or guess == good:
+            exceeds = probe
+        ratio = max(1, tokens) / max(1, content.estimate(probe))
+        guess = content.next_guess(probe, (limit - tokens) / ratio)
+        if exceeds - fits == 1 or guess == fits:
             break
-        guess = guess if tries < _GUESSES else (good + bad) // 2
-        probe = min(max(guess, good + 1), bad - 1)
-    return good, tokens_of_good
+        guess = guess if tries < _MAX_GUESSES else (fits + exceeds) // 2
+        probe = min(max(guess, fits + 1), exceeds - 1)
+    return fits, tokens_of_fit
 
 
-def _without_options(draft: Draft) -> Draft:
-    needed = [tuple(part for part in one if part.required) for one in (draft.system, draft.context)]
-    return replace(draft, system=needed[0], context=needed[1], summary=None, history=())
+def _required_parts_only(draft: Draft) -> Draft:
+    system = tuple(part for part in draft.system if part.required)
+    context = tuple(part for part in draft.context if part.required)
+    return replace(draft, system=system, context=context, summary=None, history=())
 
 
 def _optional_parts(draft: Draft) -> list[PromptPart]:
@@ -183,34 +182,31 @@ def _optional_parts(draft: Draft) -> list[PromptPart]:
     return sorted((part for part in parts if not part.required), key=lambda part: -part.priority)
 
 
-def _affordable(
+def _split_by_size(
     parts: Iterable[tuple[PromptPart, int]], left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
-    """Part what there is room for from what is too large for the room that others leave."""
+    """Separate the parts that fit one after the other from those larger than what is left."""
     kept, too_large = [], []
-    for part, price in parts:
-        if left is None or price <= left:
-            kept.append((part, price))
-            left = None if left is None else left - price
+    for part, size in parts:
+        if left is None or size <= left:
+            kept.append((part, size))
+            left = None if left is None else left - size
         else:
-            too_large.append((part, price))
+            too_large.append((part, size))
     return kept, too_large
 
 
-def _unit_prices(
+def _unit_sizes(
     history: Sequence[HistoryUnit], limit: int | None, estimate: TextTokenCounter
 ) -> list[int]:
-    """What each unit of the history takes, the newest first, as far back as one could ever fit."""
-    left = math.inf if limit is None else limit * _MOST_OVERESTIMATED
-    prices: list[int] = []
-    for start in range(len(history), 0, -_UNITS_AT_ONCE):
-        some = history[max(0, start - _UNITS_AT_ONCE) : start]
-        each = iter(
-            estimate_message_tokens(
-                [message for unit in some for message, _ in unit.contents], estimate
-            )
-        )
-        prices += [sum(islice(each, len(unit.contents))) for unit in some][::-1]
-        if sum(prices) > left:
+    """Estimate the units of the history, newest first, as far back as could ever fit."""
+    left = math.inf if limit is None else limit * _MAX_OVERESTIMATE
+    sizes: list[int] = []
+    for start in range(len(history), 0, -_UNITS_PER_ESTIMATE):
+        units = history[max(0, start - _UNITS_PER_ESTIMATE) : start]
+        messages = [message for unit in units for message, _ in unit.contents]
+        each = iter(estimate_message_tokens(messages, estimate))
+        sizes += [sum(islice(each, len(unit.contents))) for unit in units][::-1]
+        if sum(sizes) > left:
             break
-    return prices
+    return sizes

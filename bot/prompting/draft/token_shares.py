@@ -1,4 +1,4 @@
-"""Read a receipt: how many tokens each section of its prompt took."""
+"""Compute from a receipt how many tokens each section of its prompt took."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from bot.prompting.text.token_counter import count_tokens
 
 
 def prompt_tokens(receipt: Receipt) -> int:
-    """What the prompt cost: as the model said afterwards, else as it was counted before."""
+    """Return the tokens of the prompt: as the provider reported, else as counted before sending."""
     return receipt.usage.prompt_tokens or receipt.tokens
 
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
-    """Share the tokens of the prompt among its spans, by an estimate; together they are exact."""
-    read: dict[int, int] = {}  # letters of a message that belong to spans before
+    """Distribute the tokens of the prompt among its spans by an estimate; the sum is exact."""
+    read: dict[int, int] = {}  # by message: characters that belong to earlier spans
     weights = [_weight(receipt, span, read) for span in receipt.layout]
     shares = _shares(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
 
 def tokens_by_section(receipt: Receipt) -> dict[str, int]:
-    """In the order of the prompt."""
+    """Return the tokens of each section, in the order of the prompt."""
     sections: dict[str, int] = {}
     for span, tokens in tokens_by_span(receipt):
         sections[span.section] = sections.get(span.section, 0) + tokens
@@ -40,11 +40,11 @@ def _weight(receipt: Receipt, span: PromptSpan, read: dict[int, int]) -> int:
 
 
 def _shares(whole: int, weights: Sequence[int]) -> list[int]:
-    """Divide a whole number in proportion; what rounding leaves goes to those who lost most."""
+    """Divide a whole number in proportion; the remainder goes to the largest fractions."""
     total = sum(weights) or 1
     exact = [whole * weight / total for weight in weights]
     shares = [math.floor(share) for share in exact]
-    most_lost = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
-    for index in most_lost[: whole - sum(shares)]:
+    largest_fractions = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
+    for index in largest_fractions[: whole - sum(shares)]:
         shares[index] += 1
     return shares

@@ -1,4 +1,4 @@
-"""Whatever is said, in whatever template and by whatever tokenizer: never over the budget."""
+"""A fitted prompt never exceeds the budget, with any text, template or tokenizer."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ TOKENIZERS: dict[str, Callable[[str], int]] = {
     "letters": len,
     **{name: lambda text, name=name: get_counter(name)([text])[0] for name in ("cl100k", "o200k")},  # type: ignore[misc]
 }
-FRAME = Prompt((), "m", "room")
+BASE = Prompt((), "m", "channel")
 TEXTS = st.one_of(
     st.text(max_size=80),
     st.sampled_from(["ok", "日本語のとても長い文です。", "🙂" * 20, "<|im_end|>", "word " * 60]),
@@ -32,8 +32,8 @@ PARTS = st.builds(
 TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), max_size=30)
 
 
-class Meter:
-    """Counts a prompt as a model's own tokenizer does: the whole of it, in its template."""
+class TemplateTokenCounter:
+    """Counts a whole prompt in its template, as a model's own tokenizer does."""
 
     def __init__(self, family: str, tokenizer: str) -> None:
         self.counted: list[int] = []
@@ -50,7 +50,7 @@ class Meter:
 def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> Draft:
     history = group_history(Message(role, text) for role, text in said)  # type: ignore[arg-type]
     made = Draft(
-        FRAME,
+        BASE,
         (PromptPart("system", "Be brief.", required=True),),
         (),
         None,
@@ -61,8 +61,8 @@ def draft(*said: tuple[str, str], newest: str = "and now?", **given: object) -> 
     return replace(made, **given)  # type: ignore[arg-type]
 
 
-def fitted(whole: Draft, limit: int | None, meter: Meter) -> FittedPrompt:
-    return asyncio.run(fit_draft(whole, limit, meter))
+def fitted(whole: Draft, limit: int | None, counter: TemplateTokenCounter) -> FittedPrompt:
+    return asyncio.run(fit_draft(whole, limit, counter))
 
 
 @settings(max_examples=150, deadline=None)
@@ -74,7 +74,7 @@ def fitted(whole: Draft, limit: int | None, meter: Meter) -> FittedPrompt:
     family=st.sampled_from(FAMILIES),
     tokenizer=st.sampled_from(list(TOKENIZERS)),
 )
-def test_never_over_the_budget(
+def test_prompt_never_exceeds_the_budget(
     turns: list[tuple[str, str]],
     parts: list[PromptPart],
     newest: str,
@@ -83,14 +83,14 @@ def test_never_over_the_budget(
     tokenizer: str,
 ) -> None:
     whole = draft(*turns, newest=newest, context=tuple(parts))
-    meter = Meter(family, tokenizer)
+    counter = TemplateTokenCounter(family, tokenizer)
     try:
-        result = fitted(whole, limit, meter)
+        result = fitted(whole, limit, counter)
     except UserError:
         bare = replace(whole, history=(), context=())
-        assert asyncio.run(meter(bare.prompt)) > limit
+        assert asyncio.run(counter(bare.prompt)) > limit
         return
-    assert asyncio.run(meter(result.prompt)) == result.tokens <= limit
+    assert asyncio.run(counter(result.prompt)) == result.tokens <= limit
     kept = len(result.draft.history)
     assert result.draft.history == whole.history[len(whole.history) - kept :]
     gone = [
@@ -109,38 +109,38 @@ CHAT = [
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @pytest.mark.parametrize("limit", [200, 500, 800, 3000])
-def test_nothing_is_left_out_that_would_have_fitted(tokenizer: str, limit: int) -> None:
-    meter = Meter("chatml", tokenizer)
+def test_nothing_that_would_fit_is_dropped(tokenizer: str, limit: int) -> None:
+    counter = TemplateTokenCounter("chatml", tokenizer)
     whole = draft(*CHAT)
-    result = fitted(whole, limit, meter)
+    result = fitted(whole, limit, counter)
     if not result.dropped:
         return
     one_more = whole.history[-len(result.draft.history) - 1 :] if result.draft.history else ()
-    room = limit - result.tokens
-    needed = asyncio.run(meter(replace(whole, history=one_more or whole.history[-1:]).prompt))
-    assert needed - result.tokens > room * 0.8
+    left = limit - result.tokens
+    needed = asyncio.run(counter(replace(whole, history=one_more or whole.history[-1:]).prompt))
+    assert needed - result.tokens > left * 0.8
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_few_counts_are_needed_even_where_the_estimate_is_wrong(tokenizer: str) -> None:
-    meter = Meter("chatml", tokenizer)
-    fitted(draft(*CHAT), 800, meter)
-    assert len(meter.counted) <= 4
+def test_few_counts_are_needed_even_if_the_estimate_is_wrong(tokenizer: str) -> None:
+    counter = TemplateTokenCounter("chatml", tokenizer)
+    fitted(draft(*CHAT), 800, counter)
+    assert len(counter.counted) <= 4
 
 
-def test_what_fits_whole_is_counted_once() -> None:
-    meter = Meter("chatml", "cl100k")
-    result = fitted(draft(*CHAT[:6]), 1600, meter)
-    assert (len(meter.counted), result.dropped) == (1, ())
+def test_prompt_that_fits_is_counted_once() -> None:
+    counter = TemplateTokenCounter("chatml", "cl100k")
+    result = fitted(draft(*CHAT[:6]), 1600, counter)
+    assert (len(counter.counted), result.dropped) == (1, ())
 
 
-def test_without_a_limit_nothing_is_counted_or_left_out() -> None:
-    meter = Meter("chatml", "bytes")
-    result = fitted(draft(*CHAT), None, meter)
-    assert (meter.counted, result.dropped, len(result.prompt.messages)) == ([], (), 82)
+def test_without_a_limit_nothing_is_counted_or_dropped() -> None:
+    counter = TemplateTokenCounter("chatml", "bytes")
+    result = fitted(draft(*CHAT), None, counter)
+    assert (counter.counted, result.dropped, len(result.prompt.messages)) == ([], (), 82)
 
 
-def test_a_question_and_its_answers_are_one_unit() -> None:
+def test_question_and_its_answers_are_one_unit() -> None:
     said = [("assistant", "Welcome!"), ("user", "a"), ("user", "b"), ("assistant", "c")]
     assert [[each.content for each in unit.messages] for unit in draft(*said).history] == [
         ["Welcome!"],
@@ -149,12 +149,14 @@ def test_a_question_and_its_answers_are_one_unit() -> None:
     ]
 
 
-def test_the_least_important_story_goes_first_and_before_it_the_history() -> None:
+def test_history_and_low_priority_stories_are_dropped_first() -> None:
     stories = (
         PromptPart("stories", "x " * 40, "dull"),
         PromptPart("stories", "y " * 40, "good", priority=1),
     )
-    result = fitted(draft(*CHAT[:4], context=stories), 110, Meter("chatml", "cl100k"))
+    result = fitted(
+        draft(*CHAT[:4], context=stories), 110, TemplateTokenCounter("chatml", "cl100k")
+    )
     assert [part.name for part in result.draft.context] == ["good"]
     assert [(one.section, one.name, one.count) for one in result.dropped] == [
         ("stories", "dull", 1),
@@ -162,26 +164,28 @@ def test_the_least_important_story_goes_first_and_before_it_the_history() -> Non
     ]
 
 
-def test_a_story_that_is_too_large_leaves_the_room_to_others() -> None:
+def test_too_large_story_does_not_displace_others() -> None:
     stories = (
         PromptPart("stories", "x " * 900, "epic", priority=9),
         PromptPart("stories", "y", "haiku"),
     )
-    result = fitted(draft(*CHAT[:4], context=stories), 300, Meter("chatml", "cl100k"))
+    result = fitted(
+        draft(*CHAT[:4], context=stories), 300, TemplateTokenCounter("chatml", "cl100k")
+    )
     assert [part.name for part in result.draft.context] == ["haiku"]
     assert len(result.draft.history) == 2
 
 
-def test_a_message_that_alone_is_too_long_is_refused_with_the_figures() -> None:
+def test_too_long_message_is_rejected_with_its_token_count() -> None:
     with pytest.raises(UserError, match=r"about \d+ tokens, .* at most 100 fit"):
-        fitted(draft(newest="word " * 200), 100, Meter("chatml", "cl100k"))
+        fitted(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 
 
 def test_images_are_counted() -> None:
     seen = Message("user", "What is it?", ("What is it?", Image("https://x/y.png", "low")))
     shown = draft(history=(HistoryUnit((seen, Message("assistant", "A cat."))),))
     plain = get_counter("cl100k").prompt_tokens(
-        replace(FRAME, messages=(Message("user", "What is it?"),))
+        replace(BASE, messages=(Message("user", "What is it?"),))
     )
-    assert get_counter("cl100k").prompt_tokens(replace(FRAME, messages=(seen,))) == plain + 85
-    assert fitted(shown, None, Meter("chatml", "bytes")).tokens > 85
+    assert get_counter("cl100k").prompt_tokens(replace(BASE, messages=(seen,))) == plain + 85
+    assert fitted(shown, None, TemplateTokenCounter("chatml", "bytes")).tokens > 85
