@@ -5,6 +5,7 @@ A new kind is a package with a `SPEC` and one line here (docs/architecture.md).
 
 from collections.abc import Sequence
 
+from bot.backends.anthropic.settings import SPEC as ANTHROPIC
 from bot.backends.echo.settings import SPEC as ECHO
 from bot.backends.llama_cpp.settings import SPEC as LLAMA_CPP
 from bot.backends.openai_compatible.settings import SPEC as OPENAI
@@ -13,7 +14,7 @@ from bot.backends.spec import BackendSpec
 DEFAULT_KIND = OPENAI.kind
 """The kind of a provider whose settings and id do not say it."""
 
-_SPECS = {spec.kind: spec for spec in (OPENAI, LLAMA_CPP, ECHO)}
+_SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:

@@ -15,11 +15,13 @@ from bot.settings import read_settings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
 from tests.backends.local_model import WITH_BINDINGS, lend_model
+from tests.rigs.fake_anthropic import FakeAnthropic
 from tests.rigs.fake_openai import FakeOpenAI
 
 KINDS = [
     "echo",
     "openai",
+    "anthropic",
     pytest.param("xllamacpp", marks=pytest.mark.service),
     pytest.param("llama_cpp_python", marks=[pytest.mark.service, WITH_BINDINGS]),
 ]
@@ -40,9 +42,10 @@ PROMPT = Prompt(
 
 @pytest.fixture(params=KINDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    async with FakeOpenAI() as service, Renderer() as renderer:
+    async with FakeOpenAI() as openai, FakeAnthropic() as anthropic, Renderer() as renderer:
         given: dict[str, object] = {"kind": request.param}
-        if request.param == "openai":
+        services = {"openai": openai, "anthropic": anthropic}
+        if service := services.get(request.param):
             given |= {"base_url": service.base_url, "api_key": "key", "model": "m"}
         elif request.param != "echo":
             given = {"kind": "llama_cpp", "engine": request.param, "context_tokens": 512}
@@ -99,7 +102,7 @@ async def test_close_is_idempotent(backend: Backend) -> None:
     await backend.close()
 
 
-@pytest.mark.parametrize("kind", ["openai", "llama_cpp"])
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "llama_cpp"])
 async def test_check_fails_if_nothing_answers(kind: str, tmp_path: Path) -> None:
     given = {"kind": kind, "base_url": "http://127.0.0.1:9"}
     settings = read_settings(providers={"tested": given}).providers["tested"]

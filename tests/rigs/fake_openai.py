@@ -49,6 +49,8 @@ class Script:
 
 
 class FakeOpenAI:
+    well = WELL
+
     def __init__(self):
         self.log = []  # of dictionaries: path, headers, body, ended ("whole", "hung up", "cut")
         self.scripts = []
@@ -88,6 +90,9 @@ class FakeOpenAI:
                 await asyncio.sleep(0.005)
         return self.log[number]["ended"]
 
+    def refusal(self, entry):
+        """What to answer to a request that the real service would reject."""
+
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
         self._tasks.add(task)
@@ -114,7 +119,7 @@ class FakeOpenAI:
             return True
         entry = {"path": path, "headers": headers, "body": json.loads(raw), "ended": None}
         self.log.append(entry)
-        script = self.scripts.pop(0) if self.scripts else Script(WELL)
+        script = self.scripts.pop(0) if self.scripts else self.refusal(entry) or Script(self.well)
         plays = asyncio.create_task(self._play(script, writer))
         try:
             while not plays.done() and not reader.at_eof() and not writer.is_closing():

@@ -1,0 +1,113 @@
+"""Answer prompts through Anthropic's Messages API."""
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from typing_extensions import override
+
+from bot.backends.anthropic.settings import AnthropicSettings
+from bot.backends.anthropic.wire import AnthropicParser, to_wire
+from bot.backends.chat_completions.connection import PooledConnection, open_http_client
+from bot.backends.chat_completions.description import describe_request
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.reasoning import NO_FORMAT
+from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
+from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
+from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
+from bot.templates.renderer import Renderer
+
+_API_VERSION = "2023-06-01"
+_CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
+
+
+class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend):
+    """One provider, with its own connections, retry budget and circuit breaker."""
+
+    def __init__(
+        self,
+        settings: AnthropicSettings,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        random_source: random.Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._endpoint = Endpoint(name, settings.base_url or "")
+        self._estimator = PromptTokenEstimator()
+        self._connection = PooledConnection(open_http_client(settings), _headers(settings))
+        self._request_runner = ChatRequestRunner(
+            settings,
+            self._endpoint,
+            self._connection,
+            AnthropicParser,
+            clock=clock,
+            random_source=random_source,
+        )
+
+    @override
+    async def generate(
+        self, prompt: Prompt
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+        model = self._resolve_model(prompt)
+        body = self._body(prompt, model)
+        request = ChatRequest(
+            "/messages",
+            msgspec.json.encode(body),
+            model,
+            stop_strings_of(prompt),
+            NO_FORMAT,  # reasoning comes in blocks of its own
+            parameters=body.keys() - _CONTENT_FIELDS,
+        )
+        async with aclosing(self._request_runner.run(request)) as events:
+            async for event in events:
+                if isinstance(event, Finish):
+                    self._estimator.learn(prompt, model, event.usage.prompt_tokens)
+                yield event
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return await self._estimator.count(prompt, self._resolve_model(prompt))
+
+    @override
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        return None  # the service rejects a prompt that is too long, and says so
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        model = prompt.model if prompt.model != "default" else self._settings.model or "default"
+        return describe_request(model, msgspec.json.encode(self._body(prompt, model)))
+
+    @override
+    async def check(self) -> str:
+        models = self._connection.list_models()
+        return await self._request_runner.check(models, self._settings.model or "default")
+
+    @override
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _body(self, prompt: Prompt, model: str) -> dict[str, Any]:
+        return to_wire(prompt, model, cache=self._settings.prompt_cache)
+
+    def _resolve_model(self, prompt: Prompt) -> str:
+        return resolve_model(prompt.model, self._settings, self._endpoint)
+
+
+def make(
+    provider: str, settings: AnthropicSettings, _data_dir: Path, _renderer: Renderer
+) -> Backend:
+    """Make the backend for a provider of this kind."""
+    return AnthropicBackend(settings, provider)
+
+
+def _headers(settings: AnthropicSettings) -> dict[str, str]:
+    headers = {"anthropic-version": _API_VERSION, "content-type": "application/json"}
+    if settings.api_key is not None:
+        headers["x-api-key"] = settings.api_key.get_secret_value()
+    return headers

@@ -1,0 +1,36 @@
+"""The settings of providers of the kind `anthropic`."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+from typing_extensions import override
+
+from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.spec import BackendSpec
+
+ADDRESS = "https://api.anthropic.com/v1"
+
+
+class AnthropicSettings(HttpProviderSettings):
+    """A service with Anthropic's Messages API; without an address it is Anthropic's own."""
+
+    kind: Literal["anthropic"] = "anthropic"
+    prompt_cache: Literal["off", "5m", "1h"] = Field(
+        "5m", description="How long the service caches the stable beginning of a prompt."
+    )
+
+    @override
+    def completed(self, provider: str) -> Self:
+        base_url = well_known_address(self, provider, {provider: ADDRESS}).rstrip("/")
+        if not base_url.endswith("/v1"):  # as in ANTHROPIC_BASE_URL of other programs
+            base_url += "/v1"
+        return self.model_copy(update={"base_url": base_url})
+
+
+SPEC = BackendSpec(
+    kind="anthropic",
+    settings=AnthropicSettings,
+    factory="bot.backends.anthropic.backend:make",
+    provider_ids=frozenset({"anthropic"}),
+    parameter_check="bot.backends.anthropic.parameters:parameter_problems",
+)

@@ -1,0 +1,267 @@
+"""Encode Messages API requests and parse their streamed responses (docs/sources.md#anthropic)."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+import msgspec
+from typing_extensions import override
+
+from bot.backends.anthropic.parameters import to_parameters
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.stream_parser import StreamParser
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
+from bot.errors import BackendUnavailable
+
+_DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
+_LINK = re.compile(r"https?://")
+_MAX_SHOWN_CHARS = 40
+_IMAGE_NOTICE = (
+    "This preset has an image that the model cannot read; the bot's operator has to fix it."
+)
+_START = "(The conversation begins.)"  # the API demands that a user speaks first
+_FINISH_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.FILTERED,
+}
+_ERROR_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+def to_wire(
+    prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
+) -> dict[str, Any]:
+    """Make the body of a request; with `cache`, its stable beginning is marked for caching.
+
+    System messages at the beginning go into the field `system`. Later ones become a user's, because
+    the API has no such role within a conversation.
+
+    Raises:
+        BackendUnavailable: the API would not understand a parameter or an image.
+    """
+    roles = [message.role for message in prompt.messages]
+    begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    system = [block for each in prompt.messages[:begin] for block in _blocks(each)]
+    messages = _merge_roles(prompt.messages[begin:])
+    if not messages or messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [_text(_START)]})
+    if messages[-1]["role"] == "assistant":  # the API rejects white space at its end
+        last = messages[-1]["content"][-1]
+        last["text"] = last["text"].rstrip()
+    if cache != "off":
+        _mark_stable_prefix(system, messages, cache)
+    body = {"model": model, **to_parameters(prompt, model)}
+    if system:
+        body["system"] = system
+    body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
+    # A stop string of white space is rejected; it is searched for in the answer all the same.
+    if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
+        body["stop_sequences"] = stop
+    return {**body, "stream": True}
+
+
+def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Merge messages of the same role that follow each other: roles must alternate."""
+    blocks = [
+        ("assistant" if message.role == "assistant" else "user", block)
+        for message in messages
+        for block in _blocks(message)
+    ]
+    return [
+        {"role": role, "content": [block for _, block in group]}
+        for role, group in groupby(blocks, key=lambda each: each[0])
+    ]
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    for part in message.parts or (message.content,):
+        if isinstance(part, Image):
+            if message.role != "user":
+                raise BackendUnavailable(
+                    f"an image stands in a message of the role {message.role!r}; Anthropic's models"
+                    " see images of users only",
+                    _IMAGE_NOTICE,
+                )
+            yield {"type": "image", "source": _image_source(part)}
+        elif part.strip():  # empty text is rejected
+            yield _text(part)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image_source(image: Image) -> dict[str, str]:
+    if match := _DATA_URI.match(image.url):
+        data = image.url[match.end() :]
+        return {"type": "base64", "media_type": match[1], "data": data}
+    if _LINK.match(image.url):
+        return {"type": "url", "url": image.url}
+    raise BackendUnavailable(
+        f"the image {image.url[:_MAX_SHOWN_CHARS]!r} is no link and no base64 `data:` URI of a"
+        " JPEG, PNG, GIF or WebP",
+        _IMAGE_NOTICE,
+    )
+
+
+def _mark_stable_prefix(
+    system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
+) -> None:
+    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+
+    What follows the model's last answer is new, and changes from one request to the next.
+    """
+    marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
+    ends = [*system[:1], *system[-1:]]
+    answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
+    ends += [answer["content"][-1] for answer in answers][:1]
+    for block in ends:
+        block["cache_control"] = marker
+
+
+def _compact(blocks: Sequence[dict[str, Any]]) -> object:
+    """Write a single plain text as a string."""
+    first = blocks[0]
+    return first["text"] if len(blocks) == 1 and first.keys() == {"type", "text"} else blocks
+
+
+class AnthropicParser(StreamParser):
+    """Parses the events of a streamed message, or a whole message from a server without."""
+
+    _is_thinking = False
+    _tokens: Mapping[str, int] = {}
+
+    @override
+    def _parse_event(self, data: bytes) -> bool:
+        if not data.strip():
+            return False
+        event = self._decode(data)
+        self._count(event.message.usage if event.message else event.usage)
+        match event.type:
+            case "content_block_start" if event.content_block:
+                return self._start_block(event.content_block)
+            case "content_block_delta" if event.delta:
+                return self._parse_delta(event.delta)
+            case "message_delta" if event.delta and event.delta.stop_reason:
+                return self._finish(event.delta.stop_reason)
+            case "message_stop":
+                return self._stop()
+            case "message":
+                return self._parse_message(event)
+            case "ping":
+                # A model that hides its reasoning sends nothing else for minutes.
+                return self._is_thinking
+            case _:
+                return False
+
+    def _decode(self, data: bytes) -> "_StreamEvent":
+        context = self._context
+        try:
+            event = _event_decoder.decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            what = "an event that is not one of the Messages API"
+            raise errors.malformed(context.endpoint, what) from None
+        if event.type == "error" or event.error:
+            raise errors.translate_error_event(
+                context.endpoint, context.model, data, context.now, _ERROR_STATUSES
+            )
+        return event
+
+    def _start_block(self, block: "_ContentBlock") -> bool:
+        self._is_thinking = block.type in {"thinking", "redacted_thinking"}
+        self._add_reasoning(block.thinking or "")
+        self._add_answer(block.text or "")
+        return self._is_thinking or bool(block.text)
+
+    def _parse_delta(self, delta: "_BlockDelta") -> bool:
+        self._add_reasoning(delta.thinking or "")
+        self._add_answer(delta.text or "")
+        return bool(delta.type != "text_delta" or delta.text)
+
+    def _parse_message(self, event: "_StreamEvent") -> bool:
+        for block in event.content or ():
+            self._add_reasoning(block.thinking or "")
+            self._add_answer(block.text or "")
+        return self._finish(event.stop_reason) if event.stop_reason else False
+
+    def _add_answer(self, text: str) -> None:
+        if text and self.reason is None:
+            self._add_text(text)
+
+    def _finish(self, stop_reason: str) -> bool:
+        if self.reason is None:
+            self.reason = _FINISH_REASONS.get(stop_reason, FinishReason.STOP)
+        return True
+
+    def _stop(self) -> bool:
+        self.done = True
+        if self.reason is None:
+            raise errors.interrupted(self._context.endpoint, "it has no stop_reason")
+        return False
+
+    def _count(self, usage: "_EventUsage | None") -> None:
+        """Take over the counts that an event has; they are totals, in several events."""
+        if usage is None:
+            return
+        given = {
+            name: max(0, count) for name, count in msgspec.structs.asdict(usage).items() if count
+        }
+        self._tokens = tokens = {**self._tokens, **given}
+        cached = tokens.get("cache_read_input_tokens", 0)
+        written = tokens.get("cache_creation_input_tokens", 0)
+        self.usage = Usage(
+            prompt_tokens=tokens.get("input_tokens", 0) + cached + written,
+            cached_tokens=cached,
+            output_tokens=tokens.get("output_tokens", 0),
+        )
+
+
+class _EventUsage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _ContentBlock(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+
+
+class _BlockDelta(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    stop_reason: str | None = None
+
+
+class _MessageStart(msgspec.Struct):
+    usage: _EventUsage | None = None
+
+
+class _StreamEvent(msgspec.Struct):
+    type: str = ""
+    message: _MessageStart | None = None
+    content_block: _ContentBlock | None = None
+    delta: _BlockDelta | None = None
+    usage: _EventUsage | None = None
+    error: object = None
+    content: list[_ContentBlock] | None = None  # of a message that is not streamed
+    stop_reason: str | None = None
+
+
+_event_decoder = msgspec.json.Decoder(_StreamEvent)

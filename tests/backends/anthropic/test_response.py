@@ -1,0 +1,395 @@
+"""How a streamed message is read: events, thinking, usage, errors."""
+
+import asyncio
+import json
+from itertools import chain
+
+import pytest
+
+from bot.backends.anthropic.wire import AnthropicParser
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.stream_parser import ResponseContext
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.errors import BackendInterrupted, BackendUnavailable
+from tests.backends.anthropic.conftest import Connect
+from tests.backends.asking import ask, prompt
+from tests.backends.conftest import FakeClock
+from tests.rigs.fake_anthropic import (
+    PING,
+    STOP,
+    FakeAnthropic,
+    block,
+    error,
+    error_body,
+    event,
+    finish,
+    signature,
+    start,
+    text,
+    thinking,
+)
+from tests.rigs.fake_openai import CUT, Script
+
+QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
+
+
+def bytewise(whole: bytes) -> list[bytes | float]:
+    return list(chain.from_iterable((whole[i : i + 1], 0.0001) for i in range(len(whole))))
+
+
+COMPLETE = {
+    "in one chunk": ([start() + block(text("a", "b")) + finish() + STOP], "ab"),
+    "split inside characters": (bytewise(start() + block(text("é🎉")) + finish() + STOP), "é🎉"),
+    "CRLF": ([(start() + block(text("a")) + finish() + STOP).replace(b"\n", b"\r\n")], "a"),
+    "several blocks": (
+        [start() + block(text("a")) + block(text("b", index=1)) + finish() + STOP],
+        "ab",
+    ),
+    "text in the block's start": (
+        [
+            start()
+            + event("content_block_start", content_block={"type": "text", "text": "a"})
+            + finish()
+        ],
+        "a",
+    ),
+    "unknown events and deltas": (
+        [
+            start()
+            + event("content_block_delta", delta={"type": "citations_delta", "citation": {}})
+            + event("something_new", data=[1])
+            + block(text("a"))
+            + finish()
+            + STOP
+        ],
+        "a",
+    ),
+    "a tool call": (
+        [start() + block(text("a")) + block(kind="tool_use", index=1) + finish("tool_use")],
+        "a",
+    ),
+    "no message_stop": ([start() + block(text("a")) + finish()], "a"),
+    "no message_stop and a reset": ([start() + block(text("a")) + finish(), 0.05, CUT], "a"),
+    "an error after the end": ([start() + block(text("a")) + finish() + error("api_error")], "a"),
+    "pings everywhere": (
+        [PING + start() + PING + block(text("a"), PING) + PING + finish() + STOP],
+        "a",
+    ),
+    "nothing": ([start() + finish() + STOP], ""),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+async def test_complete_stream_is_an_answer(
+    connect: Connect, service: FakeAnthropic, name: str
+) -> None:
+    steps, expected = COMPLETE[name]
+    service.plays(steps)
+
+    answer = await ask(connect())
+
+    assert (answer.error, answer.text) == (None, expected)
+    assert answer.finish is not None
+    assert answer.finish.reason is FinishReason.STOP
+    assert len(service.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("end_turn", FinishReason.STOP),
+        ("stop_sequence", FinishReason.STOP),
+        ("pause_turn", FinishReason.STOP),
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("refusal", FinishReason.FILTERED),
+    ],
+)
+async def test_stop_reason_is_translated(
+    connect: Connect, service: FakeAnthropic, word: str, reason: FinishReason
+) -> None:
+    service.plays([start() + block(text("a")) + finish(word) + STOP])
+
+    answer = await ask(connect())
+
+    assert answer.finish == Finish(reason, Usage(5, 0, 4))
+
+
+async def test_usage_counts_the_whole_prompt_and_what_was_cached(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    usage = {"cache_creation_input_tokens": 100, "cache_read_input_tokens": 1000}
+    service.plays([start(**usage) + block(text("a")) + finish(output_tokens=7) + STOP])
+
+    answer = await ask(connect())
+
+    assert answer.finish == Finish(FinishReason.STOP, Usage(1105, 1000, 7))
+
+
+async def test_usage_may_be_null_or_corrected_at_the_end(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    last = finish(input_tokens=9, cache_read_input_tokens=None)
+    service.plays([start(cache_read_input_tokens=None) + block(text("a")) + last + STOP])
+
+    answer = await ask(connect())
+
+    assert answer.finish == Finish(FinishReason.STOP, Usage(9, 0, 4))
+
+
+async def test_thinking_is_reasoning_and_not_part_of_the_answer(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    thought = block(thinking("Hm", "."), signature(), kind="thinking")
+    service.plays([start() + thought + block(text("Hi."), index=1) + finish() + STOP])
+
+    answer = await ask(connect())
+
+    assert ("".join(answer.reasoning), answer.text) == ("Hm.", "Hi.")
+
+
+async def test_redacted_thinking_is_passed_over(connect: Connect, service: FakeAnthropic) -> None:
+    hidden = block(kind="redacted_thinking")
+    service.plays([start() + hidden + block(text("Hi."), index=1) + finish() + STOP])
+
+    answer = await ask(connect())
+
+    assert (answer.reasoning, answer.text) == ([], "Hi.")
+
+
+async def test_tags_of_other_models_in_the_text_are_kept(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    service.plays([start() + block(text("<think>", "x</think>")) + finish() + STOP])
+
+    assert (await ask(connect())).text == "<think>x</think>"
+
+
+async def test_thinking_extends_the_first_token_timeout(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    begin = event("content_block_start", content_block={"type": "thinking", "thinking": ""})
+    pings = [step for _ in range(10) for step in (PING, 0.05)]  # a model that hides its thinking
+    end = signature() + event("content_block_stop", index=0)
+    service.plays([start() + begin, *pings, end + block(text("42"), index=1) + finish() + STOP])
+
+    answer = await ask(connect(**QUICK))
+
+    assert (answer.text, answer.error) == ("42", None)
+
+
+async def test_pings_alone_do_not_extend_a_timeout(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    service.plays([start(), *[step for _ in range(100) for step in (PING, 0.05)]])
+
+    async with asyncio.timeout(3):
+        answer = await ask(connect(**QUICK))
+
+    assert "TROUPE_PROVIDERS__CLAUDE__FIRST_TOKEN_SECONDS" in str(answer.error)
+    assert await service.ended() == "hung up"
+
+
+async def test_stop_string_ends_the_answer_whatever_the_service_does(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    service.plays([start() + block(text("Hello!\nE", "ve: hi")), 60])
+
+    answer = await ask(connect(), prompt(stop=("\nEve:",)))
+
+    assert (answer.text, answer.error) == ("Hello!", None)
+    assert await service.ended() == "hung up"
+
+
+async def test_unstreamed_message_is_parsed(connect: Connect, service: FakeAnthropic) -> None:
+    whole = {
+        "type": "message",
+        "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "plain"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 3, "output_tokens": 2},
+    }
+    service.plays(Script([json.dumps(whole).encode()], content_type="application/json"))
+
+    answer = await ask(connect())
+
+    assert (answer.text, answer.reasoning, answer.error) == ("plain", ["Hm."], None)
+    assert answer.finish == Finish(FinishReason.STOP, Usage(3, 0, 2))
+
+
+INTERRUPTED = {
+    "end": [start() + block(text("par", "tial"))],
+    "message_stop without a reason": [start() + block(text("par", "tial")) + STOP],
+    "reset": [start() + text("par", "tial"), 0.05, CUT],
+    "overloaded": [start() + text("par", "tial") + error("overloaded_error")],
+    "bad JSON": [start() + text("par", "tial") + b"data: {nope\n\n"],
+    "no object": [start() + text("par", "tial") + b"data: [1]\n\n"],
+    "stall": [start() + text("par", "tial"), 60],
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+async def test_interrupted_stream_raises_after_its_text(
+    connect: Connect, service: FakeAnthropic, name: str
+) -> None:
+    service.plays(INTERRUPTED[name])
+
+    async with asyncio.timeout(5):
+        answer = await ask(connect(**QUICK))
+
+    assert answer.text == "partial"
+    assert isinstance(answer.error, BackendInterrupted)
+    assert "SECRET" not in answer.error_texts
+    assert len(service.log) == 1, "no retry after the first delta"
+
+
+REFUSALS = {
+    "authentication_error": (
+        401,
+        "rejected the API key (401); check TROUPE_PROVIDERS__CLAUDE__API_KEY",
+    ),
+    "permission_error": (403, "rejected the API key (403)"),
+    "billing_error": (402, "has no credit left"),
+    "not_found_error": (404, "does not know the model 'm' at http://127.0.0.1"),
+    "request_too_large": (413, "with /new."),
+    "invalid_request_error": (400, "rejected the request (400, invalid_request_error)"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+@pytest.mark.parametrize("in_stream", [False, True])
+async def test_error_names_the_setting_to_fix(
+    connect: Connect, service: FakeAnthropic, kind: str, in_stream: bool
+) -> None:
+    status, words = REFUSALS[kind]
+    service.plays([start() + error(kind)] if in_stream else Script([error_body(kind)], status))
+
+    answer = await ask(connect())
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert words in answer.error_texts
+    assert "SECRET" not in answer.error_texts
+    assert "CANARY" not in answer.error_texts
+    assert len(service.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("prompt is too long: 210000 tokens > 200000 maximum", "with /new."),
+        ("input length and `max_tokens` exceed context limit: 9 > 8", "lower the preset's max_inp"),
+        ("Your credit balance is too low to access the Anthropic API", "has no credit left (400)"),
+        ("Could not process image", "cannot read an image of the prompt (400)"),
+        ("`temperature` is deprecated for this model. SECRET", "400, invalid_request_error, temp"),
+    ],
+)
+async def test_bad_request_is_explained(
+    connect: Connect, service: FakeAnthropic, message: str, words: str
+) -> None:
+    service.plays(Script([error_body("invalid_request_error", message)], 400))
+
+    answer = await ask(connect(), prompt(parameters={"temperature": 0.5}))
+
+    assert words in answer.error_texts
+    assert "SECRET" not in answer.error_texts
+    assert len(service.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("rate_limit_error", 429), ("api_error", 500), ("overloaded_error", 529)]
+)
+@pytest.mark.parametrize("in_stream", [False, True])
+async def test_transient_error_is_retried_twice(
+    connect: Connect, service: FakeAnthropic, kind: str, status: int, in_stream: bool
+) -> None:
+    script = Script([start() + error(kind)]) if in_stream else Script([error_body(kind)], status)
+    service.plays(script, script)
+
+    answer = await ask(connect())
+
+    assert answer.text == "Hello there"
+    assert len(service.log) == 3
+
+
+@pytest.mark.parametrize(("kind", "status"), [("rate_limit_error", 429), ("overloaded_error", 529)])
+async def test_busy_service_is_called_busy(
+    connect: Connect, service: FakeAnthropic, kind: str, status: int
+) -> None:
+    service.plays(*[Script([error_body(kind)], status) for _ in range(3)])
+
+    answer = await ask(connect())
+
+    assert "The model is busy" in answer.error_texts
+    assert kind in str(answer.error)
+
+
+async def test_retry_after_header_delays_the_retry(
+    connect: Connect, service: FakeAnthropic, clock: FakeClock
+) -> None:
+    body = error_body("rate_limit_error")
+    service.plays(Script([body], 429, {"Retry-After": "7"}))
+
+    answer = await ask(connect())
+
+    assert answer.text == "Hello there"
+    assert 7 <= clock.slept[0] <= 7.5
+
+
+async def test_missing_key_is_named(connect: Connect) -> None:
+    answer = await ask(connect(api_key=None))
+
+    assert "check TROUPE_PROVIDERS__CLAUDE__API_KEY" in str(answer.error)
+
+
+async def test_default_model_comes_from_the_provider_settings(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    await ask(connect(model="claude-x"), prompt(model="default"))
+    missing = await ask(connect(), prompt(model="default"))
+
+    assert service.log[0]["body"]["model"] == "claude-x"
+    assert "set TROUPE_PROVIDERS__CLAUDE__MODEL" in str(missing.error)
+
+
+async def test_token_estimates_learn_from_the_usage(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    long = prompt("tokens of a long text " * 40)
+    backend = connect()
+    before = await backend.count_tokens(long)
+    service.plays([start(cache_read_input_tokens=before * 2) + block(text("a")) + finish() + STOP])
+
+    await ask(backend, long)
+
+    assert await backend.count_tokens(long) > 1.5 * before
+    assert await backend.max_prompt_tokens(long) is None
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "CLAUDE__API_KEY"), (529, "status 529")])
+async def test_check_names_the_problem(
+    connect: Connect, service: FakeAnthropic, status: int, words: str
+) -> None:
+    service.models_status = status
+
+    with pytest.raises(BackendUnavailable, match=words):
+        await connect().check()
+
+
+async def test_check_names_the_address(connect: Connect, service: FakeAnthropic) -> None:
+    assert await connect().check() == f"answers at {service.base_url}"
+
+
+async def test_connection_is_reused(connect: Connect, service: FakeAnthropic) -> None:
+    backend = connect()
+    for _ in range(3):
+        await ask(backend)
+
+    assert service.connections == 1
+
+
+def test_events_may_be_split_anywhere() -> None:
+    whole = start() + block(text("Hello 🎉", " there")) + finish() + STOP
+    for at in range(len(whole)):
+        parser = AnthropicParser(ResponseContext(Endpoint("claude", "http://x/v1"), "m"))
+        parsed = [parser.feed(whole[:at]), parser.feed(whole[at:])]
+        assert "".join(each.text for each in parsed) == "Hello 🎉 there"
+        assert parser.done
