@@ -23,7 +23,7 @@ _MIN_RESTART_DELAY_SECONDS = 0.1
 _MAX_RESTART_DELAY_SECONDS = 10.0
 _TERMINATE_SECONDS = 5
 _POLL_SECONDS = 0.02
-MAX_SOCKET_PATH_BYTES = 100  # bytes; the kernel takes about 107
+MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
@@ -33,7 +33,7 @@ class ChildFailed(TroupeError):
 class SupervisedProcess:
     """A child process that is restarted whenever it exits, with growing delays.
 
-    `ready` tells whether it answers; `restarts` counts.
+    `ready` tells whether it answers; `restarts` counts how often it was started again.
     """
 
     def __init__(

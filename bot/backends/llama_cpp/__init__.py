@@ -1,1 +1,1 @@
-"""Local models with llama.cpp: a GGUF file in a child process, one KV slot a conversation."""
+"""Run GGUF files on this machine with llama.cpp, in child processes with KV slots."""

@@ -1,4 +1,4 @@
-"""Try a local model: whether it loads, and how fast it reads and writes."""
+"""Try a local model: load it, and measure prefill and generation speed."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer
 
 _CONVERSATION = "check:measurement"
-_READ = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens
-_WRITTEN_TOKENS = 24
-_ANSWER_SECONDS = 10.0
+_PROMPT_TEXT = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens
+_OUTPUT_TOKENS = 24
+_TIMEOUT_SECONDS = 10.0
 
 
 def model_trials(
@@ -32,48 +32,48 @@ def model_trials(
 async def measure(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
-    """Load a model and ask it something; says in a few words how long that took.
+    """Load a model, generate a few tokens, and describe its speed.
 
-    A projector is only told from a model.
+    A projector is recognized, but not loaded.
 
     Raises:
-        SettingsError: the file is no model, or this machine has not the memory for it.
-        BackendUnavailable: it does not start, or does not answer.
+        SettingsError: the file is no model, or needs more memory than is free.
+        BackendUnavailable: the engine does not start, or does not answer.
     """
-    facts = read_metadata(model)
-    if facts.is_projector:
+    metadata = read_metadata(model)
+    if metadata.is_projector:
         return IS_PROJECTOR_MESSAGE
-    _refuse_if_too_large(facts, settings)
-    chosen = settings.model_copy(
+    _refuse_if_too_large(metadata, settings)
+    trial_settings = settings.model_copy(
         update={"model_path": model, "projector_path": None, "parallel": 1}
     )
-    backend = LlamaCpp(chosen, data_dir, renderer)
+    backend = LlamaCpp(trial_settings, data_dir, renderer)
     try:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await backend.preload("default")
-        loaded = f"loads in {time.perf_counter() - begun:.1f} s"
+        loaded = f"loads in {time.perf_counter() - started:.1f} s"
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                return f"{loaded}, {await _speed(backend)}"
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                return f"{loaded}, {await _measure_speed(backend)}"
         except TimeoutError:
-            return f"{loaded}, but writes no {_WRITTEN_TOKENS} tokens in {_ANSWER_SECONDS:.0f} s"
+            return f"{loaded}, but writes no {_OUTPUT_TOKENS} tokens in {_TIMEOUT_SECONDS:.0f} s"
     finally:
         await backend.forget(_CONVERSATION)
         await backend.close()
 
 
-async def _speed(backend: LlamaCpp) -> str:
-    asked = time.perf_counter()
+async def _measure_speed(backend: LlamaCpp) -> str:
+    started = time.perf_counter()
     first: float | None = None
-    async with aclosing(backend.generate(_question())) as pieces:
-        async for piece in pieces:
-            match piece:
+    async with aclosing(backend.generate(_prompt())) as events:
+        async for event in events:
+            match event:
                 case Delta() | ReasoningDelta():
                     first = first or time.perf_counter()
                 case Finish(_, usage):
                     ended = time.perf_counter()
                     first = first or ended
-                    read = usage.prompt_tokens / (first - asked)
+                    read = usage.prompt_tokens / (first - started)
                     written = max(0, usage.output_tokens - 1) / max(ended - first, 1e-3)
                     return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
                 case _:
@@ -81,18 +81,18 @@ async def _speed(backend: LlamaCpp) -> str:
     raise BackendUnavailable("it gave no answer")
 
 
-def _question() -> Prompt:
+def _prompt() -> Prompt:
     return Prompt(
-        messages=(Message("user", _READ),),
+        messages=(Message("user", _PROMPT_TEXT),),
         model="default",
         conversation=_CONVERSATION,
         parameters={"temperature": 0, "ignore_eos": True},
-        max_output_tokens=_WRITTEN_TOKENS,
+        max_output_tokens=_OUTPUT_TOKENS,
     )
 
 
-def _refuse_if_too_large(facts: ModelMetadata, settings: LlamaCppSettings) -> None:
-    wanted, free = facts.estimate_memory_bytes(settings), free_bytes()
+def _refuse_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) -> None:
+    wanted, free = metadata.estimate_memory_bytes(settings), free_bytes()
     if free is not None and wanted > free:
         raise SettingsError(
             f"it wants about {wanted / 1e9:.1f} GB of memory and this machine has "

@@ -108,16 +108,16 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     return target
 
 
-def find_model(word: str, settings: LlamaCppSettings, data_dir: Path) -> Path:
+def find_model(name: str, settings: LlamaCppSettings, data_dir: Path) -> Path:
     """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
 
     Raises:
         SettingsError: there is no such file; the text names it and the remedy.
     """
-    if word == "default" and settings.model_path is not None:
+    if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        path = _path_of(word if word != "default" else settings.model or DEFAULT_FILE, data_dir)
+        path = _path_of(name if name != "default" else settings.model or DEFAULT_FILE, data_dir)
     if not path.is_file():
         get = "get it with `troupe model pull`"
         remedy = get if path.name == DEFAULT_FILE else "`troupe model list` shows those there are"
@@ -125,19 +125,19 @@ def find_model(word: str, settings: LlamaCppSettings, data_dir: Path) -> Path:
     return path
 
 
-def validate_model_name(word: str) -> str:
+def validate_model_name(name: str) -> str:
     """Return a model's name without `.gguf`, if it is safe as a file name in the models folder.
 
     Raises:
         SettingsError: it could lead out of the folder, or is no file name.
     """
-    name = word.removesuffix(".gguf")
-    if not _NAME.fullmatch(name) or ".." in name or _WINDOWS_DEVICES.fullmatch(name):
+    stem = name.removesuffix(".gguf")
+    if not _NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
         raise SettingsError(
-            f"{word[:_MAX_QUOTED_CHARS]!r} is not a valid model name; use letters, digits, dots, "
+            f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid model name; use letters, digits, dots, "
             "hyphens and underscores, and begin with a letter or a digit"
         )
-    return name
+    return stem
 
 
 def sha256_of(path: Path) -> str:
@@ -146,11 +146,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _path_of(word: str, data_dir: Path) -> Path:
-    path = Path(word)
-    if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in word:
+def _path_of(name: str, data_dir: Path) -> Path:
+    path = Path(name)
+    if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in name:
         return path
-    path = models_folder(data_dir) / f"{validate_model_name(word)}.gguf"
+    path = models_folder(data_dir) / f"{validate_model_name(name)}.gguf"
     if path.is_symlink() and path.resolve().parent != models_folder(data_dir).resolve():
         raise SettingsError(
             f"{path} is a link that leads out of the folder; "
