@@ -1,4 +1,4 @@
-"""What the end-to-end tests share; the log of a service is shown when its test fails."""
+"""Fixtures of the end-to-end tests; a failed test shows the log of its service."""
 
 from collections.abc import AsyncIterator, Generator
 from typing import Any
@@ -6,31 +6,31 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.e2e.model import Model
-from tests.e2e.service import Service
-from tests.e2e.world import World, on_loopback
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[World]:
-    async with on_loopback() as both:
+async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+    async with running_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def model() -> AsyncIterator[Model]:
-    async with Model() as answering:
+async def model() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as answering:
         yield answering
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    world: World, model: Model, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    """A service that is not started yet."""
-    installed = Service(tmp_path_factory.mktemp("service"), world, model)
+    platforms: LoopbackPlatforms, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ServiceProcess]:
+    """Return a service that is not started yet."""
+    installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model)
     yield installed
-    if installed.running:
+    if installed.is_running:
         await installed.kill()
 
 
@@ -41,9 +41,9 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for value in _services(item.funcargs):
-            report.sections.append((f"the end of {value.log}", value.last_words()))
+            report.sections.append((f"the end of {value.log}", value.log_tail()))
     return report
 
 
-def _services(funcargs: dict[str, Any]) -> list[Service]:
-    return [value for value in funcargs.values() if isinstance(value, Service)]
+def _services(funcargs: dict[str, Any]) -> list[ServiceProcess]:
+    return [value for value in funcargs.values() if isinstance(value, ServiceProcess)]

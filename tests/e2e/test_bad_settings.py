@@ -1,4 +1,4 @@
-"""What an operator can get wrong ends in one clear line, and costs nobody an answer."""
+"""Wrong settings end the start with one clear line, and no question is lost."""
 
 import itertools
 import re
@@ -11,28 +11,28 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.e2e.checker import judge
-from tests.e2e.model import Model
-from tests.e2e.nursery import nursery
-from tests.e2e.service import Service
-from tests.e2e.siege import finished
-from tests.e2e.world import World
+from tests.e2e.child_launcher import running_launcher
+from tests.e2e.kill_load import wait_until_settled
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.transcript_checker import check_transcripts
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 _names = (f"{number:04x}" for number in itertools.count())
-# No file may grow beyond it; without a cache of its code, which Python would leave cut short there.
+# A limit for the size of files; without bytecode caches, which would be truncated.
 _SMALL_DISK = ("sh", "-c", 'ulimit -f 24; PYTHONDONTWRITEBYTECODE=1 exec "$@"', "sh")
 
 
-def ask_everywhere(world: World) -> None:
-    for place in world.places.values():
-        place.ask(next(_names))
+def ask_everywhere(platforms: LoopbackPlatforms) -> None:
+    for conversation in platforms.conversations.values():
+        conversation.ask(next(_names))
 
 
 @contextmanager
-def added(service: Service, name: str, text: str) -> Iterator[Path]:
-    """Put a preset file there for the length of the block."""
+def extra_preset(service: ServiceProcess, name: str, text: str) -> Iterator[Path]:
+    """Add a preset file within the block."""
     file = service.presets / f"{name}.json"
     file.write_text(text)
     try:
@@ -41,78 +41,89 @@ def added(service: Service, name: str, text: str) -> Iterator[Path]:
         file.unlink()
 
 
-async def refusal(service: Service, **settings: str) -> str:
-    """Start it; gives the one line that it ends with."""
+async def start_error(service: ServiceProcess, **settings: str) -> str:
+    """Start it, and return the one line that it exits with."""
     await service.start(**settings)
-    return await last_line(service)
+    return await error_line(service)
 
 
-async def last_line(service: Service) -> str:
-    code = await service.ended()
+async def error_line(service: ServiceProcess) -> str:
+    code = await service.wait_for_exit()
     assert code == 1
-    assert "Traceback" not in service.said()
-    lines = re.findall(r"^troupe: (?!on |health at )(.+)$", service.said(), re.MULTILINE)
-    assert len(lines) == 1, service.said()
+    assert "Traceback" not in service.output()
+    lines = re.findall(r"^troupe: (?!on |health at )(.+)$", service.output(), re.MULTILINE)
+    assert len(lines) == 1, service.output()
     return str(lines[0])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    world: World, model: Model, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    async with nursery() as cradle:
-        installed = Service(tmp_path_factory.mktemp("service"), world, model, cradle)
+    platforms: LoopbackPlatforms, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ServiceProcess]:
+    async with running_launcher() as launcher:
+        installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model, launcher)
         yield installed
-        if installed.running:
+        if installed.is_running:
             await installed.kill()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def installed(world: World, service: Service) -> Service:
-    """A service that has run well before, in a private chat and a group of each platform."""
-    for make in (world.channel, world.discord_private, world.group, world.telegram_private):
+async def installed(platforms: LoopbackPlatforms, service: ServiceProcess) -> ServiceProcess:
+    """Return a service that has answered before, in a private chat and a group of each platform."""
+    for make in (
+        platforms.channel,
+        platforms.discord_dm,
+        platforms.telegram_group,
+        platforms.telegram_dm,
+    ):
         make()
-    await service.begin()
-    ask_everywhere(world)
-    await finished(world, 20)
+    await service.start_and_wait()
+    ask_everywhere(platforms)
+    await wait_until_settled(platforms, 20)
     assert await service.stop() == 0
     return service
 
 
 @pytest.fixture(autouse=True)
-def somebody_asks_meanwhile(installed: Service, world: World) -> None:
-    ask_everywhere(world)
+def questions_while_it_is_down(installed: ServiceProcess, platforms: LoopbackPlatforms) -> None:
+    ask_everywhere(platforms)
 
 
-async def test_wrong_value_is_named_by_its_variable(installed: Service) -> None:
-    line = await refusal(installed, TROUPE_CONSOLE__PORT="many")
+async def test_wrong_value_names_its_variable(installed: ServiceProcess) -> None:
+    line = await start_error(installed, TROUPE_CONSOLE__PORT="many")
     assert line.startswith("TROUPE_CONSOLE__PORT: ")
     assert "integer" in line
 
 
-async def test_default_preset_that_is_not_there_gets_a_suggestion(installed: Service) -> None:
-    line = await refusal(installed, TROUPE_DEFAULT_PRESET="testr")
+async def test_missing_default_preset_gets_a_suggestion(
+    installed: ServiceProcess,
+) -> None:
+    line = await start_error(installed, TROUPE_DEFAULT_PRESET="testr")
     assert "TROUPE_DEFAULT_PRESET" in line
     assert "did you mean 'tester'?" in line
 
 
-async def test_broken_preset_is_named_with_its_line(installed: Service) -> None:
+async def test_broken_preset_names_file_and_line(installed: ServiceProcess) -> None:
     text = '{\n"name": "broken",\n"provider": "test",\n"model": "m",\n"sistem": "Hello."\n}'
-    with added(installed, "broken", text) as file:
-        line = await refusal(installed)
+    with extra_preset(installed, "broken", text) as file:
+        line = await start_error(installed)
     assert f"{file}, line 5: unknown key 'sistem'; did you mean 'system'?" in line
 
 
-async def test_provider_that_is_not_set_up_is_named_with_its_variable(installed: Service) -> None:
-    with added(installed, "stranger", '{"name": "stranger", "provider": "openai", "model": "m"}'):
-        line = await refusal(installed)
+async def test_missing_provider_names_its_variable(
+    installed: ServiceProcess,
+) -> None:
+    with extra_preset(
+        installed, "stranger", '{"name": "stranger", "provider": "openai", "model": "m"}'
+    ):
+        line = await start_error(installed)
     assert "stranger" in line
     assert "TROUPE_PROVIDERS__OPENAI__API_KEY" in line
 
 
-async def test_model_that_is_not_there_is_named_with_its_path(installed: Service) -> None:
+async def test_missing_model_names_its_path(installed: ServiceProcess) -> None:
     nowhere = str(installed.folder / "nowhere.gguf")
-    line = await refusal(
+    line = await start_error(
         installed,
         TROUPE_PROVIDERS__TEST__KIND="llama_cpp",
         TROUPE_PROVIDERS__TEST__MODEL_PATH=nowhere,
@@ -121,81 +132,81 @@ async def test_model_that_is_not_there_is_named_with_its_path(installed: Service
 
 
 @pytest.mark.parametrize("token", ["nonsense", "123456789:BBH-" + "y" * 31])
-async def test_wrong_telegram_token_is_told_with_where_to_get_one(
-    installed: Service, token: str
-) -> None:
-    line = await refusal(installed, TROUPE_TELEGRAM__TOKEN=token)
+async def test_wrong_telegram_token_names_its_source(installed: ServiceProcess, token: str) -> None:
+    line = await start_error(installed, TROUPE_TELEGRAM__TOKEN=token)
     assert "TROUPE_TELEGRAM__TOKEN" in line
     assert "@BotFather" in line
-    assert token not in installed.said()
+    assert token not in installed.output()
 
 
-async def test_wrong_discord_token_is_told_with_where_to_get_one(installed: Service) -> None:
-    line = await refusal(installed, TROUPE_DISCORD__TOKEN="wrong-token")
+async def test_wrong_discord_token_names_its_source(installed: ServiceProcess) -> None:
+    line = await start_error(installed, TROUPE_DISCORD__TOKEN="wrong-token")
     assert "TROUPE_DISCORD__TOKEN" in line
     assert "developer portal" in line
 
 
-async def test_discord_token_that_the_gateway_refuses_is_told(
-    installed: Service, world: World
+async def test_token_refused_by_the_gateway_names_its_variable(
+    installed: ServiceProcess, platforms: LoopbackPlatforms
 ) -> None:
-    world.discord.gw_faults["refuse_identify"] = 4004
+    platforms.discord.gw_faults["refuse_identify"] = 4004
     try:
-        line = await refusal(installed)
+        line = await start_error(installed)
     finally:
-        del world.discord.gw_faults["refuse_identify"]
+        del platforms.discord.gw_faults["refuse_identify"]
     assert "TROUPE_DISCORD__TOKEN" in line
 
 
-async def test_taken_port_is_told_with_its_variable(installed: Service) -> None:
+async def test_port_in_use_names_its_variable(installed: ServiceProcess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = await refusal(installed, TROUPE_CONSOLE__PORT=port)
+        line = await start_error(installed, TROUPE_CONSOLE__PORT=port)
     assert port in line
     assert "TROUPE_CONSOLE__PORT" in line
 
 
-async def test_disk_that_is_full_at_the_start_is_told(
-    world: World, model: Model, tmp_path: Path
+async def test_full_disk_at_the_start_names_the_database(
+    platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
 ) -> None:
-    fresh = Service(tmp_path, world, model)
+    fresh = ServiceProcess(tmp_path, platforms, model)
     await fresh.start(under=_SMALL_DISK)
-    line = await last_line(fresh)
+    line = await error_line(fresh)
     assert "database" in line
     assert str(fresh.data) in line
 
 
-async def test_second_process_is_sent_away(installed: Service, world: World, model: Model) -> None:
-    await installed.begin()
-    other = Service(installed.folder, world, model)
+async def test_second_process_on_the_data_dir_exits(
+    installed: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    await installed.start_and_wait()
+    other = ServiceProcess(installed.folder, platforms, model)
     other.log = installed.folder / "other.log"
-    line = await refusal(other)
+    line = await start_error(other)
     assert f"process {installed.process.pid}" in line
     assert "TROUPE_DATA_DIR" in line
-    await finished(world, 20)
+    await wait_until_settled(platforms, 20)
     assert await installed.stop() == 0
 
 
-async def test_disk_that_is_full_for_a_while_loses_nothing(
-    installed: Service, world: World
+async def test_full_disk_during_a_run_loses_nothing(
+    installed: ServiceProcess, platforms: LoopbackPlatforms
 ) -> None:
-    await installed.begin()
-    await finished(world, 20)
+    await installed.start_and_wait()
+    await wait_until_settled(platforms, 20)
     pid = installed.process.pid
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    ask_everywhere(world)
-    await installed.ready(status=503)
+    ask_everywhere(platforms)
+    await installed.wait_until_ready(status=503)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-    await installed.ready()
-    await finished(world, 20)
+    await installed.wait_until_ready()
+    await wait_until_settled(platforms, 20)
     assert await installed.stop() == 0
 
 
-async def test_whatever_was_asked_meanwhile_is_answered_in_the_end(
-    installed: Service, world: World
+async def test_every_question_asked_meanwhile_is_answered(
+    installed: ServiceProcess, platforms: LoopbackPlatforms
 ) -> None:
-    await installed.begin()
-    await finished(world, 30)
+    await installed.start_and_wait()
+    await wait_until_settled(platforms, 30)
     assert await installed.stop() == 0
-    verdict = judge(world.posts())
-    assert verdict.clean, str(verdict)
+    result = check_transcripts(platforms.messages())
+    assert result.is_clean, str(result)

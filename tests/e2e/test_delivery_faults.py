@@ -1,4 +1,4 @@
-"""Whatever platforms, stores and clocks do: every question has its one answer, in its order."""
+"""Faults of platforms, stores and processes: every question is answered once and in order."""
 
 import asyncio
 import itertools
@@ -16,10 +16,11 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from tests.attacks import with_ours
-from tests.e2e.checker import Verdict, judge, right_answer
-from tests.e2e.model import Model
-from tests.e2e.service import Service
-from tests.e2e.world import TELEGRAM_PEOPLE, Place, World
+from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.transcript_checker import CheckResult, check_transcripts, expected_answer
+from tests.e2e.waiting import wait_until
 
 pytestmark = [
     pytest.mark.service,
@@ -30,40 +31,32 @@ pytestmark = [
 _names = (f"{number:04x}" for number in itertools.count())
 
 
-async def until(what: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until `what()` is true, and give it."""
-    async with asyncio.timeout(seconds):
-        while not (found := what()):  # noqa: ASYNC110 # another process makes it so
-            await asyncio.sleep(0.02)
-    return found
-
-
 @dataclass
-class Siege:
-    """Both platforms and the service on them, which each scene has to leave in health."""
+class Deployment:
+    """Both platforms and the service; every scenario must leave them working."""
 
-    world: World
-    model: Model
-    service: Service
+    platforms: LoopbackPlatforms
+    model: ModelServer
+    service: ServiceProcess
 
     @property
     def database(self) -> Path:
         return self.service.data / "troupe.db"
 
-    def ask(self, *places: Place, words: int = 12) -> None:
-        for place in places:
-            place.ask(next(_names), words)
+    def ask(self, *conversations: Conversation, words: int = 12) -> None:
+        for conversation in conversations:
+            conversation.ask(next(_names), words)
 
-    def verdict(self, *places: Place) -> Verdict:
-        names = {place.name for place in places}
+    def result(self, *conversations: Conversation) -> CheckResult:
+        names = {conversation.name for conversation in conversations}
         notices = ("⚠", "Deleted for good", "→ tester")
-        return judge(
+        return check_transcripts(
             post
-            for post in self.world.posts()
-            if post.place in names and not (post.by_bot and post.text.startswith(notices))
+            for post in self.platforms.messages()
+            if post.conversation in names and not (post.by_bot and post.text.startswith(notices))
         )
 
-    def nothing_waits(self) -> bool:
+    def queues_are_empty(self) -> bool:
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as database:
             waiting = database.execute(
                 "SELECT (SELECT count(*) FROM inbox WHERE state = 'new')"
@@ -71,57 +64,63 @@ class Siege:
             ).fetchone()
         return bool(waiting[0] == 0)
 
-    async def all_right(self, *places: Place) -> None:
-        """Wait until all questions are answered and nothing is left to do; then judge."""
-        await until(lambda: not self.verdict(*places).lost)
-        await until(self.nothing_waits)
-        verdict = self.verdict(*places)
-        assert verdict.clean, str(verdict)
-        assert verdict.questions
+    async def wait_until_right(self, *conversations: Conversation) -> None:
+        """Wait until all questions are answered and the queues are empty; then check."""
+        await wait_until(lambda: not self.result(*conversations).lost)
+        await wait_until(self.queues_are_empty)
+        result = self.result(*conversations)
+        assert result.is_clean, str(result)
+        assert result.questions
 
-    async def half_way(self, *places: Place) -> None:
-        """Ask, and stop the model in the middle of its answers."""
-        self.model.open.clear()
-        reached = self.model.half_way + len(places)
-        self.ask(*places, words=40)
-        await until(lambda: self.model.half_way >= reached)
+    async def ask_and_hold(self, *conversations: Conversation) -> None:
+        """Ask, and hold the model in the middle of its answers."""
+        self.model.gate.clear()
+        reached = self.model.halfway + len(conversations)
+        self.ask(*conversations, words=40)
+        await wait_until(lambda: self.model.halfway >= reached)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def siege(world: World, model: Model, service: Service) -> AsyncIterator[Siege]:
-    await service.begin()
-    yield Siege(world, model, service)
-    if service.running:
+async def deployment(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+) -> AsyncIterator[Deployment]:
+    await service.start_and_wait()
+    yield Deployment(platforms, model, service)
+    if service.is_running:
         await service.stop()
 
 
 # --- Telegram --------------------------------------------------------------------------------
 
 
-async def update_again_and_again(siege: Siege) -> None:
-    wire, place = siege.world.telegram, siege.world.telegram_private()
+async def update_is_redelivered(deployment: Deployment) -> None:
+    wire, conversation = deployment.platforms.telegram, deployment.platforms.telegram_dm()
     name = next(_names)
-    said = place.ask(name)
+    said = conversation.ask(name)
     for _ in range(4):
         wire.push({"message": wire._out(said)})
     wire.fault("getUpdates", drop=True, after=True, times=2)
-    siege.ask(place)
-    await siege.all_right(place)
+    deployment.ask(conversation)
+    await deployment.wait_until_right(conversation)
 
 
-def polls_fail(times: int, **fault: Any) -> "Scene":
-    async def scene(siege: Siege) -> None:
-        place = siege.world.group()
-        siege.world.telegram.fault("getUpdates", times=times, **fault)
-        siege.ask(place)
-        siege.ask(place, words=3)
-        await siege.all_right(place)
+def polls_fail(times: int, **fault: Any) -> "Scenario":
+    async def scenario(deployment: Deployment) -> None:
+        conversation = deployment.platforms.telegram_group()
+        deployment.platforms.telegram.fault("getUpdates", times=times, **fault)
+        deployment.ask(conversation)
+        deployment.ask(conversation, words=3)
+        await deployment.wait_until_right(conversation)
 
-    return scene
+    return scenario
 
 
-async def chat_moves_while_we_speak(siege: Siege) -> None:
-    wire, old, new = siege.world.telegram, siege.world.group(), siege.world.group()
+async def group_becomes_a_supergroup(deployment: Deployment) -> None:
+    wire, old, new = (
+        deployment.platforms.telegram,
+        deployment.platforms.telegram_group(),
+        deployment.platforms.telegram_group(),
+    )
     chat = int(new.name.removeprefix("telegram:"))
     wire.chat(chat, "supergroup")
     here = {"chat_id": old.name.removeprefix("telegram:")}
@@ -129,110 +128,116 @@ async def chat_moves_while_we_speak(siege: Siege) -> None:
     wire.fault("editMessageText", times=50, migrate_to=chat, match=here)
     name = next(_names)
     old.ask(name)
-    answer = right_answer(f"T{name}:12")
-    await until(lambda: siege.world.said_in(new) == [answer])
-    await until(siege.nothing_waits)
-    assert siege.world.said_in(new) == [answer]
-    assert siege.world.said_in(old) == []
+    answer = expected_answer(f"T{name}:12")
+    await wait_until(lambda: deployment.platforms.bot_texts(new) == [answer])
+    await wait_until(deployment.queues_are_empty)
+    assert deployment.platforms.bot_texts(new) == [answer]
+    assert deployment.platforms.bot_texts(old) == []
 
 
-async def person_has_blocked_us(siege: Siege) -> None:
-    wire, place = siege.world.telegram, siege.world.telegram_private()
+async def user_blocked_the_bot(deployment: Deployment) -> None:
+    wire, conversation = deployment.platforms.telegram, deployment.platforms.telegram_dm()
     wire.fault("sendMessage", error_code=403, description="Forbidden: bot was blocked by the user")
     asked = len(wire.log)
-    siege.ask(place)
-    await until(lambda: any(call["status"] == 403 for call in wire.log[asked:]))
-    await until(siege.nothing_waits)
+    deployment.ask(conversation)
+    await wait_until(lambda: any(call["status"] == 403 for call in wire.log[asked:]))
+    await wait_until(deployment.queues_are_empty)
     sends = [call for call in wire.log[asked:] if call["method"] == "sendMessage"]
-    assert len(sends) == 1, "nobody insists"
+    assert len(sends) == 1, "it was not repeated"
     name = next(_names)
-    place.ask(name)
-    await until(lambda: siege.world.said_in(place) == [right_answer(f"T{name}:12")])
+    conversation.ask(name)
+    await wait_until(
+        lambda: deployment.platforms.bot_texts(conversation) == [expected_answer(f"T{name}:12")]
+    )
 
 
-def telegram_fails(method: str, place: str = "group", **fault: Any) -> "Scene":
-    async def scene(siege: Siege) -> None:
-        here = siege.world.group() if place == "group" else siege.world.telegram_private()
-        siege.world.telegram.fault(method, **fault)
-        siege.ask(here)
-        siege.ask(here, words=3)
-        await siege.all_right(here)
+def telegram_fails(method: str, conversation: str = "group", **fault: Any) -> "Scenario":
+    async def scenario(deployment: Deployment) -> None:
+        here = (
+            deployment.platforms.telegram_group()
+            if conversation == "group"
+            else deployment.platforms.telegram_dm()
+        )
+        deployment.platforms.telegram.fault(method, **fault)
+        deployment.ask(here)
+        deployment.ask(here, words=3)
+        await deployment.wait_until_right(here)
 
-    return scene
+    return scenario
 
 
 # --- Discord ---------------------------------------------------------------------------------
 
 
-def discord_fails(**fault: Any) -> "Scene":
-    async def scene(siege: Siege) -> None:
-        place, other = siege.world.channel(), siege.world.channel()
-        siege.world.discord.fault("POST", "/channels/*/messages", **fault)
-        siege.ask(place, other)
-        siege.ask(place, words=3)
-        await siege.all_right(place, other)
+def discord_fails(**fault: Any) -> "Scenario":
+    async def scenario(deployment: Deployment) -> None:
+        conversation, other = deployment.platforms.channel(), deployment.platforms.channel()
+        deployment.platforms.discord.fault("POST", "/channels/*/messages", **fault)
+        deployment.ask(conversation, other)
+        deployment.ask(conversation, words=3)
+        await deployment.wait_until_right(conversation, other)
 
-    return scene
+    return scenario
 
 
-async def session_is_lost(siege: Siege) -> None:
-    place, wire = siege.world.channel(), siege.world.discord
+async def session_is_lost(deployment: Deployment) -> None:
+    conversation, wire = deployment.platforms.channel(), deployment.platforms.discord
     wire.gw_faults["invalid_session"] = 1
     await wire.cut()
-    siege.ask(place)
-    await siege.all_right(place)
+    deployment.ask(conversation)
+    await deployment.wait_until_right(conversation)
 
 
-async def reconnects_again_and_again(siege: Siege) -> None:
-    place, wire = siege.world.channel(), siege.world.discord
+async def repeated_reconnects(deployment: Deployment) -> None:
+    conversation, wire = deployment.platforms.channel(), deployment.platforms.discord
     for _ in range(6):
         connected = [name for _, name, _ in wire.events].count("<op6")
         wire.op(7)
-        siege.ask(place, words=3)
-        await until(partial(_resumed_since, wire, connected))
-    await siege.all_right(place)
+        deployment.ask(conversation, words=3)
+        await wait_until(partial(_resumed_since, wire, connected))
+    await deployment.wait_until_right(conversation)
 
 
-async def long_replay(siege: Siege) -> None:
-    """As many events of others as the rig keeps come at once, and one question among them."""
-    place, wire = siege.world.channel(), siege.world.discord
-    hall = siege.world.guild.create_text_channel("crowded")
+async def long_replay(deployment: Deployment) -> None:
+    """Replay as many events as the server keeps, with one question among them."""
+    conversation, wire = deployment.platforms.channel(), deployment.platforms.discord
+    busy = deployment.platforms.guild.create_text_channel("busy")
     wire.gw_faults["accept"] = False
     await wire.cut()
     for number in range(1900):
-        wire.say(siege.world.people[0], hall.id, f"chatter {number}")
+        wire.say(deployment.platforms.people[0], busy.id, f"chatter {number}")
         if number == 950:
-            siege.ask(place)
+            deployment.ask(conversation)
     wire.gw_faults["accept"] = True
-    await siege.all_right(place)
-    await siege.service.ready()
+    await deployment.wait_until_right(conversation)
+    await deployment.service.wait_until_ready()
 
 
-def command_fares(method: str, path: str, **fault: Any) -> "Scene":
-    """Who used a native command is told all the same, once; in the channel if need be."""
+def command_response_fails(method: str, path: str, **fault: Any) -> "Scenario":
+    """A native command is answered once; in the channel if its response fails."""
 
-    async def scene(siege: Siege) -> None:
-        wire = siege.world.discord
-        channel = siege.world.guild.create_text_channel(f"desk-{next(_names)}")
+    async def scenario(deployment: Deployment) -> None:
+        wire = deployment.platforms.discord
+        channel = deployment.platforms.guild.create_text_channel(f"commands-{next(_names)}")
         wire.fault(method, path, **fault)
-        await siege.world.people[0].slash(channel, "preset list")
-        await until(lambda: any(one["content"] for one in wire.messages(channel.id)))
-        await until(siege.nothing_waits)
+        await deployment.platforms.people[0].slash(channel, "preset list")
+        await wait_until(lambda: any(one["content"] for one in wire.messages(channel.id)))
+        await wait_until(deployment.queues_are_empty)
         said = [one["content"] for one in wire.messages(channel.id) if one["content"]]
         assert [text.partition("\n")[0] for text in said] == ["· nova"]
 
-    return scene
+    return scenario
 
 
-async def nothing_is_allowed(siege: Siege) -> None:
-    """A refusal is no reason to insist: Discord shuts out who does so 10,000 times."""
-    wire, place = siege.world.discord, siege.world.channel()
+async def every_request_is_refused(deployment: Deployment) -> None:
+    """Refused requests are not repeated: Discord bans clients after 10,000 of them."""
+    wire, conversation = deployment.platforms.discord, deployment.platforms.channel()
     begun = len(wire.log)
     wire.fault("POST", "/channels/*", status=403, code=50013, times=None)
     for _ in range(5):
-        siege.ask(place)
-    await until(lambda: len(siege.model.requests) and _refused(wire, begun) >= 5)
-    await until(siege.nothing_waits)
+        deployment.ask(conversation)
+    await wait_until(lambda: len(deployment.model.requests) and _refused(wire, begun) >= 5)
+    await wait_until(deployment.queues_are_empty)
     assert _refused(wire, begun) <= 5 * 4, "typing, opening, and what is left of the answer"
 
 
@@ -247,109 +252,112 @@ def _refused(wire: Any, begun: int) -> int:
 # --- stores, clocks, processes -----------------------------------------------------------------
 
 
-async def valkey_is_wiped(siege: Siege) -> None:
-    places = [siege.world.channel(), siege.world.group()]
-    await siege.half_way(*places)
-    socket = next(siege.service.data.glob("*.sock"))
+async def valkey_is_wiped(deployment: Deployment) -> None:
+    conversations = [deployment.platforms.channel(), deployment.platforms.telegram_group()]
+    await deployment.ask_and_hold(*conversations)
+    socket = next(deployment.service.data.glob("*.sock"))
     async with Redis.from_url(f"unix://{socket}") as valkey:
         await valkey.flushall()
-        siege.ask(*places)
+        deployment.ask(*conversations)
         await valkey.flushall()
-    siege.model.open.set()
-    await siege.all_right(*places)
+    deployment.model.gate.set()
+    await deployment.wait_until_right(*conversations)
 
 
-async def service_freezes(siege: Siege) -> None:
-    places = [siege.world.channel(), siege.world.group()]
-    await siege.half_way(*places)
-    siege.service.process.send_signal(signal.SIGSTOP)
-    siege.ask(*places)
+async def service_freezes(deployment: Deployment) -> None:
+    conversations = [deployment.platforms.channel(), deployment.platforms.telegram_group()]
+    await deployment.ask_and_hold(*conversations)
+    deployment.service.process.send_signal(signal.SIGSTOP)
+    deployment.ask(*conversations)
     await asyncio.sleep(3)
-    siege.model.open.set()
-    siege.service.process.send_signal(signal.SIGCONT)
-    await siege.all_right(*places)
+    deployment.model.gate.set()
+    deployment.service.process.send_signal(signal.SIGCONT)
+    await deployment.wait_until_right(*conversations)
 
 
-async def database_is_locked(siege: Siege) -> None:
-    """For longer than SQLite waits by itself."""
-    places = [siege.world.channel(), siege.world.group()]
-    with closing(sqlite3.connect(siege.database, isolation_level=None)) as backup:
+async def database_is_locked(deployment: Deployment) -> None:
+    """Hold the lock for longer than SQLite's busy timeout."""
+    conversations = [deployment.platforms.channel(), deployment.platforms.telegram_group()]
+    with closing(sqlite3.connect(deployment.database, isolation_level=None)) as backup:
         backup.execute("BEGIN IMMEDIATE")
-        siege.ask(*places)
-        await until(lambda: "database is locked" in siege.service.said())
+        deployment.ask(*conversations)
+        await wait_until(lambda: "database is locked" in deployment.service.output())
         backup.execute("ROLLBACK")
-    await siege.all_right(*places)
+    await deployment.wait_until_right(*conversations)
 
 
 # --- people ------------------------------------------------------------------------------------
 
 
-async def question_is_edited(siege: Siege) -> None:
-    on_discord, on_telegram = siege.world.channel(), siege.world.group()
-    wires = siege.world
+async def question_is_edited(deployment: Deployment) -> None:
+    on_discord, on_telegram = deployment.platforms.channel(), deployment.platforms.telegram_group()
+    wires = deployment.platforms
     channel = int(on_discord.name.removeprefix("discord:"))
     chat = int(on_telegram.name.removeprefix("telegram:"))
-    await siege.half_way(on_discord, on_telegram)
+    await deployment.ask_and_hold(on_discord, on_telegram)
     asked = wires.discord.messages(channel)[0]
     edited = {"content": asked["content"] + " please!"}
     wires.discord.b.edit_message(channel, int(asked["id"]), edited)
     first = min(wires.telegram.msgs[chat])
     text = wires.telegram.msgs[chat][first]["text"]
     wires.telegram.edit(TELEGRAM_PEOPLE[0], chat, first, f"{text} please!")
-    siege.model.open.set()
-    await siege.all_right(on_discord, on_telegram)
+    deployment.model.gate.set()
+    await deployment.wait_until_right(on_discord, on_telegram)
 
 
-async def question_is_deleted(siege: Siege) -> None:
-    on_discord, on_telegram = siege.world.channel(), siege.world.group()
-    wires = siege.world
+async def question_is_deleted(deployment: Deployment) -> None:
+    on_discord, on_telegram = deployment.platforms.channel(), deployment.platforms.telegram_group()
+    wires = deployment.platforms
     channel = int(on_discord.name.removeprefix("discord:"))
     chat = int(on_telegram.name.removeprefix("telegram:"))
-    await siege.half_way(on_discord, on_telegram)
+    await deployment.ask_and_hold(on_discord, on_telegram)
     wires.discord.b.delete_message(channel, int(wires.discord.messages(channel)[0]["id"]))
     del wires.telegram.msgs[chat][min(wires.telegram.msgs[chat])]
-    siege.model.open.set()
-    await until(lambda: all(map(wires.said_in, (on_discord, on_telegram))))
-    await until(siege.nothing_waits)
-    for place in (on_discord, on_telegram):
-        [said] = wires.said_in(place)
-        assert said == right_answer("T" + said[2:].split(maxsplit=1)[0])
+    deployment.model.gate.set()
+    await wait_until(lambda: all(map(wires.bot_texts, (on_discord, on_telegram))))
+    await wait_until(deployment.queues_are_empty)
+    for conversation in (on_discord, on_telegram):
+        [said] = wires.bot_texts(conversation)
+        assert said == expected_answer("T" + said[2:].split(maxsplit=1)[0])
 
 
-async def forgets_during_an_answer(siege: Siege) -> None:
-    place = siege.world.telegram_private()
-    await siege.half_way(place)
-    place.say("/forget", 0)
-    siege.model.open.set()
-    siege.ask(place)
-    await siege.all_right(place)
-    assert sum(said.startswith("Forgotten") for said in siege.world.said_in(place)) == 1
+async def forgets_during_an_answer(deployment: Deployment) -> None:
+    conversation = deployment.platforms.telegram_dm()
+    await deployment.ask_and_hold(conversation)
+    conversation.say("/forget", 0)
+    deployment.model.gate.set()
+    deployment.ask(conversation)
+    await deployment.wait_until_right(conversation)
+    assert (
+        sum(said.startswith("Forgotten") for said in deployment.platforms.bot_texts(conversation))
+        == 1
+    )
 
 
-Scene = Callable[[Siege], Awaitable[None]]
+Scenario = Callable[[Deployment], Awaitable[None]]
 CONFLICT = "Conflict: terminated by other getUpdates request"
-SCENES: Mapping[str, Scene] = {
-    "same Telegram update delivered 5×": update_again_and_again,
+SCENARIOS: Mapping[str, Scenario] = {
+    "same Telegram update delivered 5×": update_is_redelivered,
     "two pollers → 409 Conflict": polls_fail(3, error_code=409, description=CONFLICT),
     "getUpdates returns 502 for 10 min": polls_fail(6, error_code=502, description="Bad Gateway"),
-    "chat migrated to supergroup mid-send": chat_moves_while_we_speak,
-    "user blocked the bot (403)": person_has_blocked_us,
+    "chat migrated to supergroup mid-send": group_becomes_a_supergroup,
+    "user blocked the bot (403)": user_blocked_the_bot,
     "429 on final send after stream": telegram_fails("editMessageText", "alone", retry_after=2),
     "sendMessage accepted, response lost (TCP reset)": telegram_fails(
         "sendMessage", drop=True, after=True
     ),
     "sendMessage accepted after client timeout": telegram_fails("sendMessage", delay=10.5),
     "Discord RESUME → op 9 d=false": session_is_lost,
-    "Discord op 7 every 5 s for 1 min": reconnects_again_and_again,
+    "Discord op 7 every 5 s for 1 min": repeated_reconnects,
     "gateway replays 5,000 events on RESUME": long_replay,
-    "interaction not acked in 3 s": command_fares(
+    "interaction not acked in 3 s": command_response_fails(
         "POST", "/interactions/*/callback", status=404, code=10062
     ),
-    "interaction token expired (15 min)": command_fares(
+    "interaction token expired (15 min)": command_response_fails(
         "PATCH", "/webhooks/*", status=401, code=50027
     ),
     "429 scope=shared": discord_fails(retry_after=1.0, scope="shared"),
-    "10,000 invalid requests window nearly full": nothing_is_allowed,
+    "10,000 invalid requests window nearly full": every_request_is_refused,
     "5xx on POST message then success with same nonce": discord_fails(status=502, after=True),
     "Redis FLUSHALL during work": valkey_is_wiped,
     "worker SIGSTOP 30 s then SIGCONT": service_freezes,
@@ -358,7 +366,7 @@ SCENES: Mapping[str, Scene] = {
     "user deletes question while answering": question_is_deleted,
     "/forget during an answer": forgets_during_an_answer,
 }
-OURS: Mapping[str, Scene] = {
+OURS: Mapping[str, Scenario] = {
     "getUpdates answers with a page": polls_fail(2, raw="<html>gateway</html>"),
     "typing is refused": telegram_fails("sendChatAction", times=5, error_code=403),
     "two answers in a row are lost": telegram_fails("sendMessage", drop=True, after=True, times=2),
@@ -366,16 +374,16 @@ OURS: Mapping[str, Scene] = {
     "global 429": discord_fails(retry_after=1.0, is_global=True),
     "429 of a gateway in front": discord_fails(retry_after=1.0, via=False),
 }
-_KILLS = "tests/e2e/test_kill.py kills at every point"
-_FATAL = "tests/e2e/test_bad_settings.py and the tests of each platform have it"
-NOT_HERE = {
+_KILLS = "tests/e2e/test_kill.py kills at every crash point"
+_FATAL = "tests/e2e/test_bad_settings.py and the tests of each platform test it"
+NOT_TESTED_HERE = {
     "bot token revoked (401)": _FATAL,
     "close 4014 / 4004": _FATAL,
     "kill -9 after HTTP 200 before commit": _KILLS,
     "kill -9 between parts 2 and 3 of 5": _KILLS,
     "kill -9 while reconciling": _KILLS,
     "IDENTIFY budget: 1000/day reached": "Discord then resets the token: that is close 4004",
-    "Redis primary lost with 1 s of writes": "tests/e2e/test_walk.py kills the Valkey",
+    "Redis primary lost with 1 s of writes": "tests/e2e/test_message_path.py kills the Valkey",
     "Postgres failover, last 10 ms lost (async standby)": "SQLite has no standby",
     "clock skew 60 s between workers": "tests/contracts/test_store.py: an epoch fences, no clock",
     "/stop after final token, before send": "there is no /stop yet",
@@ -383,13 +391,15 @@ NOT_HERE = {
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("delivery", OURS))
-async def test_every_question_has_its_one_answer(siege: Siege, title: str, given: Any) -> None:
-    scene = OURS.get(title) or SCENES.get(title)
-    if scene is None:
-        pytest.skip(NOT_HERE.get(title, "there is no scene for this"))
-    siege.model.open.set()
+async def test_every_question_is_answered_once(
+    deployment: Deployment, title: str, given: Any
+) -> None:
+    scenario = OURS.get(title) or SCENARIOS.get(title)
+    if scenario is None:
+        pytest.skip(NOT_TESTED_HERE.get(title, "there is no scenario for this"))
+    deployment.model.gate.set()
     try:
-        await scene(siege)
+        await scenario(deployment)
     finally:
-        siege.world.telegram.faults.clear()
-        siege.world.discord.faults.clear()
+        deployment.platforms.telegram.faults.clear()
+        deployment.platforms.discord.faults.clear()

@@ -1,4 +1,4 @@
-"""A character with stories, played by the service in a terminal."""
+"""A character with stories, run by the service in a terminal."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def chat(folder: Path, model: FakeOpenAI) -> asyncio.subprocess.Process:
     )
 
 
-async def until_learned(folder: Path, seconds: float = 30) -> None:
+async def wait_until_indexed(folder: Path, seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while True:
             await asyncio.sleep(0.1)
@@ -52,18 +52,18 @@ async def until_learned(folder: Path, seconds: float = 30) -> None:
                     sqlite3.connect(f"file:{folder}/data/troupe.db?mode=ro", uri=True)
                 ) as it:
                     query = "SELECT count(*), count(vector) FROM story"
-                    stories, learned = it.execute(query).fetchone()
-            except sqlite3.OperationalError:  # not there yet
+                    stories, indexed = it.execute(query).fetchone()
+            except sqlite3.OperationalError:  # no database yet
                 continue
-            if 0 < stories == learned:
+            if 0 < stories == indexed:
                 return
 
 
-async def test_what_the_character_said_about_it_once_stands_in_the_prompt(tmp_path: Path) -> None:
+async def test_retrieved_story_is_in_the_prompt(tmp_path: Path) -> None:
     async with FakeOpenAI() as model:
         service = await chat(tmp_path, model)
         try:
-            await until_learned(tmp_path)
+            await wait_until_indexed(tmp_path)
             async with asyncio.timeout(30):
                 said, _ = await service.communicate("迟到了就要请客喝咖啡吗？\n".encode())
         finally:

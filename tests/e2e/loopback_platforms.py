@@ -1,4 +1,4 @@
-"""Discord and Telegram on loopback, with people in chats; all that is said there can be read."""
+"""Discord and Telegram servers on loopback, with people whose messages and ours can be read."""
 
 import logging
 import random
@@ -10,7 +10,7 @@ from typing import Any
 import discord
 from typing_extensions import override
 
-from tests.e2e.checker import Post
+from tests.e2e.transcript_checker import PostedMessage
 from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
 
@@ -19,71 +19,80 @@ _TOPIC_TITLES = ("plans", "music", "food")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A chat, thread or topic, and a way for one of its people to write in it."""
+class Conversation:
+    """A chat, thread or topic, and functions by which its people write there."""
 
-    name: str  # as in a `Post`
-    call: str  # what a message to the bot begins with here
-    say: Callable[[str, int], Any]  # the text, and which of the people says it
-    reply: Callable[[str], Any]  # to what the bot said last
+    name: str
+    """The name that its messages have in `PostedMessage.conversation`."""
+
+    mention: str
+    """The prefix of a message to the bot; empty in private chats."""
+
+    say: Callable[[str, int], Any]
+    """Send a text as one of the people, given by index."""
+
+    reply: Callable[[str], Any]
+    """Reply to the newest message of the bot."""
 
     def ask(self, name: str, words: int = 12, who: int = 0) -> Any:
-        """Ask the question that the checker knows the answer to; gives the rig's message."""
-        return self.say(f"{self.call}please T{name}:{words}", who)
+        """Ask a question that the checker knows the answer to; returns the server's message."""
+        return self.say(f"{self.mention}please T{name}:{words}", who)
 
 
-class World:
-    """Both platforms, and as many places of each kind as asked for."""
+class LoopbackPlatforms:
+    """Both servers, and the conversations created on them."""
 
     def __init__(self, on_discord: SimWire, on_telegram: TgWire) -> None:
         self.discord = on_discord
         self.telegram = on_telegram
-        self.places: dict[str, Place] = {}
+        self.conversations: dict[str, Conversation] = {}
         self.guild = on_discord.guild("Guild")
         mods = self.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
         self.admin = on_discord.member(self.guild, "admin", roles=[mods])
         self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
 
-    # --- places ------------------------------------------------------------------------------
+    # --- conversations -----------------------------------------------------------------------
 
-    def channel(self) -> Place:
-        return self._in_guild(self.guild.create_text_channel(f"room-{len(self.places)}").id)
+    def channel(self) -> Conversation:
+        return self._in_guild(
+            self.guild.create_text_channel(f"channel-{len(self.conversations)}").id
+        )
 
-    def discord_thread(self) -> Place:
+    def discord_thread(self) -> Conversation:
         backend = self.discord.b
-        parent = self.guild.create_text_channel(f"hall-{len(self.places)}")
+        parent = self.guild.create_text_channel(f"parent-{len(self.conversations)}")
         return self._in_guild(backend.create_thread(parent.id, "plans", self.people[0].id).id)
 
-    def discord_private(self) -> Place:
-        who = self.discord.member(self.guild, f"friend-{len(self.places)}")
+    def discord_dm(self) -> Conversation:
+        who = self.discord.member(self.guild, f"friend-{len(self.conversations)}")
         chat = self.discord.b.get_dm_channel(who.id).id
         return self._on_discord(chat, [who, who], "")
 
-    def group(self) -> Place:
-        return self._in_group(-1000 - len(self.places), None)
+    def telegram_group(self) -> Conversation:
+        return self._in_group(-1000 - len(self.conversations), None)
 
-    def topics(self) -> list[Place]:
-        """One group with topics, each of which is a place."""
-        chat, wire = -1000 - len(self.places), self.telegram
+    def telegram_topics(self) -> list[Conversation]:
+        """Create a group with topics; each is a conversation."""
+        chat, wire = -1000 - len(self.conversations), self.telegram
         wire.chat(chat, "supergroup", is_forum=True)
-        created = wire.topics.setdefault(chat, {})
+        created = wire.telegram_topics.setdefault(chat, {})
         for title in _TOPIC_TITLES:
             opened = wire._new(chat, wire.user(1), forum_topic_created={"name": title})
             created[opened["message_id"]] = title
         return [self._in_group(chat, topic) for topic in created]
 
-    def telegram_private(self) -> Place:
-        chat = 1000 + len(self.places)
+    def telegram_dm(self) -> Conversation:
+        chat = 1000 + len(self.conversations)
         return self._on_telegram(chat, None, [chat, chat], "")
 
-    def _in_guild(self, channel: int) -> Place:
+    def _in_guild(self, channel: int) -> Conversation:
         return self._on_discord(channel, self.people, f"<@{self.discord.b.bot_user.id}> ")
 
-    def _in_group(self, chat: int, topic: int | None) -> Place:
-        call = f"@{self.telegram.me['username']} "
-        return self._on_telegram(chat, topic, TELEGRAM_PEOPLE, call)
+    def _in_group(self, chat: int, topic: int | None) -> Conversation:
+        mention = f"@{self.telegram.me['username']} "
+        return self._on_telegram(chat, topic, TELEGRAM_PEOPLE, mention)
 
-    def _on_discord(self, channel: int, people: Sequence[Any], call: str) -> Place:
+    def _on_discord(self, channel: int, people: Sequence[Any], mention: str) -> Conversation:
         wire, me = self.discord, self.discord.b.bot_user.id
 
         def say(text: str, who: int) -> Any:
@@ -96,9 +105,11 @@ class World:
             reference = {"message_id": str(newest), "channel_id": str(channel)}
             return wire.say(people[0], channel, text, reference=reference)
 
-        return self._keep(Place(f"discord:{channel}", call, say, reply))
+        return self._keep(Conversation(f"discord:{channel}", mention, say, reply))
 
-    def _on_telegram(self, chat: int, topic: int | None, people: Sequence[int], call: str) -> Place:
+    def _on_telegram(
+        self, chat: int, topic: int | None, people: Sequence[int], mention: str
+    ) -> Conversation:
         wire = self.telegram
 
         def say(text: str, who: int) -> Any:
@@ -112,47 +123,51 @@ class World:
             )
             return wire.say(people[0], text, chat=chat, thread=topic, reply_to=newest)
 
-        return self._keep(Place(_telegram_name(chat, topic), call, say, reply))
+        return self._keep(Conversation(_telegram_name(chat, topic), mention, say, reply))
 
-    def _keep(self, place: Place) -> Place:
-        self.places[place.name] = place
-        return place
+    def _keep(self, conversation: Conversation) -> Conversation:
+        self.conversations[conversation.name] = conversation
+        return conversation
 
-    # --- what stands in the chats ------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------
 
-    def posts(self) -> Iterator[Post]:
-        """Everything that can be read on both platforms, whoever wrote it, in its order."""
+    def messages(self) -> Iterator[PostedMessage]:
+        """Yield all messages on both platforms, in the order of each conversation."""
         for channel in self.discord.b.messages:
             for message in self.discord.messages(channel):
                 ours = message["author"]["id"] == str(self.discord.b.bot_user.id)
-                yield Post(f"discord:{channel}", ours, message["content"])
+                yield PostedMessage(f"discord:{channel}", ours, message["content"])
         for chat, messages in self.telegram.msgs.items():
             for number in sorted(messages):
                 message = messages[number]
                 if "text" in message:
                     ours = message["from"]["id"] == self.telegram.me["id"]
-                    place = _telegram_name(chat, message.get("message_thread_id"))
-                    yield Post(place, ours, message["text"])
+                    conversation = _telegram_name(chat, message.get("message_thread_id"))
+                    yield PostedMessage(conversation, ours, message["text"])
 
-    def said_in(self, place: Place) -> list[str]:
-        """What the bot said here."""
-        return [post.text for post in self.posts() if post.by_bot and post.place == place.name]
+    def bot_texts(self, conversation: Conversation) -> list[str]:
+        """Return the bot's messages in a conversation."""
+        return [
+            post.text
+            for post in self.messages()
+            if post.by_bot and post.conversation == conversation.name
+        ]
 
     # --- faults ------------------------------------------------------------------------------
 
-    def lose_answers(self, share: float, dice: random.Random) -> None:
-        """From now on cut this share of requests off after the platform did what they ask."""
-        self.telegram.faults = _Dice(
+    def drop_responses(self, share: float, rng: random.Random) -> None:
+        """Cut off this share of requests after the platform carried them out."""
+        self.telegram.faults = _RandomFaults(
             share,
-            dice,
+            rng,
             [
                 {"method": method, "match": None, "delay": 0, "drop": True, "after": True}
                 for method in ("sendmessage", "editmessagetext")
             ],
         )
-        self.discord.faults = _Dice(
+        self.discord.faults = _RandomFaults(
             share,
-            dice,
+            rng,
             [
                 {"method": "POST", "path": "/channels/*/messages"},
                 {"method": "PATCH", "path": "/channels/*/messages/*"},
@@ -160,12 +175,12 @@ class World:
             {"delay": 0, "drop": True, "after": True},
         )
 
-    def lost_answers(self) -> int:
+    def dropped_responses(self) -> int:
         calls = [*self.telegram.log, *self.discord.log]
         return sum(call["status"] == "dropped" for call in calls)
 
     def forget_sessions(self) -> None:
-        """Discord's sessions end with a killed bot; the rig would feed them for ever."""
+        """End Discord's sessions of a killed bot; the server would keep them for ever."""
         self.discord.sessions.clear()
 
 
@@ -173,39 +188,39 @@ def _telegram_name(chat: int, topic: int | None) -> str:
     return f"telegram:{chat}" if topic is None else f"telegram:{chat}:{topic}"
 
 
-class _Dice(list[dict[str, Any]]):
-    """A rig's list of faults in which each one turns up with a probability, again and again."""
+class _RandomFaults(list[dict[str, Any]]):
+    """A list of faults for a server, in which each one appears with a probability."""
 
     def __init__(
         self,
         share: float,
-        dice: random.Random,
+        rng: random.Random,
         faults: list[dict[str, Any]],
         common: dict[str, Any] | None = None,
     ) -> None:
         super().__init__({**fault, **(common or {})} for fault in faults)
         self._share = share
-        self._dice = dice
+        self._dice = rng
 
     @override
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for fault in super().__iter__():
             if self._dice.random() < self._share:
-                yield {**fault, "times": 2}  # the rig counts it down, in this copy
+                yield {**fault, "times": 2}  # the server counts it down, in this copy
 
 
 @asynccontextmanager
-async def on_loopback() -> AsyncIterator[World]:
-    """Run both platforms, each on a free port, for the length of the block."""
-    # It tells of every answer that is lost on purpose.
+async def running_platforms() -> AsyncIterator[LoopbackPlatforms]:
+    """Run both servers, each on a free port, within the block."""
+    # It logs every response that is cut off on purpose.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     telegram = TgWire(port=0)
     await telegram.start()
     telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
     async with SimWire(port=0) as wire:
         try:
-            yield World(wire, telegram)
+            yield LoopbackPlatforms(wire, telegram)
         finally:
             if telegram.waiter:
-                telegram.waiter.set()  # the poll of a bot that is gone would hold up the end
+                telegram.waiter.set()  # a poll of a killed bot would delay the shutdown
             await telegram.stop()

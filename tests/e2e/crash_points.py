@@ -1,10 +1,10 @@
-"""Run the bot so that it kills itself at a named point of its walk, or is built wrongly on purpose.
+"""Run the bot so that it kills itself at a named point, or with a fault built in on purpose.
 
-    python -m tests.e2e.crashing after_commit 3 -- run
-    python -m tests.e2e.crashing after_received 1 --build acknowledge_first -- run
+    python -m tests.e2e.crash_points after_commit 3 -- run
+    python -m tests.e2e.crash_points after_received 1 --build acknowledge_first -- run
 
-The points are those of the crash table (RELIABILITY.md, 7.6). The product knows nothing of them:
-its methods are wrapped here before it starts.
+The points are those of the crash table in docs/delivery.md. The product does not know them: its
+methods are wrapped here before it starts.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 
-Passed = Callable[[], None]
+OnPass = Callable[[], None]
 Method = Callable[..., Awaitable[Any]]
 
 
-class _Fuse:
-    """Ends the process, as a power cut would, when it is passed for the last time."""
+class _CrashCounter:
+    """Kills the process at the given call."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -53,9 +53,9 @@ def _always(*_: Any, **__: Any) -> bool:
 
 
 def _before(
-    owner: type, original: Method, passed: Passed, when: Callable[..., bool] = _always
+    owner: type, original: Method, passed: OnPass, when: Callable[..., bool] = _always
 ) -> None:
-    """Pass the point each time before this method runs; `when` is asked with its arguments."""
+    """Call `passed` before each run of a method whose arguments `when` accepts."""
 
     @functools.wraps(original)
     async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
@@ -67,9 +67,9 @@ def _before(
 
 
 def _after(
-    owner: type, original: Method, passed: Passed, when: Callable[..., bool] = _always
+    owner: type, original: Method, passed: OnPass, when: Callable[..., bool] = _always
 ) -> None:
-    """Pass the point each time this method has run; `when` is asked with what it gave and took."""
+    """Call `passed` after each run of a method whose result and arguments `when` accepts."""
 
     @functools.wraps(original)
     async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
@@ -81,19 +81,19 @@ def _after(
     setattr(owner, original.__name__, wrapped)
 
 
-def _something_heard(heard: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
-    return bool(heard)
+def _has_messages(received: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
+    return bool(received)
 
 
-def _was_heard(_: None, heard: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
-    return bool(heard)
+def _had_messages(_: None, received: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
+    return bool(received)
 
 
-def _to_be_sent(row: OutboxRow | None, _lane: str) -> bool:
+def _is_pending(row: OutboxRow | None, _lane: str) -> bool:
     return row is not None and row.state is OutboxState.PENDING
 
 
-def _during_generation(passed: Passed) -> None:
+def _during_generation(passed: OnPass) -> None:
     original = OpenAICompatibleBackend.generate
 
     async def generate(
@@ -104,15 +104,17 @@ def _during_generation(passed: Passed) -> None:
                 yield event
                 passed()
 
-    OpenAICompatibleBackend.generate = generate  # type: ignore[method-assign] # that is the purpose
+    OpenAICompatibleBackend.generate = generate  # type: ignore[method-assign] # on purpose
 
 
-def _between_parts(passed: Passed) -> None:
+def _between_parts(passed: OnPass) -> None:
     in_parts: set[str] = set()
 
-    def note(_: None, _claim: object, heard: Any, *, outgoing: Sequence[object], **__: Any) -> bool:
+    def note(
+        _: None, _claim: object, received: Any, *, outgoing: Sequence[object], **__: Any
+    ) -> bool:
         if len(outgoing) > 1:
-            in_parts.add(heard.turn)
+            in_parts.add(received.turn)
         return False
 
     _after(SqlConversations, SqlConversations.finish, passed, note)
@@ -124,16 +126,16 @@ def _between_parts(passed: Passed) -> None:
     )
 
 
-def _during_reconcile(passed: Passed) -> None:
+def _during_reconcile(passed: OnPass) -> None:
     for surface in (DiscordSurface, TelegramSurface):
         _after(surface, surface.find, passed)
 
 
-POINTS: dict[str, Callable[[Passed], None]] = {
+CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
     "never": lambda _: None,
-    "after_received": lambda passed: _before(SqlInbox, SqlInbox.receive, passed, _something_heard),
-    "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _was_heard),
-    "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _was_heard),
+    "after_received": lambda passed: _before(SqlInbox, SqlInbox.receive, passed, _has_messages),
+    "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _had_messages),
+    "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _had_messages),
     "after_claim": lambda passed: _after(
         SqlConversations, SqlConversations.claim, passed, lambda claim, *_: claim is not None
     ),
@@ -141,37 +143,37 @@ POINTS: dict[str, Callable[[Passed], None]] = {
     "during_generation": _during_generation,
     "before_finish": lambda passed: _before(SqlConversations, SqlConversations.finish, passed),
     "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
-    "after_take": lambda passed: _after(SqlOutbox, SqlOutbox.take, passed, _to_be_sent),
+    "after_take": lambda passed: _after(SqlOutbox, SqlOutbox.take, passed, _is_pending),
     "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
 }
 
 
-# --- builds that must be found out ---------------------------------------------------------------
+# --- faulty builds ------------------------------------------------------------------------------
 
 
 def _blind_resend() -> None:
-    """What may have arrived is simply sent again, as if it were something new."""
+    """A send of unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> None:
         await self._outbox.reschedule(row, self._clock.now())
 
-    Sender._reconcile = resend  # type: ignore[method-assign] # that is the purpose
+    Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)
 
 
 def _acknowledge_first() -> None:
-    """The cursor moves before what it counts is stored."""
-    hear = SqlInbox.receive
+    """The cursor is stored before the messages that it counts."""
+    receive = SqlInbox.receive
 
-    async def hurried(
+    async def cursor_first(
         self: SqlInbox, messages: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
-        await hear(self, (), cursors)
-        await hear(self, messages, {})
+        await receive(self, (), cursors)
+        await receive(self, messages, {})
 
-    SqlInbox.receive = hurried  # type: ignore[method-assign] # that is the purpose
+    SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
 
 
 BUILDS: dict[str, Callable[[], None]] = {
@@ -181,21 +183,21 @@ BUILDS: dict[str, Callable[[], None]] = {
 }
 
 
-def _say_what_waits(*_: object) -> None:
+def _print_task_stacks(*_: object) -> None:
     for task in asyncio.all_tasks(asyncio.get_event_loop()):
         task.print_stack(file=sys.stderr)
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("point", choices=POINTS)
-    parser.add_argument("count", type=int, help="die at the passing with this number")
+    parser.add_argument("point", choices=CRASH_POINTS)
+    parser.add_argument("count", type=int, help="the pass at which it kills itself")
     parser.add_argument("--build", choices=BUILDS, default="right")
-    parser.add_argument("command", nargs="+", help="of the bot: run")
+    parser.add_argument("command", nargs="+", help="the bot's arguments: run")
     given = parser.parse_args(arguments)
-    POINTS[given.point](_Fuse(given.count))
-    BUILDS[given.build]()  # above the points, so that a wrong build can die in its wrong moment
-    signal.signal(signal.SIGUSR1, _say_what_waits)
+    CRASH_POINTS[given.point](_CrashCounter(given.count))
+    BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
+    signal.signal(signal.SIGUSR1, _print_task_stacks)
     sys.argv = ["troupe", *given.command]
     bot.cli.app.main()
 

@@ -1,4 +1,4 @@
-"""A model on loopback that always says the right thing: chat completions, at a set pace."""
+"""A chat completions server on loopback that gives the expected answer with set delays."""
 
 import asyncio
 import json
@@ -8,19 +8,23 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.e2e.checker import right_answer
+from tests.e2e.transcript_checker import expected_answer
 
 
-class Model:
-    """Answers the last token of the newest message, and keeps what it was asked."""
+class ModelServer:
+    """Answers the last token of the newest message, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
-        self.pauses: Sequence[float] = (0.01,)  # seconds between pieces; each answer takes one
-        self.pieces = 4
-        self.open = asyncio.Event()  # while it is not set, every answer stops in its middle
-        self.open.set()
-        self.half_way = 0  # answers that have come to their middle
+        self.chunk_delays: Sequence[float] = (
+            0.01,
+        )  # seconds between pieces; each answer takes one
+        self.chunk_count = 4
+        self.gate = asyncio.Event()
+        """While it is not set, every answer stops in its middle."""
+        self.gate.set()
+        self.halfway = 0
+        """The number of answers that reached their middle."""
         self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
 
@@ -32,7 +36,7 @@ class Model:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.open.set()
+        self.gate.set()
         await self._runner.cleanup()
 
     def _app(self) -> web.Application:
@@ -47,18 +51,18 @@ class Model:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
-        # what another character answered, comes as a user's line as well
-        said = [one["content"] for one in asked["messages"] if one["role"] == "user"]
-        answer = right_answer(next(one for one in reversed(said) if "RE" not in one))
+        # an answer of another character is a user's message as well
+        texts = [one["content"] for one in asked["messages"] if one["role"] == "user"]
+        answer = expected_answer(next(one for one in reversed(texts) if "RE" not in one))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        size = -(-len(answer) // self.pieces)
-        pause = random.choice(self.pauses)
-        pieces = [answer[start : start + size] for start in range(0, len(answer), size)]
-        for number, piece in enumerate(pieces):
-            if number == len(pieces) // 2:
-                self.half_way += 1
-                await self.open.wait()
+        size = -(-len(answer) // self.chunk_count)
+        pause = random.choice(self.chunk_delays)
+        chunk_count = [answer[start : start + size] for start in range(0, len(answer), size)]
+        for number, piece in enumerate(chunk_count):
+            if number == len(chunk_count) // 2:
+                self.halfway += 1
+                await self.gate.wait()
             await asyncio.sleep(pause)
             await response.write(_event({"content": piece}, None))
         await response.write(_event({}, "stop"))

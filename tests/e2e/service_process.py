@@ -1,4 +1,4 @@
-"""The bot as its users run it: a process of its own, in its own folder, on loopback platforms."""
+"""The bot as a process in its own folder, connected to the loopback platforms."""
 
 import asyncio
 import json
@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from tests.checkout import CHECKOUT
-from tests.e2e.model import Model
-from tests.e2e.nursery import Nursery
-from tests.e2e.world import World
+from tests.e2e.child_launcher import ChildLauncher
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
 
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 _LOG_LINES = 80
@@ -24,7 +24,7 @@ _INHERITED = {"PATH", "HOME", "LANG"}
 
 
 class Process(Protocol):
-    """What can be done to a bot that runs, however it was started."""
+    """A running process, however it was started."""
 
     @property
     def pid(self) -> int: ...
@@ -39,47 +39,51 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-def preset(name: str, **more: object) -> str:
-    """A preset file that the model of these tests answers for."""
+def preset_json(name: str, **more: object) -> str:
+    """Return a preset file that uses the model server of these tests."""
     return json.dumps({"name": name, "provider": "test", "model": "default", **more})
 
 
-class Service:
-    """One installation of the bot; `start` and `kill` as often as you like, its data stay.
+class ServiceProcess:
+    """One installation of the bot; its data stay when it is killed and started again.
 
-    With a nursery a start costs half a second instead of seven.
+    With a launcher a start takes half a second instead of seven.
     """
 
     def __init__(
-        self, folder: Path, world: World, model: Model, nursery: Nursery | None = None
+        self,
+        folder: Path,
+        platforms: LoopbackPlatforms,
+        model: ModelServer,
+        running_launcher: ChildLauncher | None = None,
     ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.presets = folder / "presets"
         self.log = folder / "service.log"
         self.presets.mkdir(parents=True, exist_ok=True)
-        (self.presets / "tester.json").write_text(preset("tester", system="You are a tester."))
-        (self.presets / "nova.json").write_text(preset("nova", system="You are Nova."))
+        (self.presets / "tester.json").write_text(preset_json("tester", system="You are a tester."))
+        (self.presets / "nova.json").write_text(preset_json("nova", system="You are Nova."))
         self.settings = {
             "TROUPE_DATA_DIR": str(self.data),
             "TROUPE_PRESETS_DIR": str(self.presets),
             "TROUPE_DEFAULT_PRESET": "tester",
-            "TROUPE_TELEGRAM__TOKEN": str(world.telegram.token),
-            "TROUPE_TELEGRAM__API_BASE": str(world.telegram.base),
+            "TROUPE_TELEGRAM__TOKEN": str(platforms.telegram.token),
+            "TROUPE_TELEGRAM__API_BASE": str(platforms.telegram.base),
             "TROUPE_TELEGRAM__POLL_SECONDS": "5",
-            "TROUPE_DISCORD__TOKEN": str(world.discord.token),
-            "TROUPE_DISCORD__API_BASE": f"{world.discord.base}/api/v10",
-            "TROUPE_DISCORD__GATEWAY_URL": str(world.discord.base).replace("http", "ws") + "/",
+            "TROUPE_DISCORD__TOKEN": str(platforms.discord.token),
+            "TROUPE_DISCORD__API_BASE": f"{platforms.discord.base}/api/v10",
+            "TROUPE_DISCORD__GATEWAY_URL": str(platforms.discord.base).replace("http", "ws") + "/",
             "TROUPE_PROVIDERS__TEST__BASE_URL": model.base,
             "TROUPE_PROVIDERS__TEST__API_KEY": "none",
             "TROUPE_PROVIDERS__TEST__MODEL": "m",
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
         }
-        self._world = world
-        self._nursery = nursery
+        self._platforms = platforms
+        self._launcher = running_launcher
         self._process: Process | None = None
-        self._said_before = 0  # bytes in the log before this start
+        self._output_start = 0  # the length of the log before this start
 
     @property
     def process(self) -> Process:
@@ -87,19 +91,21 @@ class Service:
         return self._process
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *, under: Sequence[str] = (), **settings: str) -> None:
         """Start it as `python -m bot run`, without waiting until it is ready.
 
-        `under` is a command that runs commands, like `nice`; then there is no nursery.
+        Args:
+            under: a command that runs commands, like `nice`; the launcher is not used then.
+            settings: added to its environment.
         """
-        if self._nursery is not None and not under:
-            await self.start_to_crash("never", 1, **settings)
+        if self._launcher is not None and not under:
+            await self.start_with_crash_point("never", 1, **settings)
             return
-        self._mark_log()
-        # of our own settings none gets through
+        self._remember_log_length()
+        # none of our own settings is passed on
         inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -111,40 +117,37 @@ class Service:
                 stderr=log,
             )
 
-    async def start_to_crash(
+    async def start_with_crash_point(
         self, point: str, count: int, build: str = "right", **settings: str
     ) -> None:
-        """Start it so that it kills itself at the given passing of a point of `crashing`."""
-        assert self._nursery is not None
-        self._mark_log()
-        self._process = await self._nursery.bear(
+        """Start it so that it kills itself at the given pass of a point of `crash_points`."""
+        assert self._launcher is not None
+        self._remember_log_length()
+        self._process = await self._launcher.launch(
             [point, str(count), "--build", build, "run"],
             folder=self.folder,
             settings={**self.settings, **settings},
             log=self.log,
         )
 
-    def _mark_log(self) -> None:
-        self._said_before = self.log.stat().st_size if self.log.exists() else 0
+    def _remember_log_length(self) -> None:
+        self._output_start = self.log.stat().st_size if self.log.exists() else 0
 
-    async def begin(self) -> None:
-        """Start it and wait until it hears."""
+    async def start_and_wait(self) -> None:
+        """Start it and wait until it is ready."""
         await self.start()
-        await self.ready()
+        await self.wait_until_ready()
 
-    async def ready(self, seconds: float = 30, status: int = 200) -> None:
-        """Wait until it says that it hears on every platform, or with 503 that it does not.
-
-        Fails when it ends before.
-        """
+    async def wait_until_ready(self, seconds: float = 30, status: int = 200) -> None:
+        """Wait for this status of /readyz; fail when the process ends before."""
         async with asyncio.timeout(seconds):
             while await self.readiness() != status:
-                assert self.running, f"the service ended with {self.process.returncode}"
+                assert self.is_running, f"the service exited with {self.process.returncode}"
                 await asyncio.sleep(0.05)
 
     async def readiness(self) -> int | None:
-        """The status of /readyz; None while nothing answers there."""
-        found = _ADDRESS.findall(self.said())
+        """Return the status of /readyz; None while there is no answer."""
+        found = _ADDRESS.findall(self.output())
         if not found:
             return None
         try:
@@ -157,48 +160,48 @@ class Service:
             return None
 
     async def kill(self) -> None:
-        """End it as a power cut would."""
-        if self.running:
+        """Kill it and wait for its exit."""
+        if self.is_running:
             self.process.kill()
-        await self.ended()
+        await self.wait_for_exit()
 
     async def stop(self) -> int:
-        """Ask it to end, and give its exit code."""
-        if self.running:
+        """Stop it by SIGTERM, and return its exit code."""
+        if self.is_running:
             self.process.send_signal(signal.SIGTERM)
-        return await self.ended()
+        return await self.wait_for_exit()
 
-    async def ended(self, seconds: float = 30) -> int:
-        """Wait for its end, and give the exit code.
+    async def wait_for_exit(self, seconds: float = 30) -> int:
+        """Wait for its exit, and return the exit code.
 
-        Fails when it goes on, after what it waits for was written into its log.
+        If it does not exit, its tasks' stacks are logged and the test fails.
         """
-        if not await self.ends_within(seconds):
+        if not await self.exits_within(seconds):
             self.process.send_signal(signal.SIGUSR1)
             await asyncio.sleep(1)
             self.process.kill()
             await self.process.wait()
-            pytest.fail(f"the service has not ended after {seconds} s")
+            pytest.fail(f"the service has not exited after {seconds} s")
         return await self.process.wait()
 
-    async def ends_within(self, seconds: float) -> bool:
+    async def exits_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self.process.wait()
         except TimeoutError:
             return False
-        self._world.forget_sessions()
+        self._platforms.forget_sessions()
         return True
 
-    def said(self) -> str:
-        """What it printed since its last start."""
+    def output(self) -> str:
+        """Return what it printed since its last start."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
-            log.seek(self._said_before)
+            log.seek(self._output_start)
             return log.read().decode(errors="replace")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])

@@ -1,7 +1,7 @@
-"""Start the bot a hundred times without paying for its imports: a process that forks on demand.
+"""Start the bot many times without importing it each time: a process that forks on request.
 
-One order a line on standard input, as JSON; the answers are the process id of the child and, when
-it has ended, its exit code (below zero: the signal that killed it). One child at a time.
+A request is one line of JSON on standard input; the responses are the child's process id and, when
+it has ended, its exit code (negative: the signal that killed it). One child at a time.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.checkout import CHECKOUT
-from tests.e2e import crashing
+from tests.e2e import crash_points as crash_points
 
 _PR_SET_PDEATHSIG = 1
 
 
-class Newborn:
-    """A forked bot; it answers like a process of asyncio's."""
+class LaunchedChild:
+    """A forked bot, with the interface of asyncio's processes."""
 
     def __init__(self, pid: int, end: asyncio.Task[int]) -> None:
         self.pid = pid
@@ -38,32 +38,32 @@ class Newborn:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            with suppress(ProcessLookupError):  # it has ended, and we do not know yet
+            with suppress(ProcessLookupError):  # it has ended already
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
 
-class Nursery:
-    """The other end: where the tests order their bots."""
+class ChildLauncher:
+    """The client of the forking process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def bear(
+    async def launch(
         self, arguments: Sequence[str], *, folder: Path, settings: Mapping[str, str], log: Path
-    ) -> Newborn:
-        """Fork a bot with these arguments of `crashing`; the last one must have ended."""
-        order = {
+    ) -> LaunchedChild:
+        """Fork a bot with these arguments of `crash_points`; the previous one must have ended."""
+        request = {
             "arguments": [*arguments],
             "folder": str(folder),
             "settings": {**settings},
             "log": str(log),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        return Newborn(await self._number(), asyncio.create_task(self._number()))
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        return LaunchedChild(await self._number(), asyncio.create_task(self._number()))
 
     async def _number(self) -> int:
         assert self._process.stdout is not None
@@ -71,19 +71,19 @@ class Nursery:
 
 
 @asynccontextmanager
-async def nursery() -> AsyncIterator[Nursery]:
-    """Keep a nursery for the length of the block."""
+async def running_launcher() -> AsyncIterator[ChildLauncher]:
+    """Run the forking process within the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.e2e.nursery"),
+        *("-m", "tests.e2e.child_launcher"),
         cwd=CHECKOUT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        yield Nursery(process)
+        yield ChildLauncher(process)
     finally:
-        process.kill()  # a child dies with it
+        process.kill()  # its child dies with it
         await process.wait()
 
 
@@ -91,28 +91,28 @@ def _serve() -> None:
     _die_with_parent()
     gc.freeze()
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _become(order)
-        _tell(pid)
-        _tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            _run_child(request)
+        _respond(pid)
+        _respond(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
-    """Be the bot from here on."""
+def _run_child(request: dict[str, Any]) -> NoReturn:
+    """Replace this process by the bot."""
     _die_with_parent()
-    os.environ.update(order["settings"])  # noqa: TID251 # a child's own
-    os.chdir(order["folder"])
-    with Path(order["log"]).open("ab") as log, Path(os.devnull).open("rb") as nothing:
+    os.environ.update(request["settings"])  # noqa: TID251 # a child's own
+    os.chdir(request["folder"])
+    with Path(request["log"]).open("ab") as log, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    crashing.main(order["arguments"])
+    crash_points.main(request["arguments"])
     sys.exit()
 
 
-def _tell(number: int) -> None:
+def _respond(number: int) -> None:
     sys.stdout.write(f"{number}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Six people and two characters talk for 200 turns, in the terminal and on a real model."""
+"""200 turns of six people and two characters, in the terminal with a real model."""
 
 import itertools
 import json
@@ -41,8 +41,8 @@ LINES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A turn as it is kept."""
+class StoredTurn:
+    """A turn as it is stored."""
 
     speaker: str | None
     preset: str | None
@@ -50,17 +50,17 @@ class Said:
 
 
 def script() -> str:
-    """As many lines as bring 200 turns about, each said by another of the people."""
+    """Return the lines for 200 turns, each written by the next of the people."""
     lines = ["/preset use nora", "/preset add marlowe"]
     people = itertools.cycle(PEOPLE)
     for line in itertools.islice(itertools.cycle(LINES), TURNS // 2):
-        # A line of the terminal is one message; a break within it is a sign of its own.
+        # A line of the terminal is one message; a line break in it is written as U+2028.
         lines += [f"/as {next(people)}", line.replace("\n", "\u2028")]
     return "\n".join([*lines, "/quit", ""])
 
 
-def play(folder: Path) -> str:
-    """Let them talk; gives what stands on the screen."""
+def run_chat(folder: Path) -> str:
+    """Run the chat and return its output."""
     ended = subprocess.run(
         [sys.executable, "-m", "bot", "chat"],
         cwd=folder,
@@ -79,20 +79,20 @@ def play(folder: Path) -> str:
     return ended.stdout.decode()
 
 
-def kept(folder: Path) -> tuple[list[Said], list[list[int]]]:
-    """The history, and for each message that was heard the parts that were sent."""
+def stored_turns_and_parts(folder: Path) -> tuple[list[StoredTurn], list[list[int]]]:
+    """Return the stored turns, and for each received message the parts that were sent."""
     with sqlite3.connect(folder / "data" / "troupe.db") as database:
         turns = database.execute("SELECT speaker_name, preset, text FROM turn ORDER BY id")
-        said = [Said(*row) for row in turns.fetchall()]
+        said = [StoredTurn(*row) for row in turns.fetchall()]
         rows = database.execute(
             "SELECT turn, part FROM outbox WHERE op = 'send' AND state = 'sent' ORDER BY id"
         ).fetchall()
     by_turn = itertools.groupby(rows, key=lambda row: row[0])
-    return said, [[part for _, part in group] for _, group in by_turn]
+    return said, [[part for _, part in rows_of_turn] for _, rows_of_turn in by_turn]
 
 
 @pytest.mark.timeout(3600)
-async def test_a_group_of_six_and_two_characters_talks_for_200_turns(tmp_path: Path) -> None:
+async def test_group_of_six_people_and_two_characters_for_200_turns(tmp_path: Path) -> None:
     await lend_model(tmp_path / "data")
     (tmp_path / "presets").mkdir()
     for name, system in CHARACTERS.items():
@@ -108,9 +108,9 @@ async def test_a_group_of_six_and_two_characters_talks_for_200_turns(tmp_path: P
         }
         (tmp_path / "presets" / f"{name}.json").write_text(json.dumps(preset), encoding="utf-8")
 
-    screen = play(tmp_path)
+    screen = run_chat(tmp_path)
 
-    said, sent = kept(tmp_path)
+    said, sent = stored_turns_and_parts(tmp_path)
     assert len(said) >= TURNS
     assert len(sent) == TURNS // 2 + 2  # each line and both commands, once each
     assert all(parts == list(range(len(parts))) for parts in sent)
@@ -123,14 +123,14 @@ async def test_a_group_of_six_and_two_characters_talks_for_200_turns(tmp_path: P
     _no_tag_is_shown(said, screen)
 
 
-def _no_tag_is_shown(said: list[Said], screen: str) -> None:
-    """Whatever the model echoed or made up, no line of an answer begins as somebody's."""
+def _no_tag_is_shown(said: list[StoredTurn], screen: str) -> None:
+    """Check that no line of an answer starts with the label of a speaker."""
     people = [Person(f"terminal:{name.casefold()}", name) for name in PEOPLE]
-    room = label_speakers(people, {name: name.title() for name in CHARACTERS})
+    labels = label_speakers(people, {name: name.title() for name in CHARACTERS})
     for preset in CHARACTERS:
         for turn in (each for each in said if each.preset == preset):
-            remover = EchoFilter(room.characters[preset], room.others(preset))
+            remover = EchoFilter(labels.characters[preset], labels.others(preset))
             assert remover.feed(turn.text) + remover.finish() == turn.text
-    labels = (*room.people.values(), *room.characters.values())
-    tags = tuple(f"{label}:" for label in labels)
+    all_labels = (*labels.people.values(), *labels.characters.values())
+    tags = tuple(f"{label}:" for label in all_labels)
     assert not [line for line in screen.splitlines() if line.startswith(tags)]

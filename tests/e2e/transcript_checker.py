@@ -1,0 +1,173 @@
+"""Check a run by the messages in the chats, and by nothing else.
+
+A question contains a token, `T<hex>:<n>`. Its only right answer is `RS<hex>:<n> 1 2 ... n RE<hex>`,
+in one message or in several, so that every missing, repeated or foreign word is found.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from typing_extensions import override
+
+QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
+_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
+_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PostedMessage:
+    """A message as everybody in the conversation sees it."""
+
+    conversation: str
+    by_bot: bool
+    """Whether the bot under test sent it."""
+
+    text: str
+
+
+def expected_answer(question: str) -> str:
+    """Return the right answer to the last token in a text.
+
+    Raises:
+        ValueError: there is no token.
+    """
+    found = [*QUESTION.finditer(question)]
+    if not found:
+        raise ValueError(f"no token in {question!r}")
+    name, words = found[-1]["name"], int(found[-1]["words"])
+    return " ".join([f"RS{name}:{words}", *map(str, range(1, words + 1)), f"RE{name}"])
+
+
+@dataclass(slots=True)
+class CheckResult:
+    """The faults that were found; none: every question has its one right answer."""
+
+    questions: int = 0
+    lost: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    """Answers that were started more than once."""
+
+    out_of_order: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    """Placeholders, parts of answers, and messages that answer nothing."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.repeated or self.out_of_order or self.leftovers)
+
+    @override
+    def __str__(self) -> str:
+        kinds = ("lost", "repeated", "out_of_order", "leftovers")
+        figures = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
+        lines = [f"{self.questions} questions: {figures}"]
+        lines += [
+            f"  {kind}: {example}" for kind in kinds for example in getattr(self, kind)[:_EXAMPLES]
+        ]
+        return "\n".join(lines)
+
+
+def check_transcripts(messages: Iterable[PostedMessage]) -> CheckResult:
+    """Check every conversation; its messages must be given in their order."""
+    result = CheckResult()
+    for conversation, said in groupby(
+        sorted(messages, key=lambda post: post.conversation), lambda post: post.conversation
+    ):
+        _check_conversation(conversation, list(said), result)
+    return result
+
+
+def _check_conversation(
+    conversation: str, messages: Sequence[PostedMessage], result: CheckResult
+) -> None:
+    asked = [
+        found["name"]
+        for post in messages
+        if not post.by_bot
+        for found in QUESTION.finditer(post.text)
+    ]
+    reader = _TranscriptReader()
+    for post in messages:
+        if post.by_bot:
+            reader.read(post.text)
+    reader.close()
+    result.questions += len(asked)
+    result.leftovers += [f"{conversation}: {text!r:.100}" for text in reader.leftovers]
+    result.leftovers += [
+        f"{conversation}: {name} was not asked in this conversation"
+        for name in reader.answered
+        if name not in asked
+    ]
+    result.lost += [f"{conversation}: {name}" for name in asked if name not in reader.answered]
+    result.repeated += [
+        f"{conversation}: {name}, {times} times"
+        for name, times in reader.started.items()
+        if times > 1
+    ]
+    result.out_of_order += [
+        f"{conversation}: {name}" for name in _answered_late(asked, reader.answered)
+    ]
+
+
+def _answered_late(asked: Sequence[str], answered: Sequence[str]) -> list[str]:
+    """Return the questions that were answered after a later one."""
+    position = {name: number for number, name in enumerate(asked)}
+    newest, late = -1, []
+    for name in dict.fromkeys(answered):
+        if position.get(name, newest) < newest:
+            late.append(name)
+        newest = max(newest, position.get(name, newest))
+    return late
+
+
+class _TranscriptReader:
+    """Reads the bot's messages of one conversation, in order, as one text."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+        self.started: Counter[str] = Counter()
+        self.leftovers: list[str] = []
+        self._open: re.Match[str] | None = None
+        self._next = 1
+        self._parts: list[str] = []
+        """The messages of the answer that is being read."""
+
+    def read(self, text: str) -> None:
+        taken = [self._accept(word) for word in text.split()]
+        if not taken or not all(taken):
+            self.leftovers.append(text)
+        elif self._open is not None:
+            self._parts.append(text)
+
+    def close(self) -> None:
+        """End the conversation: an answer without its end is a leftover."""
+        if self._open is not None:
+            self.leftovers.append(" ".join(self._parts) or self._open[0])
+            self._open = None
+        self._parts = []
+
+    def _accept(self, word: str) -> bool:
+        """Return whether this word may come next."""
+        if start := _START.fullmatch(word):
+            self.close()
+            self._open, self._next = start, 1
+            self.started[start["name"]] += 1
+            return True
+        if self._open is None:
+            return False
+        if end := _END.fullmatch(word):
+            return self._end(self._open, end)
+        if word != str(self._next):
+            return False
+        self._next += 1
+        return True
+
+    def _end(self, start: re.Match[str], end: re.Match[str]) -> bool:
+        if end["name"] != start["name"] or self._next != int(start["words"]) + 1:
+            return False
+        self.answered.append(end["name"])
+        self._open, self._parts = None, []
+        return True
