@@ -75,7 +75,7 @@ class LoopbackPlatforms:
         """Create a group with topics; each is a conversation."""
         chat, wire = -1000 - len(self.conversations), self.telegram
         wire.chat(chat, "supergroup", is_forum=True)
-        created = wire.telegram_topics.setdefault(chat, {})
+        created = wire.topics.setdefault(chat, {})
         for title in _TOPIC_TITLES:
             opened = wire._new(chat, wire.user(1), forum_topic_created={"name": title})
             created[opened["message_id"]] = title
