@@ -1,7 +1,10 @@
 """Stories: dialogues that show how a character talks, retrieved by similarity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+
+Vector: TypeAlias = Sequence[float]
 
 PackedVector: TypeAlias = bytes
 """A unit-length float32 vector, little-endian: the form that is stored and searched."""

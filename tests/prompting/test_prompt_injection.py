@@ -8,7 +8,7 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
-from bot.prompting.personas.haruhi_rows import Row, read_rows
+from bot.prompting.personas.haruhi_rows import HaruhiRow, read_rows
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, decide
@@ -33,7 +33,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
         {"name": "nora", "provider": "p", "model": "m", "persona": persona}
     )
     said = make_incoming(text if "message" in place else "hello")
-    rows: list[Row] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
+    rows: list[HaruhiRow] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
     stories = [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in place else []
     found = {said.text: stories}
     return compose(preset, Session(1, ()), said, stories=found).prompt

@@ -1,4 +1,4 @@
-"""Characters as a library, as ChatHaruhi 3.0 describes them: no platform, server or database."""
+"""The `Character` of ChatHaruhi 3.0 as a library: needs no platform, server or database."""
 
 from bot.prompting.character.character import Character
 

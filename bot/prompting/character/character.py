@@ -1,12 +1,13 @@
-"""A character to talk to, as ChatHaruhi 3.0 describes it; needs no platform, server or database.
+"""The `Character` of ChatHaruhi 3.0 as a library: needs no platform, server or database.
 
     from bot.prompting.character.character import Character
 
     nora = Character("Nora", persona="You keep the lighthouse on Gull Rock.", llm=ask_my_model)
     print(nora.chat(user="Ana", text="Are you ever lonely out here?"))
 
-`llm` gets OpenAI's messages and gives a text. Without one, send `get_message(user, text)` yourself
-and hand the answer to `append_message`. A preset with the same persona says the same to its model.
+`llm` takes messages in OpenAI's form and returns a text. Without one, send the result of
+`get_message(user, text)` to a model and pass its answer to `append_message`. A preset with the same
+persona sends the same prompt. See docs/sources.md#haruhi.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from typing import Self
 
 from typing_extensions import TypedDict, Unpack
 
-from bot.chat.story import Story
+from bot.chat.story import Story, Vector
 from bot.errors import CharacterError
-from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder, Vector
+from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
-from bot.prompting.character.transcript import Line, Messages, Transcript
+from bot.prompting.character.transcript import Messages, Transcript, TranscriptLine
 from bot.prompting.personas.builtin_roles import builtin_role_name, load_builtin_role, load_hub_role
 from bot.prompting.personas.haruhi_rows import (
     CharacterData,
@@ -36,16 +37,16 @@ from bot.prompting.personas.persona import build_roleplay_prompt, parse_persona
 from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
 
-Model = Callable[[Messages], str]
-AsyncModel = Callable[[Messages], Awaitable[str]]
+ChatModel = Callable[[Messages], str]
+AsyncChatModel = Callable[[Messages], Awaitable[str]]
 
 
-class Options(TypedDict, total=False):
-    """What every way to make a character takes; `Character` explains them."""
+class CharacterOptions(TypedDict, total=False):
+    """The options of all constructors; see `Character`."""
 
     user_name: str | None
-    llm: Model | None
-    llm_async: AsyncModel | None
+    llm: ChatModel | None
+    llm_async: AsyncChatModel | None
     embedding: FunctionEmbedder | Callable[[str], Vector]
     token_counter: Callable[[str], int] | str | None
     max_input_token: int | None
@@ -54,27 +55,28 @@ class Options(TypedDict, total=False):
 
 
 class Character:
-    """Plays a role, with what was said so far as its history.
+    """Plays a role and keeps the history of the conversation.
 
     Args:
-        role_name: who is played; alone, a role that is known by name ("haruhi").
-        persona: may hold places for stories (persona.py), `{{role}}` and `{{user}}`.
-        user_name: who talks to it; the last one who did is the one that `{{user}}` names.
+        role_name: the name of the role; without a persona, a built-in role ("haruhi").
+        persona: may contain placeholders for stories (persona.py), `{{role}}` and `{{user}}`.
+        user_name: the value of `{{user}}` until somebody else talks to the character.
         texts: its stories.
-        vecs: a vector for each of them, by `embedding`, as numbers or in ChatHaruhi's base64;
-            without, they are made when needed.
-        llm: answers `chat`; without one it returns None.
+        vecs: a vector for each story, by `embedding`, as numbers or in ChatHaruhi's base64;
+            otherwise they are computed when needed.
+        llm: answers `chat`, which returns None without it.
         llm_async: answers `async_chat`.
         embedding: text to vector, to find stories by what they mean; a `FunctionEmbedder` where
             queries and stories are embedded differently.
-        token_counter: "cl100k", a function, or None: nothing is limited.
-        max_input_token: what system prompt, history and question may take; the history gives way.
-        user_name_in_message: "add": every line tells its speaker; "not_add": none does;
-            "default": all do from when a second person talks.
-        transfer_haruhi_2_zero: stories lose the brackets of ChatHaruhi 2, 「」.
+        token_counter: "cl100k", a function of a text, or None: no limit.
+        max_input_token: limit of system prompt, history and question; the oldest history is
+            dropped.
+        user_name_in_message: "add": every line has a speaker tag; "not_add": none has; "default":
+            all have, as soon as a second person talks.
+        transfer_haruhi_2_zero: remove the brackets of ChatHaruhi 2, 「」, from stories.
 
     Raises:
-        CharacterError: a ValueError that says what is missing.
+        CharacterError: an argument is missing or malformed; also a ValueError.
     """
 
     def __init__(
@@ -85,8 +87,8 @@ class Character:
         user_name: str | None = None,
         texts: Sequence[str] | None = None,
         vecs: Sequence[Vector | str] | None = None,
-        llm: Model | None = None,
-        llm_async: AsyncModel | None = None,
+        llm: ChatModel | None = None,
+        llm_async: AsyncChatModel | None = None,
         embedding: FunctionEmbedder | Callable[[str], Vector] = NANO_E5,
         token_counter: Callable[[str], int] | str | None = "cl100k",  # noqa: S107
         max_input_token: int | None = 1600,
@@ -94,7 +96,9 @@ class Character:
         transfer_haruhi_2_zero: bool = True,
     ) -> None:
         if not role_name:
-            raise CharacterError("a character needs a `role_name`: the system prompt is made of it")
+            raise CharacterError(
+                "a character needs a `role_name`, which is part of the system prompt"
+            )
         if not persona:
             data = load_builtin_role(role_name)
             role_name = builtin_role_name(role_name) or role_name
@@ -106,18 +110,18 @@ class Character:
         self.llm = llm
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
-        vectors = None if vecs is None else [_numbers(vector) for vector in vecs]
+        vectors = None if vecs is None else [_to_vector(vector) for vector in vecs]
         self._stories = StoryIndex(texts or (), vectors, self._embedder)
-        self._shown = strip_dialogue_brackets if transfer_haruhi_2_zero else str
-        self._read = parse_persona(persona)
-        self._count = _counter(token_counter)
+        self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
+        self._parsed_persona = parse_persona(persona)
+        self._count = _text_counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
-        self._said = Transcript(role_name, user_name_in_message)
+        self._transcript = Transcript(role_name, user_name_in_message)
         if user_name:
-            self._said.meet(user_name)
-        self._asked: Line | None = None
-        self._answering = asyncio.Lock()
-        for problem in self._read.problems:
+            self._transcript.add_participant(user_name)
+        self._question: TranscriptLine | None = None
+        self._chat_lock = asyncio.Lock()
+        for problem in self._parsed_persona.problems:
             warnings.warn(problem, stacklevel=2)
 
     @classmethod
@@ -127,28 +131,41 @@ class Character:
         role_name: str,
         *,
         column: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CharacterOptions],
     ) -> Self:
-        """Load what `save_to_jsonl` or ChatHaruhi wrote.
+        """Load a file that `save_to_jsonl` or ChatHaruhi wrote.
 
-        Its vectors (those in `column`, or in the first one that there is) are taken if they are
-        named like `embedding`, or if you bring an embedding or name a column: then they are its.
+        The vectors of `column` (by default the first one) are used if its name is that of the
+        embedding, or if an embedding or a column is given explicitly; otherwise they are computed.
+
+        Raises:
+            CharacterError: the file cannot be read, or has no persona.
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:  # no text, or no path at all
+        except (OSError, ValueError) as error:  # not UTF-8, or not a path
             raise CharacterError(f"{path} cannot be read: {error}") from error
-        return cls._of(read_rows(read_jsonl(text), str(path), column), role_name, column, options)
+        return cls._from_data(
+            read_rows(read_jsonl(text), str(path), column), role_name, column, options
+        )
 
     @classmethod
     def from_hub(
-        cls, dataset: str, role_name: str, *, column: str | None = None, **options: Unpack[Options]
+        cls,
+        dataset: str,
+        role_name: str,
+        *,
+        column: str | None = None,
+        **options: Unpack[CharacterOptions],
     ) -> Self:
-        """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`, if it is here.
+        """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`.
 
-        The vectors are taken as in `from_jsonl`.
+        The vectors are used as in `from_jsonl`.
+
+        Raises:
+            CharacterError: the library is not installed, or it cannot load the data set.
         """
-        return cls._of(load_hub_role(dataset, column), role_name, column, options)
+        return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -156,26 +173,26 @@ class Character:
 
     @property
     def vecs(self) -> Sequence[Vector]:
-        """A vector for each text; to ask for them may make them."""
+        """A vector for each text; computed on first use if none were given."""
         return self._stories.vectors
 
     @property
-    def history(self) -> Sequence[Line]:
-        """What was said, oldest first, without the question that is still open."""
-        return tuple(self._said.lines)
+    def history(self) -> Sequence[TranscriptLine]:
+        """The lines so far, oldest first, without a question that has no answer yet."""
+        return tuple(self._transcript.lines)
 
     def get_message(self, user: str, text: str) -> Messages:
-        """What a model is asked: the system prompt, what fits of the history, and this question.
+        """Return the messages for a model: system prompt, history that fits, and this question.
 
-        The question becomes part of the history with the answer, by `append_message`.
+        `append_message` adds the question to the history together with its answer.
         """
-        self._said.meet(user)
+        self._transcript.add_participant(user)
         self.user_name = user or self.user_name
-        self._asked = Line(user, text)
-        question = self._said.written([self._asked])[0]
+        self._question = TranscriptLine(user, text)
+        question = self._transcript.to_messages([self._question])[0]
         system = build_roleplay_prompt(
-            self._read,
-            self._found(text) if self.texts else None,
+            self._parsed_persona,
+            self._search_stories(text) if self.texts else None,
             role_name=self.role_name,
             user_name=clean_name(self.user_name or ""),
             newest=text,
@@ -185,64 +202,66 @@ class Character:
         left = None
         if self._max_tokens is not None:
             left = self._max_tokens - sum(self._count([system, question["content"]]))
-        history = self._said.newest(left, self._count)
+        history = self._transcript.newest_messages(left, self._count)
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
-        """Note the answer to the last `get_message`, or what another `speaker` put in."""
-        if self._asked:
-            self._said.lines.append(self._asked)
-            self._asked = None
-        text = self._said.without_echo(response) if speaker is None else response
-        self._said.lines.append(Line(speaker, text))
+        """Add the answer to the last `get_message`, or a line of another `speaker`."""
+        if self._question:
+            self._transcript.lines.append(self._question)
+            self._question = None
+        text = self._transcript.strip_echo(response) if speaker is None else response
+        self._transcript.lines.append(TranscriptLine(speaker, text))
 
     def chat(self, user: str, text: str) -> str | None:
-        """Ask the `llm`; a failed one leaves the history as it was."""
+        """Return the answer of `llm`; if it fails, the history is unchanged."""
         messages = self.get_message(user, text)
         if self.llm is None:
             return None
         self.append_message(self.llm(messages))
-        return self._said.lines[-1].text
+        return self._transcript.lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
-        """Ask the `llm_async`; several calls at once are answered one after the other."""
-        async with self._answering:
-            # The first search may take seconds: every story gets its vector then.
+        """Return the answer of `llm_async`; concurrent calls are answered one after the other."""
+        async with self._chat_lock:
+            # The first search may take seconds, because it embeds all stories.
             messages = await asyncio.to_thread(self.get_message, user, text)
             if self.llm_async is None:
                 return None
             self.append_message(await self.llm_async(messages))
-            return self._said.lines[-1].text
+            return self._transcript.lines[-1].text
 
     def save_to_jsonl(self, path: str | Path) -> None:
-        """Write persona, stories and their vectors, in the form that the data set hub takes."""
+        """Write persona, stories and their vectors in ChatHaruhi's JSONL format."""
         text = write_jsonl(self.persona, self.texts, self.vecs, self._embedder.name)
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
-    def _of(cls, data: CharacterData, role_name: str, column: str | None, options: Options) -> Self:
+    def _from_data(
+        cls, data: CharacterData, role_name: str, column: str | None, options: CharacterOptions
+    ) -> Self:
         embedding = options.get("embedding", NANO_E5)
-        brought = not isinstance(embedding, FunctionEmbedder)
+        is_custom = not isinstance(embedding, FunctionEmbedder)
         embedder = _to_embedder(embedding)
-        theirs = brought or column is not None or embedder.name == data.column
-        if theirs and data.column:
+        use_vectors = is_custom or column is not None or embedder.name == data.column
+        if use_vectors and data.column:
             embedder = replace(embedder, name=data.column)
         options = {**options, "embedding": embedder}
         return cls(
             role_name,
             data.persona,
             texts=data.texts,
-            vecs=data.vectors if theirs else None,
+            vecs=data.vectors if use_vectors else None,
             **options,
         )
 
-    def _found(self, newest: str) -> dict[str, list[Story]]:
+    def _search_stories(self, newest: str) -> dict[str, list[Story]]:
         return {
             query: [
-                replace(story, text=self._shown(story.text))
+                replace(story, text=self._clean_story(story.text))
                 for story in self._stories.search(query, limit)
             ]
-            for query, limit in self._read.story_queries(newest).items()
+            for query, limit in self._parsed_persona.story_queries(newest).items()
         }
 
 
@@ -252,11 +271,11 @@ def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> Funct
     return FunctionEmbedder(embedding, embedding)
 
 
-def _numbers(vector: Vector | str) -> Vector:
+def _to_vector(vector: Vector | str) -> Vector:
     return decode_floats(vector) if isinstance(vector, str) else vector
 
 
-def _counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
+def _text_counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
     match token_counter:
         case None:
             return lambda texts: [0 for _ in texts]

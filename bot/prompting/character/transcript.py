@@ -1,4 +1,4 @@
-"""What was said to a character and by it, and how a model reads that, with names if need be."""
+"""The transcript of a library character, as messages with or without speaker tags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,51 +15,50 @@ _MODES = ("default", "add", "not_add")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What somebody said; `speaker` None: the character itself."""
+class TranscriptLine:
+    """One utterance."""
 
     speaker: str | None
+    """None: the character itself."""
     text: str
 
 
 class Transcript:
-    """The lines so far. People are told apart by their names: a library knows no other identity.
+    """The lines so far. A library has no user ids, so people are identified by their names.
 
-    `naming` is "add" (every line tells its speaker), "not_add", or "default": all lines do, old
-    ones and the character's own too, from when a second person talks to it.
+    `naming` is "add" (every line has a speaker tag), "not_add", or "default": all lines have one,
+    old ones and the character's own as well, as soon as a second person talks to it.
     """
 
     def __init__(self, role_name: str, naming: str) -> None:
         if str(naming).lower() not in _MODES:
-            raise CharacterError(
-                f"user_name_in_message={naming!r}: it is one of {', '.join(_MODES)}"
-            )
-        self.lines: list[Line] = []
+            raise CharacterError(f"user_name_in_message={naming!r}: use one of {', '.join(_MODES)}")
+        self.lines: list[TranscriptLine] = []
         self._role_name = role_name
         self._naming = naming.lower()
-        self._met: dict[str, None] = {}  # in the order they came
+        self._participants: dict[str, None] = {}  # in the order of their first line
 
-    def meet(self, user: str) -> None:
-        """Note that somebody talks here; from the second one on, lines may tell their speakers."""
-        self._met.setdefault(user)
+    def add_participant(self, user: str) -> None:
+        """Register a person; from the second one on, lines may have speaker tags."""
+        self._participants.setdefault(user)
 
-    def written(self, lines: Sequence[Line]) -> Messages:
-        """These lines as a model reads them."""
+    def to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
+        """Return the lines in OpenAI's form."""
         tagged = self._tags_speakers()
-        room = self._room()
+        labels = self._speaker_labels()
         return [
             {
                 "role": "assistant" if line.speaker is None else "user",
-                "content": room.tag_text(self._label(line, room), line.text)
+                "content": labels.tag_text(self._label(line, labels), line.text)
                 if tagged
                 else line.text,
             }
             for line in lines
         ]
 
-    def newest(self, tokens: int | None, count: TextTokenCounter) -> Messages:
-        """What fits of all lines: the first that does not leaves those before it out, too."""
-        messages = self.written(self.lines)
+    def newest_messages(self, tokens: int | None, count: TextTokenCounter) -> Messages:
+        """Return the newest lines, back to the first that does not fit."""
+        messages = self.to_messages(self.lines)
         if tokens is None:
             return messages
         costs = count([message["content"] for message in messages])
@@ -69,20 +68,23 @@ class Transcript:
             tokens -= costs[kept]
         return messages[kept:]
 
-    def without_echo(self, response: str) -> str:
-        """A model that reads `Nora:...` may begin its own line so, too."""
-        people = self._room().people.values()
-        remover = EchoFilter(self._role_name if self._tags_speakers() else None, people)
-        return remover.feed(response) + remover.finish()
+    def strip_echo(self, response: str) -> str:
+        """Remove the tag that a model may put before its own line after reading `Nora:...`."""
+        people = self._speaker_labels().people.values()
+        echo_filter = EchoFilter(self._role_name if self._tags_speakers() else None, people)
+        return echo_filter.feed(response) + echo_filter.finish()
 
-    def _room(self) -> SpeakerLabels:
-        names = [*self._met, *(line.speaker for line in self.lines if line.speaker is not None)]
+    def _speaker_labels(self) -> SpeakerLabels:
+        names = [
+            *self._participants,
+            *(line.speaker for line in self.lines if line.speaker is not None),
+        ]
         people = [Person(name, name) for name in names]
         return label_speakers(people, {self._role_name: self._role_name})
 
-    def _label(self, line: Line, room: SpeakerLabels) -> str:
-        return self._role_name if line.speaker is None else room.people[line.speaker]
+    def _label(self, line: TranscriptLine, labels: SpeakerLabels) -> str:
+        return self._role_name if line.speaker is None else labels.people[line.speaker]
 
     def _tags_speakers(self) -> bool:
-        several = self._naming == "default" and len(self._met) > 1
-        return self._naming == "add" or several
+        has_several = self._naming == "default" and len(self._participants) > 1
+        return self._naming == "add" or has_several

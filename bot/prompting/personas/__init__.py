@@ -1,1 +1,1 @@
-"""The personas of ChatHaruhi characters and the character files that ship with Troupe."""
+"""Personas of ChatHaruhi characters, and the character files that are shipped with Troupe."""

@@ -1,13 +1,13 @@
-"""Roles that a name alone brings on: one that comes with Troupe, and ChatHaruhi's from the hub."""
+"""Built-in roles by name: one is shipped with Troupe, ChatHaruhi's are loaded from the hub."""
 
 import difflib
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module, resources  # noqa: TID251 # for what few installations have
+from importlib import import_module, resources  # noqa: TID251 # an optional library
 from importlib.util import find_spec
 
 from bot.errors import CharacterError
-from bot.prompting.personas.haruhi_rows import CharacterData, Row, read_jsonl, read_rows
+from bot.prompting.personas.haruhi_rows import CharacterData, HaruhiRow, read_jsonl, read_rows
 from bot.prompting.personas.persona import parse_persona
 
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
@@ -53,23 +53,27 @@ _FILES = {
     "Professor Dumbledore": "Dumbledore",
 }
 
-# Roles of ChatHaruhi 2 say nowhere where their stories belong.
-_PLACE_FOR_STORIES = "\n{{RAG多对话|token<=1000|n<=5}}\n"
+# Roles of ChatHaruhi 2 have no placeholder.
+_DEFAULT_PLACEHOLDER = "\n{{RAG多对话|token<=1000|n<=5}}\n"
 
 
 def builtin_role_name(word: str) -> str | None:
-    """The name that a known role plays under; "haruhi" is 凉宫春日. None: nobody knows it."""
+    """Return the display name of a built-in role; "haruhi" is 凉宫春日. None: it is unknown."""
     return _NAMES[_FILES[word]] if word in _FILES else None
 
 
 def load_builtin_role(word: str) -> CharacterData:
-    """Raises CharacterError: nobody knows this role, or it must come from the hub and cannot."""
+    """Load a built-in role.
+
+    Raises:
+        CharacterError: the role is unknown, or cannot be loaded from the hub.
+    """
     file = _FILES.get(word)
     if file is None:
         near = difflib.get_close_matches(word, _FILES, n=3)
-        hint = f"did you mean {' or '.join(map(repr, near))}" if near else "haruhi is known"
+        hint = f"did you mean {' or '.join(map(repr, near))}" if near else "use 'haruhi'"
         raise CharacterError(
-            f"{word!r} has no persona and is no known role; pass a `persona`, or {hint}"
+            f"{word!r} has no persona and is not a built-in role; pass a `persona`, or {hint}"
         )
     shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
@@ -77,11 +81,11 @@ def load_builtin_role(word: str) -> CharacterData:
     data = load_hub_role(f"{_HUB}/{file}")
     if parse_persona(data.persona).placeholders:
         return data
-    return replace(data, persona=data.persona + _PLACE_FOR_STORIES)
+    return replace(data, persona=data.persona + _DEFAULT_PLACEHOLDER)
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
-    """Read `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
+    """Load `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
 
     Raises:
         CharacterError: the library is not installed, or it could not get the data set.
@@ -89,16 +93,18 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):
-        raise CharacterError(f"{name!r} is no data set; write owner/dataset or owner/dataset/role")
+        raise CharacterError(
+            f"{name!r} is not a data set; write owner/dataset or owner/dataset/role"
+        )
     if find_spec("datasets") is None:
         raise CharacterError(
-            f"{name} is on the data set hub, and its library is missing: pip install datasets"
+            f"{name} is loaded from the data set hub, which needs: pip install datasets"
         )
     files = {"train": f"{file}.jsonl"} if file else None
     try:
-        rows: Iterable[Row] = import_module("datasets").load_dataset(
+        rows: Iterable[HaruhiRow] = import_module("datasets").load_dataset(
             f"{owner}/{dataset}", data_files=files, split="train"
         )
-    except (OSError, ValueError) as error:  # its own errors are among these
-        raise CharacterError(f"{name} did not come from the hub: {error}") from error
+    except (OSError, ValueError) as error:  # the library's own errors derive from these
+        raise CharacterError(f"{name} could not be loaded from the hub: {error}") from error
     return read_rows(rows, name, column)

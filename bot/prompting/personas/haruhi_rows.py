@@ -1,7 +1,8 @@
-"""A character as ChatHaruhi keeps it: a row for the persona, and a row for each story.
+"""Read and write ChatHaruhi's JSONL character files: one row for the persona, one for each story.
 
-A row has its text as `text` or, in base64, as `enc_text`, and a column for each embedding: there
-stand `system_prompt`, `config`, or the story's vector (float32, big-endian, in base64).
+A row has its text in `text` or, as base64, in `enc_text`. A column for each embedding contains
+`system_prompt`, `config`, or the vector of the story (float32, big-endian, base64). See
+docs/sources.md#haruhi.
 """
 
 import base64
@@ -12,30 +13,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from bot.chat.story import Vector
 from bot.errors import CharacterError
 from bot.prompting.text.confusables import strip_hidden_text
 
-Row: TypeAlias = Mapping[str, object]
-Floats: TypeAlias = Sequence[float]
+HaruhiRow: TypeAlias = Mapping[str, object]
 
 _TEXT_COLUMNS = ("text", "enc_text")
 _FLOAT_BYTES = 4
-_CONFIG = "Reserve Config Setting Here"  # what ChatHaruhi writes into the row that it keeps free
+_CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
 
 
 @dataclass(frozen=True, slots=True)
 class CharacterData:
-    """What a character is made of, besides its name."""
+    """The contents of a character file."""
 
     persona: str
     texts: tuple[str, ...] = ()
-    vectors: tuple[Floats, ...] | None = None  # None: there is not one for every text
-    column: str | None = None  # the embedding that made them
+    vectors: tuple[Vector, ...] | None = None
+    """None: not every text has one."""
+    column: str | None = None
+    """The name of the embedding."""
 
 
-def read_jsonl(text: str) -> list[Row]:
-    """The rows of a file; a line that is no JSON object is passed over, as in ChatHaruhi."""
-    rows: list[Row] = []
+def read_jsonl(text: str) -> list[HaruhiRow]:
+    """Return the rows of a file; lines that are not JSON objects are skipped, as in ChatHaruhi."""
+    rows: list[HaruhiRow] = []
     for line in text.split("\n"):
         try:
             row = json.loads(line)
@@ -46,8 +49,13 @@ def read_jsonl(text: str) -> list[Row]:
     return rows
 
 
-def read_rows(rows: Iterable[Row], source: str, column: str | None = None) -> CharacterData:
-    """Of several personas the last counts; `column` None: the first column with vectors.
+def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None) -> CharacterData:
+    """Return the character in these rows; the last of several personas is used.
+
+    Args:
+        rows: the rows of a file or data set.
+        source: the name of the file, for errors.
+        column: the column with the vectors; None: the first one.
 
     Raises:
         CharacterError: there is no persona, or a text or a vector cannot be decoded.
@@ -56,7 +64,7 @@ def read_rows(rows: Iterable[Row], source: str, column: str | None = None) -> Ch
     column = column or _first_column(rows)
     persona: str | None = None
     texts: list[str] = []
-    vectors: list[Floats | None] = []
+    vectors: list[Vector | None] = []
     for number, row in enumerate(rows, 1):
         try:
             match row.get(column or ""):
@@ -74,14 +82,14 @@ def read_rows(rows: Iterable[Row], source: str, column: str | None = None) -> Ch
     if not persona:
         raise CharacterError(
             f"{source}: no row has 'system_prompt' in the column {column!r};"
-            " add one with the persona"
+            " add a row with the persona"
         )
     found = tuple(vector for vector in vectors if vector is not None)
     return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
 
 
-def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Floats], column: str) -> str:
-    """A file that `read_rows`, ChatHaruhi and the data set hub can read."""
+def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
+    """Return the text of a file that `read_rows`, ChatHaruhi and the data set hub can read."""
     rows = [
         {"text": persona, column: "system_prompt"},
         {"text": _CONFIG, column: "config"},
@@ -93,36 +101,44 @@ def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Floats], c
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def encode_floats(vector: Floats) -> str:
+def encode_floats(vector: Vector) -> str:
     return base64.b64encode(struct.pack(f"!{len(vector)}f", *vector)).decode()
 
 
-def decode_floats(text: str) -> Floats:
-    """Raises ValueError if these are no float32 numbers in base64."""
-    data = _decoded(text)
+def decode_floats(text: str) -> Vector:
+    """Decode float32 numbers from base64.
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
-        raise ValueError("the vector ends in the middle of a number")
+        raise ValueError("the vector is not a whole number of float32 values")
     return struct.unpack(f"!{len(data) // _FLOAT_BYTES}f", data)
 
 
 def decode_text(text: str) -> str:
-    """Raises ValueError if this is no UTF-8 in base64."""
-    return _decoded(text).decode()
+    """Decode UTF-8 from base64.
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    return _decode_base64(text).decode()
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(f"{text[:20]!r} is not base64 ({error})") from error
 
 
-def _first_column(rows: Iterable[Row]) -> str | None:
+def _first_column(rows: Iterable[HaruhiRow]) -> str | None:
     return next((key for row in rows for key in row if key not in _TEXT_COLUMNS), None)
 
 
-def _text(row: Row) -> str:
-    """The text, without letters that models read and people do not see."""
+def _text(row: HaruhiRow) -> str:
+    """Return the text of a row without hidden characters."""
     match row:
         case {"text": str(text)}:
             return strip_hidden_text(text)

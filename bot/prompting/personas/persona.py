@@ -1,16 +1,16 @@
-"""A persona with places for stories: which ones to look for, and what it reads with them in place.
+"""Parse the story placeholders of a persona, and fill them with the stories that were found.
 
-The rules are those of ChatHaruhi 3.0 (SEEDS.md, 003). A line of a persona that holds one of
+The rules are those of ChatHaruhi 3.0 (docs/sources.md#haruhi). A line of a persona with one of
 
-    {{RAG对话}}  {{RAG-dialogue}}                          the story nearest to what was just said
-    {{RAG对话|happy}}  {{RAG-dialogue|happy}}              ... nearest to these words instead
-    {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   several, in at most so many tokens
+    {{RAG对话}}  {{RAG-dialogue}}                          the story nearest to the newest message
+    {{RAG对话|happy}}  {{RAG-dialogue|happy}}              ... nearest to this query instead
+    {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   several, within a token limit
 
-gives way, as a whole, to the stories found, each under a line of `###`. Nothing here searches:
+is replaced as a whole by the stories found, each under a line of `###`. The search is the caller's:
 
     persona = parse_persona(text)
-    searches = persona.searches(newest)  # {"happy": 4}: look for "happy", 4 stories, best first
-    found = {query: [Story(id, text, score), ...] for query in searches}  # None: no library
+    searches = persona.searches(newest)  # {"happy": 4}: search for "happy", 4 stories, best first
+    found = {query: [Story(id, text, score), ...] for query in searches}  # None: no stories
     system = build_roleplay_prompt(persona, found, role_name="Nora", user_name="Ana", newest=newest,
                              max_input_tokens=1600, count=count_tokens).text
 """
@@ -28,8 +28,8 @@ _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
 _SEVERAL = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
 _LIMIT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
 
-_ANY = re.compile(r"\{\{RAG[^{}]*\}\}")
-_MEANT = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
+_ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
+_LOOKS_LIKE_PLACEHOLDER = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
 _NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
@@ -37,62 +37,69 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A line that gives way to stories."""
+    """A line of a persona that stories replace."""
 
-    line: int  # from 0
-    query: str | None = None  # None: what was just said
-    stories: int = 1  # at most
-    tokens: int = UNLIMITED  # at most, together; below 1: as many as the prompt has room for
-    at_least_one: bool = True  # however long that one is
+    line: int
+    """Its index, from 0."""
+    query: str | None = None
+    """None: the newest message."""
+    stories: int = 1
+    """The highest number of stories."""
+    tokens: int = UNLIMITED
+    """The token limit of all its stories; below 1: what the prompt leaves free."""
+    at_least_one: bool = True
+    """The first story is inserted even if it exceeds the limit."""
 
     def query_for(self, newest: str) -> str:
-        """What to look for; ChatHaruhi's word for the newest message is "default"."""
+        """Return the query to search for; ChatHaruhi's word for the newest message is "default"."""
         named = self.query is not None and self.query.strip() not in {"", "default"}
         return self.query if named and self.query else newest
 
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """A persona that has been read."""
+    """A parsed persona."""
 
     source: str
     placeholders: tuple[Placeholder, ...]
-    problems: tuple[str, ...]  # what looks like a placeholder and is none, for people to read
+    problems: tuple[str, ...]
+    """Warnings about texts that look like placeholders, but are not valid ones."""
 
     def story_queries(self, newest: str) -> dict[str, int]:
-        """Each query with the number of stories that it takes to fill every place.
+        """Return each query with the number of stories that are needed to fill all placeholders.
 
-        A story is told once, so a query needs as many as all the places before it may take, too.
+        A story is inserted once, so a query also needs what the placeholders before it may use.
         """
         needed: dict[str, int] = {}
         so_far = 0
-        for place in self.placeholders:
-            if place.stories > 0:
-                so_far += place.stories
-                needed[place.query_for(newest)] = so_far
+        for placeholder in self.placeholders:
+            if placeholder.stories > 0:
+                so_far += placeholder.stories
+                needed[placeholder.query_for(newest)] = so_far
         return needed
 
 
 @dataclass(frozen=True, slots=True)
 class FilledText:
-    """A text with its stories in place, and which ones those are, in the order of the text."""
+    """A text with the stories that were inserted into it."""
 
     text: str
     stories: tuple[Story, ...]
+    """In the order of the text."""
 
 
 def parse_persona(text: str) -> Persona:
-    """Find the placeholders; one a line counts.
+    """Find the placeholders; each line has at most one.
 
     Raises:
-        CharacterError: `token<=` or `n<=` of a placeholder is missing or no whole number.
+        CharacterError: `token<=` or `n<=` of a placeholder is missing or not an integer.
     """
     placeholders: list[Placeholder] = []
     problems: list[str] = []
     for number, line in enumerate(text.split("\n")):
-        place, problem = _read_line(line, number)
-        if place:
-            placeholders.append(place)
+        placeholder, problem = _read_line(line, number)
+        if placeholder:
+            placeholders.append(placeholder)
         if problem:
             problems.append(f"line {number + 1} of the persona: {problem}")
     return Persona(text, tuple(placeholders), tuple(problems))
@@ -108,13 +115,13 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Make the whole system prompt. Several stories get the tokens that `newest` leaves free."""
+    """Build the system prompt; stories get the tokens that persona and `newest` leave free."""
     left = None
-    if max_input_tokens is not None and found:  # only stories ask for it
+    if max_input_tokens is not None and found:  # only stories need it
         left = max_input_tokens - sum(count([persona.source, newest]))
     filled = fill_placeholders(persona, found, newest=newest, tokens=left, count=count)
     named = fill_names(filled.text, role_name, user_name)
-    return FilledText(system_prompt(role_name, named), filled.stories)
+    return FilledText(roleplay_prompt(role_name, named), filled.stories)
 
 
 def fill_placeholders(
@@ -125,32 +132,39 @@ def fill_placeholders(
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Put the stories in place. `found` is by query, best first; None drops the lines instead.
+    """Replace the placeholders by stories.
 
-    `tokens` is what all stories may cost together (None: anything). The first story that does
-    not fit ends a place; a place for one story takes the best one whatever it costs.
+    Args:
+        persona: the parsed persona.
+        found: the stories by query, best first; None removes the lines with placeholders.
+        newest: the newest message, the default query.
+        tokens: the limit of all stories together; None: no limit. A placeholder ends at the first
+            story that does not fit; one for a single story takes the best one, however long.
+        count: counts the tokens of each text.
     """
     lines = persona.source.split("\n")
     if found is None:
-        return FilledText("\n".join(line for line in lines if not _ANY.search(line)), ())
-    told: dict[int, Story] = {}
-    for place in persona.placeholders:
-        fresh = [s for s in found.get(place.query_for(newest), ()) if s.id not in told]
-        chosen, cost = _choose(place, fresh, tokens, count)
-        tokens = None if tokens is None else tokens - cost
-        told |= {story.id: story for story in chosen}
-        lines[place.line] = "\n".join(f"###\n{story.text.strip()}" for story in chosen)
-    return FilledText("\n".join(lines), tuple(told.values()))
+        return FilledText(
+            "\n".join(line for line in lines if not _ANY_PLACEHOLDER.search(line)), ()
+        )
+    used: dict[int, Story] = {}
+    for placeholder in persona.placeholders:
+        unused = [s for s in found.get(placeholder.query_for(newest), ()) if s.id not in used]
+        chosen, used_tokens = _choose(placeholder, unused, tokens, count)
+        tokens = None if tokens is None else tokens - used_tokens
+        used |= {story.id: story for story in chosen}
+        lines[placeholder.line] = "\n".join(f"###\n{story.text.strip()}" for story in chosen)
+    return FilledText("\n".join(lines), tuple(used.values()))
 
 
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
-    """Replace `{{role}} {{角色}}`, and `{{user}} {{用户}}` if somebody's name is known."""
+    """Replace `{{role}} {{角色}}`, and `{{user}} {{用户}}` if the user name is known."""
     names = {"role": role_name, "角色": role_name, "user": user_name, "用户": user_name}
     return _NAMES.sub(lambda match: names[match[1]] or match[0], text)
 
 
-def system_prompt(role_name: str, persona: str) -> str:
-    """The words that the models of Haruhi-Zero were trained with."""
+def roleplay_prompt(role_name: str, persona: str) -> str:
+    """Return the system prompt that the models of Haruhi-Zero were trained with."""
     return (
         f"You are now in roleplay conversation mode. Pretend to be {role_name} "
         f"whose persona follows:\n{persona}\n\n"
@@ -160,26 +174,30 @@ def system_prompt(role_name: str, persona: str) -> str:
 
 
 def _read_line(line: str, number: int) -> tuple[Placeholder | None, str | None]:
-    """The line's placeholder, and what is odd about it; the plain form counts before the others."""
-    if not _MEANT.search(line):
+    """Return the line's placeholder and a warning, if any; the plain form has precedence."""
+    if not _LOOKS_LIKE_PLACEHOLDER.search(line):
         return None, None
-    problem = "only one placeholder for stories counts" if len(_ANY.findall(line)) > 1 else None
+    problem = (
+        "only one placeholder in a line is used"
+        if len(_ANY_PLACEHOLDER.findall(line)) > 1
+        else None
+    )
     if _ONE.search(line):
         return Placeholder(number), problem
     if match := _ONE_BY_QUERY.search(line):
         return Placeholder(number, match[1]), problem
     if match := _SEVERAL.search(line):
         limits, unknown = _limits(match[1], number)
-        place = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
-        return place, f"{unknown} is no limit" if unknown else problem
+        placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
+        return placeholder, f"{unknown} is not a limit" if unknown else problem
     return None, (
-        f"{line.strip()!r} looks for no stories; write {{{{RAG-dialogue}}}}, "
+        f"{line.strip()!r} is not a valid placeholder; write {{{{RAG-dialogue}}}}, "
         "{{RAG-dialogue|words}} or {{RAG-dialogues|token<=1500|n<=5}}"
     )
 
 
 def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
-    """token<=1500|n<=5, in any order, and the first argument that is neither."""
+    """Parse `token<=1500|n<=5`, in any order; return also the first unknown argument."""
     limits: dict[str, int] = {}
     unknown = None
     for argument in arguments.split("|"):
@@ -197,18 +215,18 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
 
 
 def _choose(
-    place: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
+    placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
-    """The best of these that a place has room for, and what they cost."""
-    best = stories[: max(place.stories, 0)]
+    """Return the best stories that fit the placeholder, and their tokens."""
+    best = stories[: max(placeholder.stories, 0)]
     costs = count([story.text for story in best]) if best else ()
-    if tokens is None or 0 < place.tokens < tokens:
-        tokens = place.tokens if place.tokens > 0 else None
-    kept = spent = 0
+    if tokens is None or 0 < placeholder.tokens < tokens:
+        tokens = placeholder.tokens if placeholder.tokens > 0 else None
+    kept = used = 0
     for cost in costs:
-        fits = tokens is None or spent + cost <= tokens
-        if not fits and not (place.at_least_one and not kept):
+        fits = tokens is None or used + cost <= tokens
+        if not fits and not (placeholder.at_least_one and not kept):
             break
         kept += 1
-        spent += cost
-    return best[:kept], spent
+        used += cost
+    return best[:kept], used

@@ -1,4 +1,4 @@
-"""A character that is talked to without a platform, a server or a database."""
+"""A library character works without a platform, a server or a database."""
 
 import asyncio
 import base64
@@ -29,14 +29,14 @@ def letters(text: str) -> list[float]:
     return [float(text.count(letter)) for letter in "abc"]
 
 
-def test_three_lines_are_a_conversation() -> None:
+def test_character_in_three_lines() -> None:
     kitten = Character("小猫咪", KITTEN, llm=lambda messages: f"喵 ({len(messages)})")
 
     assert kitten.chat(user="怪叔叔", text="嘿 *抓住了小猫咪*") == "喵 (2)"
     assert kitten.chat(user="怪叔叔", text="乖") == "喵 (4)"
 
 
-def test_inference_outside_is_the_same_as_inside() -> None:
+def test_get_and_append_message_equal_chat() -> None:
     inside, outside = Character("小猫咪", KITTEN, llm=lambda _: "喵"), Character("小猫咪", KITTEN)
     inside.chat("a", "q")
 
@@ -46,7 +46,7 @@ def test_inference_outside_is_the_same_as_inside() -> None:
     assert outside.get_message("a", "r") == inside.get_message("a", "r")
 
 
-async def test_async_calls_at_once_are_answered_one_after_the_other() -> None:
+async def test_concurrent_async_calls_are_answered_one_after_the_other() -> None:
     async def answer(messages: list[dict[str, str]]) -> str:
         await asyncio.sleep(0)
         return messages[-1]["content"].upper()
@@ -60,7 +60,7 @@ async def test_async_calls_at_once_are_answered_one_after_the_other() -> None:
     assert [line.text for line in kitten.history] == ["a", "A", "b", "B"]
 
 
-def test_failed_model_leaves_the_history_as_it_was() -> None:
+def test_failed_model_leaves_the_history_unchanged() -> None:
     def fail(_: object) -> str:
         raise TimeoutError
 
@@ -72,7 +72,7 @@ def test_failed_model_leaves_the_history_as_it_was() -> None:
     assert kitten.history == ()
 
 
-def test_a_second_person_marks_old_lines_too() -> None:
+def test_second_person_adds_tags_to_old_lines() -> None:
     character = Character("A", "{{user}}")
     for text in ("MSG_U1", "MSG_U1"):
         character.get_message("U1", text)
@@ -89,19 +89,19 @@ def test_a_second_person_marks_old_lines_too() -> None:
 @pytest.mark.parametrize(
     ("naming", "seen"), [("add", "U1:hi"), ("Add", "U1:hi"), ("not_add", "hi")]
 )
-def test_marks_can_be_asked_for_or_forbidden(naming: str, seen: str) -> None:
+def test_tags_can_be_forced_or_disabled(naming: str, seen: str) -> None:
     character = Character("A", "P", user_name="U2", user_name_in_message=naming)
 
     assert spoken(character.get_message("U1", "hi")) == [seen]
 
 
-def test_a_models_echo_of_its_own_mark_is_taken_off() -> None:
+def test_models_echo_of_its_own_tag_is_removed() -> None:
     character = Character("A", "P", user_name_in_message="add", llm=lambda _: "A: hello")
 
     assert character.chat("U", "hi") == "hello"
 
 
-def test_nobodys_name_frames_a_line() -> None:
+def test_user_name_cannot_forge_a_line() -> None:
     character = Character("Nora", "P", user_name_in_message="add")
     character.get_message("system", "hi")
     character.append_message("yes")
@@ -112,7 +112,7 @@ def test_nobodys_name_frames_a_line() -> None:
     assert spoken(messages)[2].startswith("Bob Nora I obey#")
 
 
-def test_history_gives_way_to_the_limit_from_its_oldest_line() -> None:
+def test_oldest_history_is_dropped_at_the_limit() -> None:
     system = len(Character("A", "P").get_message("U", "q")[0]["content"])
     limited = Character(
         "A", "P", token_counter=len, max_input_token=system + 1 + 14, llm=lambda _: "1234"
@@ -137,7 +137,7 @@ def test_no_counter_means_no_limit() -> None:
     assert len(character.get_message("U", "a")[0]["content"]) > 16_000
 
 
-def test_stories_are_found_and_lose_their_brackets() -> None:
+def test_stories_are_found_without_their_brackets() -> None:
     character = Character(
         "A",
         "P\n{{RAG-dialogue}}\n{{RAG-dialogue|c}}",
@@ -148,7 +148,7 @@ def test_stories_are_found_and_lose_their_brackets() -> None:
     assert "P\n###\nX:b\n###\nX:c\n" in character.get_message("U", "b")[0]["content"]
 
 
-def test_vectors_come_as_numbers_or_in_base64() -> None:
+def test_vectors_may_be_numbers_or_base64() -> None:
     encoded = [base64.b64encode(struct.pack("!3f", *vector)).decode() for vector in ([1, 0, 0],)]
 
     character = Character("A", "P", texts=["x"], vecs=encoded, embedding=letters)
@@ -159,21 +159,19 @@ def test_vectors_come_as_numbers_or_in_base64() -> None:
 @pytest.mark.parametrize(
     ("vecs", "message"),
     [
-        ([[1, 0, 0], [0, 0, 0]], "story 2 is nothing but zeros"),
-        ([[1, 0, 0], [1, 0]], "not equally long"),
+        ([[1, 0, 0], [0, 0, 0]], "story 2 is all zeros"),
+        ([[1, 0, 0], [1, 0]], "different lengths"),
         ([[1, 0], [0, 1]], "pass the embedding that made them"),
     ],
 )
-def test_vectors_that_cannot_be_compared_are_an_error(
-    vecs: list[list[float]], message: str
-) -> None:
+def test_incomparable_vectors_are_an_error(vecs: list[list[float]], message: str) -> None:
     character = Character("A", "{{RAG-dialogue}}", texts=["x", "y"], vecs=vecs, embedding=letters)
 
     with pytest.raises(CharacterError, match=message):
         character.get_message("U", "a")
 
 
-def test_a_saved_character_is_loaded_again(tmp_path: Path) -> None:
+def test_saved_character_can_be_loaded(tmp_path: Path) -> None:
     texts = ["X:「a」", "X:「b」"]
     Character("A", "P\n{{RAG-dialogue}}", texts=texts, embedding=letters).save_to_jsonl(
         tmp_path / "a.jsonl"
@@ -185,7 +183,7 @@ def test_a_saved_character_is_loaded_again(tmp_path: Path) -> None:
     assert "###\nX:b\n" in loaded.get_message("U", "b")[0]["content"]
 
 
-def test_vectors_of_another_model_are_made_again(tmp_path: Path) -> None:
+def test_vectors_of_another_model_are_recomputed(tmp_path: Path) -> None:
     row = {"text": "x", "bge_zh_s15": "P4AAAAAAAAA="}
     persona = {"text": "P", "bge_zh_s15": "system_prompt"}
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(persona)}\n{json.dumps(row)}", "utf-8")
@@ -204,10 +202,10 @@ def test_vectors_of_another_model_are_made_again(tmp_path: Path) -> None:
         ([], "no row has 'system_prompt'"),
         ([{"v": "system_prompt"}], "row 1: it has neither 'text' nor 'enc_text'"),
         ([{"enc_text": "?", "v": "system_prompt"}], "row 1: '\\?' is not base64"),
-        ([{"text": "x", "v": "P4AA"}], "row 1: the vector ends in the middle of a number"),
+        ([{"text": "x", "v": "P4AA"}], "row 1: the vector is not a whole number of float32 values"),
     ],
 )
-def test_a_broken_file_is_an_error_that_names_the_row(
+def test_malformed_file_error_names_the_row(
     tmp_path: Path, rows: list[dict[str, str]], message: str
 ) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
@@ -216,19 +214,19 @@ def test_a_broken_file_is_an_error_that_names_the_row(
         Character.from_jsonl(tmp_path / "a.jsonl", "A")
 
 
-def test_a_file_that_is_not_there_is_an_error() -> None:
+def test_missing_file_is_an_error() -> None:
     for path in ("absent.jsonl", "a\0b.jsonl"):
         with pytest.raises(CharacterError, match=r"\.jsonl cannot be read"):
             Character.from_jsonl(path, "A")
 
 
-def test_half_an_emoji_in_a_name_or_a_text_is_no_error() -> None:
+def test_lone_surrogate_in_a_name_or_text_is_no_error() -> None:
     kitten = Character("小猫咪", KITTEN, user_name_in_message="add")
 
     assert spoken(kitten.get_message("Al\ud83d", "\ud83d"))[0].endswith(":\ud83d")
 
 
-def test_a_known_role_needs_only_its_name() -> None:
+def test_built_in_role_needs_only_its_name() -> None:
     system = Character("haruhi").get_message("阿虚", "棒球比赛要开始了！")[0]["content"]
 
     assert system.startswith(
@@ -239,19 +237,19 @@ def test_a_known_role_needs_only_its_name() -> None:
     assert "{{" not in system
 
 
-def test_an_unknown_role_is_told_the_nearest_names() -> None:
+def test_unknown_role_error_suggests_the_nearest_names() -> None:
     with pytest.raises(ValueError, match=r"'haruhu' has no persona .* 'haruhi'"):
         Character("haruhu")
 
 
-def test_the_hub_needs_its_library() -> None:
+def test_hub_requires_its_library() -> None:
     with pytest.raises(CharacterError, match="pip install datasets"):
         Character.from_hub("owner/dataset/role", "A")
     with pytest.raises(CharacterError, match="write owner/dataset"):
         load_hub_role("dataset")
 
 
-def test_a_data_set_comes_through_the_hubs_library(
+def test_data_set_is_loaded_by_the_hubs_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in for the library, which gives back what it was asked for.
@@ -273,10 +271,10 @@ def test_a_data_set_comes_through_the_hubs_library(
     assert known.persona.endswith("\n{{RAG多对话|token<=1000|n<=5}}\n")
 
 
-def test_what_is_wrong_with_the_arguments_is_said() -> None:
+def test_errors_name_the_wrong_argument() -> None:
     with pytest.raises(CharacterError, match="needs a `role_name`"):
         Character("", "P")
-    with pytest.raises(CharacterError, match="user_name_in_message='sometimes': it is one of"):
+    with pytest.raises(CharacterError, match="user_name_in_message='sometimes': use one of"):
         Character("A", "P", user_name_in_message="sometimes")
     with pytest.raises(CharacterError, match="token_counter='p50k'"):
         Character("A", "P", token_counter="p50k")
@@ -284,7 +282,7 @@ def test_what_is_wrong_with_the_arguments_is_said() -> None:
         Character("A", "{{RAG多对话}}")
 
 
-def test_the_library_loads_no_platform_no_server_and_no_database() -> None:
+def test_library_imports_no_platform_server_or_database() -> None:
     heavy = ["discord", "aiogram", "aiohttp", "redis", "sqlalchemy", "openai", "xllamacpp"]
     code = (
         "import sys; from bot.prompting.character.character import Character;"

@@ -21,7 +21,7 @@ def test_stories_are_found_by_what_they_mean_in_any_language(query: str, nearest
     assert StoryIndex(stories, None, NANO_E5).search(query, 1)[0].id == nearest
 
 
-def test_vectors_are_made_at_the_first_search_only() -> None:
+def test_vectors_are_computed_once_at_the_first_search() -> None:
     made: list[str] = []
 
     def embed(text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Every vector that ChatHaruhi produced, or that its document states, made by ours."""
+"""Every golden vector of ChatHaruhi, and of its document, is reproduced."""
 
 import json
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bot.chat.story import Story
+from bot.chat.story import Story, Vector
 from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import FunctionEmbedder, Vector
+from bot.prompting.character.embedding import FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
-from bot.prompting.character.transcript import Line, Transcript
+from bot.prompting.character.transcript import Transcript, TranscriptLine
 from bot.prompting.personas.builtin_roles import builtin_role_name
 from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
@@ -21,7 +21,7 @@ from bot.prompting.personas.persona import (
     fill_names,
     fill_placeholders,
     parse_persona,
-    system_prompt,
+    roleplay_prompt,
 )
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
@@ -46,7 +46,7 @@ SPECIAL = "3-k: a control token that somebody writes is text"
 SYSTEM_LOST = "a merged turn has the user's role; ChatHaruhi leaves `system`, and no user turn"
 BEFORE_3 = "ChatHaruhi 2 frames texts with 「」; 3.0 takes that frame off (R3-17)"
 
-# What contradicts a resolution of SEEDS.md, and why.
+# Vectors that we decided against (docs/sources.md#haruhi), and why.
 RESOLVED_OTHERWISE = {
     "parse_rag:en_*": ENGLISH,
     "turns:english_not_supported": ENGLISH,
@@ -111,7 +111,7 @@ def parsed(given: Case) -> object:
     ]
 
 
-def test_finds_the_placeholders_that_chatharuhi_finds() -> None:
+def test_placeholders_equal_chatharuhis() -> None:
     assert differing(cases("parse_rag"), parsed) == []
 
 
@@ -155,7 +155,7 @@ def step(character: Character, turn: Case) -> object:
 
 
 @pytest.mark.filterwarnings("ignore:line .* of the persona")
-def test_plays_as_chatharuhi_plays() -> None:
+def test_conversations_equal_chatharuhis() -> None:
     chosen = [
         {
             **case,
@@ -179,7 +179,7 @@ def constructed(given: Case) -> object:
     }
 
 
-def test_is_made_of_what_chatharuhi_is_made_of() -> None:
+def test_constructor_equals_chatharuhis() -> None:
     kept = ("persona", "role_name", "user_name", "n_stories")
     chosen = [
         {**case, "expected": {key: case["expected"][key] for key in kept}}
@@ -205,7 +205,7 @@ def loaded(given: Case, folder: Path) -> Character:
     )
 
 
-def test_loads_what_chatharuhi_loads(tmp_path: Path) -> None:
+def test_loaded_files_equal_chatharuhis(tmp_path: Path) -> None:
     def seen(given: Case) -> object:
         character = loaded(given, tmp_path)
         return {
@@ -219,7 +219,7 @@ def test_loads_what_chatharuhi_loads(tmp_path: Path) -> None:
     assert differing(cases("role_from_jsonl"), seen) == []
 
 
-def test_saves_what_chatharuhi_saves(tmp_path: Path) -> None:
+def test_saved_files_equal_chatharuhis(tmp_path: Path) -> None:
     def saved(given: Case) -> object:
         loaded(given, tmp_path).save_to_jsonl(tmp_path / "saved.jsonl")
         return (tmp_path / "saved.jsonl").read_text("utf-8")
@@ -276,13 +276,16 @@ def filled(given: Case) -> object:
 def tagged(given: Case) -> object:
     transcript = Transcript(given["role_name"], given["user_name_in_message"])
     for user, text, answer in given["turns"]:
-        transcript.meet(user)
-        transcript.lines += [Line(user, text), *([Line(None, answer)] if answer else ())]
-    return ["S", *(message["content"] for message in transcript.written(transcript.lines))]
+        transcript.add_participant(user)
+        transcript.lines += [
+            TranscriptLine(user, text),
+            *([TranscriptLine(None, answer)] if answer else ()),
+        ]
+    return ["S", *(message["content"] for message in transcript.to_messages(transcript.lines))]
 
 
 SMALL: dict[str, Callable[[Case], object]] = {
-    "package_system_prompt": lambda given: system_prompt(given["role_name"], given["persona"]),
+    "package_system_prompt": lambda given: roleplay_prompt(given["role_name"], given["persona"]),
     "tiktoken_counter": lambda given: count_tokens([given["text"]])[0],
     "naive_db_search": searched,
     "base64_to_float_array": lambda given: list(decode_floats(given["data"])),
@@ -301,15 +304,15 @@ SMALL: dict[str, Callable[[Case], object]] = {
 
 
 @pytest.mark.parametrize("operation", SMALL)
-def test_makes_what_chatharuhi_makes(operation: str) -> None:
+def test_functions_equal_chatharuhis(operation: str) -> None:
     assert differing(cases(operation), SMALL[operation]) == []
 
 
-def test_reads_the_texts_that_chatharuhi_encodes() -> None:
+def test_encoded_texts_equal_chatharuhis() -> None:
     for case in cases("string_to_base64"):
         assert decode_text(case["expected"]) == case["input"]["text"]
 
 
-def test_every_exception_stands_for_vectors() -> None:
+def test_every_skipped_family_has_vectors() -> None:
     for pattern in RESOLVED_OTHERWISE:
         assert any(fnmatchcase(case["id"], pattern) for case in golden("haruhi"))

@@ -1,4 +1,4 @@
-"""What a persona reads with its stories in place."""
+"""Placeholders of a persona are parsed and filled with stories."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,14 +42,14 @@ def filled(
         "before {{RAG-dialogues| n <= 2 | token<= 9 }} after",
     ],
 )
-def test_several_stories_take_their_limits_in_any_order(line: str) -> None:
+def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
     assert parse_persona(line).placeholders == (
         Placeholder(0, stories=2, tokens=9, at_least_one=False),
     )
 
 
 @pytest.mark.parametrize("arguments", ["", "token<=9", "n<=2", "token<=1.5|n<=2", "n<=2|n<=3"])
-def test_a_missing_limit_is_an_error_that_names_the_line(arguments: str) -> None:
+def test_missing_limit_error_names_the_line(arguments: str) -> None:
     with pytest.raises(CharacterError, match=r"line 2 of the persona: .* missing"):
         parse_persona(f"P\n{{{{RAG-dialogues|{arguments}}}}}")
 
@@ -66,7 +66,7 @@ def test_a_missing_limit_is_an_error_that_names_the_line(arguments: str) -> None
         "{{RAG对话|a{b}}",
     ],
 )
-def test_what_only_looks_like_a_placeholder_is_reported_and_stays(line: str) -> None:
+def test_text_that_looks_like_a_placeholder_is_reported_and_kept(line: str) -> None:
     persona = parse_persona(line)
 
     assert persona.placeholders == ()
@@ -75,14 +75,14 @@ def test_what_only_looks_like_a_placeholder_is_reported_and_stays(line: str) -> 
 
 
 @pytest.mark.parametrize("line", ["{{RAG对话}}{{RAG对话}}", "{{RAG多对话|token<=9|n<=2|happy}}"])
-def test_what_is_ignored_in_a_line_is_reported(line: str) -> None:
+def test_ignored_placeholders_and_limits_are_reported(line: str) -> None:
     persona = parse_persona(line)
 
     assert len(persona.placeholders) == 1
     assert len(persona.problems) == 1
 
 
-def test_without_a_library_the_lines_go() -> None:
+def test_without_stories_the_lines_are_removed() -> None:
     text = "P\n{{RAG-dialogue}}\nx {{RAG-dialogue|happy}} y\n{{RAG多对话}}\nE"
 
     assert filled(text, None) == "P\nE"
@@ -92,7 +92,7 @@ def test_without_a_fitting_story_the_line_is_empty() -> None:
     assert filled("P\n{{RAG-dialogue}}\nE", {"hi": []}) == "P\n\nE"
 
 
-def test_a_story_is_told_once() -> None:
+def test_story_is_inserted_once() -> None:
     text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
 
     assert filled(text, {"sad": [A, B, D], "hi": [A, B, C]}) == snapshot("""\
@@ -107,19 +107,19 @@ d\
 """)
 
 
-def test_searches_ask_for_as_many_as_uniqueness_may_need() -> None:
+def test_queries_request_enough_stories_for_uniqueness() -> None:
     text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
 
     assert parse_persona(text).story_queries("hi") == {"sad": 4, "hi": 3}
 
 
-def test_an_empty_query_and_chatharuhis_word_for_it_mean_the_newest_message() -> None:
+def test_empty_query_and_default_mean_the_newest_message() -> None:
     text = "{{RAG-dialogue|}}\n{{RAG-dialogue|default}}\n{{RAG-dialogue}}"
 
     assert parse_persona(text).story_queries("hi") == {"hi": 3}
 
 
-def test_the_first_story_that_does_not_fit_ends_the_place() -> None:
+def test_first_story_that_does_not_fit_ends_the_placeholder() -> None:
     found = {"hi": [Story(1, "one two", 1), Story(2, "1 2 3 4", 1), Story(3, "one", 1)]}
 
     assert filled("{{RAG-dialogues|token<=5|n<=3}}", found) == "###\none two"
@@ -129,13 +129,13 @@ def test_the_first_story_that_does_not_fit_ends_the_place() -> None:
     )
 
 
-def test_one_story_is_told_however_long_it_is() -> None:
+def test_single_story_is_inserted_however_long() -> None:
     assert filled("{{RAG-dialogue}}", {"hi": [Story(1, "one two", 1)]}, tokens=-9) == (
         "###\none two"
     )
 
 
-def test_stories_and_names_are_put_in_once() -> None:
+def test_stories_and_names_are_not_expanded_again() -> None:
     story = Story(1, "{{role}} and {{RAG-dialogue}}", 1)
 
     made = build_roleplay_prompt(
@@ -159,12 +159,12 @@ You will stay in-character whenever possible, and generate responses as if you w
 """)
 
 
-def test_a_name_that_nobody_knows_stays_a_placeholder() -> None:
+def test_unknown_user_name_stays_a_placeholder() -> None:
     assert fill_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         persona = parse_persona(text)
     except CharacterError:
@@ -193,7 +193,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     lengths=st.lists(st.integers(0, 12), max_size=12),
     tokens=st.integers(-5, 60) | st.none(),
 )
-def test_no_limit_is_broken_and_no_story_told_twice(
+def test_limits_hold_and_no_story_is_repeated(
     places: list[str], lengths: list[int], tokens: int | None
 ) -> None:
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
@@ -225,5 +225,5 @@ def test_no_limit_is_broken_and_no_story_told_twice(
         ("春日:「没有关", "春日:「没有关"),
     ],
 )
-def test_the_brackets_around_all_that_somebody_says_come_off(before: str, after: str) -> None:
+def test_brackets_around_utterances_are_removed(before: str, after: str) -> None:
     assert strip_dialogue_brackets(before) == after
