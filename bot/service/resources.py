@@ -131,16 +131,18 @@ async def open_story_retriever(
     Raises:
         SettingsError: the embedding model that is set is not there.
     """
-    libraries = stories_by_preset(presets_with_stories)
-    if not libraries:
+    stories_by_character = stories_by_preset(presets_with_stories)
+    if not stories_by_character:
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
     stories_module = import_module("bot.storage.sql.stories")
     stories = await stories_module.open_stories(database)
-    task = asyncio.create_task(index_stories(libraries, embedder, stories, SystemClock()))
+    task = asyncio.create_task(
+        index_stories(stories_by_character, embedder, stories, SystemClock())
+    )
     try:
-        yield StoryRetriever(embedder, stories, libraries).find
+        yield StoryRetriever(embedder, stories, stories_by_character).retrieve
     finally:
         await cancel_and_wait([task])
         await embedder.close()

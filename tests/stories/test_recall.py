@@ -1,4 +1,4 @@
-"""How often the story that a question is about is found, in English and in Chinese.
+"""Measure how often the story that a question is about is found, in English and in Chinese.
 
 The files hold one story after the other, and below some of them, after a question mark, a question
 that it answers in other words.
@@ -48,7 +48,7 @@ async def ranks(
 @pytest.mark.parametrize(
     ("language", "first", "among_five"), [("english", 0.55, 0.8), ("chinese", 0.45, 0.75)]
 )
-async def test_the_default_model_finds_what_is_meant(
+async def test_default_embedding_model_reaches_the_required_recall(
     database: Database, language: str, first: float, among_five: float
 ) -> None:
     """Measured: English 0.61 and 0.83, Chinese 0.51 and 0.78; the questions share few words."""

@@ -1,4 +1,4 @@
-"""Stories are learned in the background, and found by what was just said."""
+"""Test how stories are indexed in the background and retrieved for a message."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def nora(persona: str = "You keep a light.\n{{RAG-dialogue}}\n{{RAG-dialogue|tea
     return Preset(name="nora", provider="p", model="m", persona=persona)
 
 
-async def learned(
+async def indexed(
     database: Database, embedder: FakeEmbedder, texts: Sequence[str] = TEXTS
 ) -> StoryRetriever:
     stories = await open_stories(database)
@@ -33,10 +33,10 @@ async def learned(
     return StoryRetriever(embedder, stories, ["nora"])
 
 
-async def test_what_a_persona_asks_for_is_found_best_first(database: Database) -> None:
-    finder = await learned(database, FakeEmbedder())
+async def test_retriever_returns_the_nearest_stories_best_first(database: Database) -> None:
+    retriever = await indexed(database, FakeEmbedder())
 
-    found = await finder.find(nora(), "Was there a storm, and did the gull see the storm?")
+    found = await retriever.retrieve(nora(), "Was there a storm, and did the gull see the storm?")
 
     assert found is not None
     by_message, by_word = found.values()
@@ -44,67 +44,69 @@ async def test_what_a_persona_asks_for_is_found_best_first(database: Database) -
     assert [story.text for story in by_message] == [STORM]
     assert by_message[0].id == 1
     assert by_message[0].score == pytest.approx(0.9, abs=0.1)
-    assert len(by_word) == 2, "one for its own place, and one in case that the first is told"
+    assert len(by_word) == 2, (
+        "one for its own placeholder, and a spare in case the first is used already"
+    )
 
 
-async def test_a_preset_without_stories_or_places_for_them_looks_for_nothing(
+async def test_preset_without_stories_or_placeholders_embeds_nothing(
     database: Database,
 ) -> None:
     embedder = FakeEmbedder()
-    finder = await learned(database, embedder)
+    retriever = await indexed(database, embedder)
     other = nora().model_copy(update={"name": "marlowe"})
 
-    assert await finder.find(other, "storm") is None
+    assert await retriever.retrieve(other, "storm") is None
     assert await no_stories(nora(), "storm") is None
-    assert await finder.find(nora("You keep a light."), "storm") == {}
+    assert await retriever.retrieve(nora("You keep a light."), "storm") == {}
     assert embedder.queries == []
 
 
-async def test_what_a_persona_always_asks_is_turned_into_a_vector_once(database: Database) -> None:
+async def test_fixed_query_of_a_persona_is_embedded_once(database: Database) -> None:
     embedder = FakeEmbedder()
-    finder = await learned(database, embedder)
+    retriever = await indexed(database, embedder)
 
     for said in ("one", "two"):
-        await finder.find(nora(), said)
+        await retriever.retrieve(nora(), said)
 
     assert embedder.queries == ["one", "tea", "two"]
 
 
-async def test_without_an_embedder_an_answer_goes_without_stories(database: Database) -> None:
+async def test_failing_embedder_leaves_the_answer_without_stories(database: Database) -> None:
     embedder = FakeEmbedder()
-    finder = await learned(database, embedder)
+    retriever = await indexed(database, embedder)
     embedder.is_down = True
 
     with capture_logs() as logs:
-        assert await finder.find(nora(), "storm") == {}
+        assert await retriever.retrieve(nora(), "storm") == {}
 
-    assert [(one["event"], one["preset"]) for one in logs] == [("stories_not_found", "nora")]
+    assert [(one["event"], one["preset"]) for one in logs] == [("stories_not_retrieved", "nora")]
 
 
-async def test_only_what_is_new_or_changed_is_learned_again(database: Database) -> None:
-    await learned(database, FakeEmbedder())
+async def test_only_new_and_changed_stories_are_embedded_again(database: Database) -> None:
+    await indexed(database, FakeEmbedder())
     again, edited = FakeEmbedder(), FakeEmbedder()
 
-    await learned(database, again)
-    await learned(database, edited, [GULL, STORM + "!", LAMP])
+    await indexed(database, again)
+    await indexed(database, edited, [GULL, STORM + "!", LAMP])
 
     assert again.documents == []
     assert edited.documents == [STORM + "!"]
 
 
-async def test_another_model_learns_everything_anew(database: Database) -> None:
-    await learned(database, FakeEmbedder())
+async def test_another_embedding_model_embeds_all_stories(database: Database) -> None:
+    await indexed(database, FakeEmbedder())
     other = FakeEmbedder("other")
 
-    finder = await learned(database, other)
+    retriever = await indexed(database, other)
 
     assert other.documents == TEXTS
-    found = await finder.find(nora("{{RAG-dialogue}}"), "gull")
+    found = await retriever.retrieve(nora("{{RAG-dialogue}}"), "gull")
     assert found is not None
     assert [story.text for story in found["gull"]] == [GULL]
 
 
-async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -> None:
+async def test_indexing_is_retried_after_an_error(database: Database) -> None:
     embedder, clock = FakeEmbedder(), FakeClock()
     embedder.is_down = True
     stories = await open_stories(database)
@@ -119,8 +121,8 @@ async def test_what_cannot_be_learned_now_is_learned_later(database: Database) -
     assert embedder.documents == TEXTS
 
 
-async def test_one_character_that_fails_keeps_no_other_from_learning(database: Database) -> None:
-    embedder = Choosy()
+async def test_failing_character_does_not_block_the_others(database: Database) -> None:
+    embedder = FailingEmbedder()
     stories = await open_stories(database)
     indexing = asyncio.create_task(
         index_stories({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
@@ -132,8 +134,8 @@ async def test_one_character_that_fails_keeps_no_other_from_learning(database: D
     await cancel_and_wait([indexing])
 
 
-class Choosy(FakeEmbedder):
-    """Cannot read what is bad."""
+class FailingEmbedder(FakeEmbedder):
+    """Fails for the text "bad"."""
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
@@ -142,13 +144,13 @@ class Choosy(FakeEmbedder):
         return await super().embed_documents(texts)
 
 
-async def test_many_stories_are_learned_piece_by_piece(database: Database) -> None:
+async def test_many_stories_are_indexed_in_batches(database: Database) -> None:
     texts = [f"{number} gulls" for number in range(70)]
     with capture_logs() as logs:
-        finder = await learned(database, FakeEmbedder(), texts)
+        retriever = await indexed(database, FakeEmbedder(), texts)
 
-    progress = [(one["done"], one["of"]) for one in logs if one["event"] == "stories_learned"]
+    progress = [(one["done"], one["of"]) for one in logs if one["event"] == "stories_indexed"]
     assert progress == [(32, 70), (64, 70), (70, 70)]
-    found = await finder.find(nora("{{RAG-dialogues|token<=999|n<=100}}"), "gull")
+    found = await retriever.retrieve(nora("{{RAG-dialogues|token<=999|n<=100}}"), "gull")
     assert found is not None
     assert len(found["gull"]) == 70
