@@ -1,4 +1,4 @@
-"""What a model is asked when it is to sum up a conversation."""
+"""Build the prompt that asks a model to summarize a conversation."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,17 +8,20 @@ from bot.prompting.speakers.labels import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.token_counter import count_tokens
 
-_MOST_TOKENS = 4000  # read at once, where a preset sets no limit
-_SHARE = (
-    0.5  # of the preset's own limit; the rest is for the last summary and for an estimate's error
-)
-_TOKENS_A_NAME = 6
+_DEFAULT_MAX_TOKENS = 4000  # of turns in one prompt, if the preset sets no limit
+# Of the preset's own limit; the rest is for the last summary and for errors of the estimate.
+_SHARE_FOR_TURNS = 0.5
+_TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
 
 
-def instruction(tokens: int | None) -> str:
-    """The system text; `tokens` is what the summary may take, None: anything."""
-    length = f" in at most {tokens * 2 // 3} words" if tokens else ""
+def instruction(max_tokens: int | None) -> str:
+    """Return the system message.
+
+    Args:
+        max_tokens: how long the summary may be; None: as long as the model likes.
+    """
+    length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
         "what was agreed, what is still open. Take over what an earlier summary says. It is a "
@@ -26,25 +29,25 @@ def instruction(tokens: int | None) -> str:
     )
 
 
-def transcript(before: str, turns: Sequence[StoredTurn]) -> str:
-    """The last summary, if there is one, and the lines since, each with who really said it."""
-    said = [one.turn for one in turns]
-    presets = {turn.preset for turn in said if turn.preset}
-    not_people = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
-    room = label_speakers((turn.speaker for turn in said if turn.speaker), not_people)
-    head = [f"{_SUMMARY}:\n{before}\n"] if before else []
+def transcript(last_summary: str, turns: Sequence[StoredTurn]) -> str:
+    """Return the last summary, if there is one, and the turns since with their true speakers."""
+    plain = [one.turn for one in turns]
+    presets = {turn.preset for turn in plain if turn.preset}
+    reserved = {name: name for name in (*presets, _OWN, _SUMMARY, _CONVERSATION)}
+    labels = label_speakers((turn.speaker for turn in plain if turn.speaker), reserved)
+    head = [f"{_SUMMARY}:\n{last_summary}\n"] if last_summary else []
     lines = [
-        room.tag_text(room.label_of(turn, _OWN), f" {strip_hidden_text(turn.text)}")
-        for turn in said
+        labels.tag_text(labels.label_of(turn, _OWN), f" {strip_hidden_text(turn.text)}")
+        for turn in plain
     ]
     return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 
-def worth_reading(
-    turns: Sequence[StoredTurn], max_input_tokens: int | None
-) -> Sequence[StoredTurn]:
-    """As many of the first turns as a model can read at once; at least one."""
-    room = _MOST_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE
-    costs = (tokens + _TOKENS_A_NAME for tokens in count_tokens([one.turn.text for one in turns]))
-    fitting = sum(so_far <= room for so_far in accumulate(costs))
+def fit_turns(turns: Sequence[StoredTurn], max_input_tokens: int | None) -> Sequence[StoredTurn]:
+    """Return as many of the first turns as fit into one prompt; at least one."""
+    max_tokens = (
+        _DEFAULT_MAX_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
+    )
+    costs = (tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns]))
+    fitting = sum(so_far <= max_tokens for so_far in accumulate(costs))
     return turns[: max(1, fitting)]

@@ -134,7 +134,7 @@ class AnswerPipeline:
         """Have the turns summarized that no longer fit into the history."""
         if any(one.section == "history" for one in fitted.dropped):
             kept = sum(len(unit.messages) for unit in fitted.draft.history)
-            self._sources.summarizer.want(preset, context.claim.conversation, kept)
+            self._sources.summarizer.request(preset, context.claim.conversation, kept)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         candidates = select_reaction(

@@ -79,7 +79,7 @@ class PromptSources:
             answers=tuple(context.turns),
             personas=context.personas,
             stories=await self.retrieve_stories(preset, incoming.text),
-            summary=await self.summarizer.part(preset, context.claim.conversation),
+            summary=await self.summarizer.load_part(preset, context.claim.conversation),
         )
 
 
