@@ -1,4 +1,4 @@
-"""Keep every platform listening, until a signal says stop or there is nothing more to hear."""
+"""Keep every platform connected until a signal stops the service or all input has ended."""
 
 import asyncio
 import random
@@ -12,12 +12,12 @@ from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
-_LONGEST_PAUSE_SECONDS = 30.0
-_LOOK_SECONDS = 0.5  # until a platform was connected once
+_MAX_PAUSE_SECONDS = 30.0
+_POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 
 class PlatformSupervisor:
-    """Runs platforms side by side; one that fails is run again, unless no retry helps."""
+    """Runs platforms concurrently and restarts those that fail, unless no retry helps."""
 
     def __init__(
         self,
@@ -26,33 +26,33 @@ class PlatformSupervisor:
         clock: Clock,
         announce: Callable[[str], None],
     ) -> None:
-        """`announce` is told where the bot can be found, as soon as it can."""
+        """Take the platforms; `announce` is told about each as soon as it is connected."""
         self._platforms = platforms
         self._announce = announce
         self._intake = intake
         self._clock = clock
         self._failed: dict[str, str] = {}
-        self._keepers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def problem(self, platform: Platform) -> str | None:
-        """Why nothing is heard from there just now; None while all is well."""
+        """Return why a platform receives nothing now; None if it works."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
-        """Return on SIGINT or SIGTERM, and when every platform has come to its end.
+        """Run the platforms until SIGINT or SIGTERM, or until all of them have ended.
 
-        After a signal the platforms stay connected until `close`: some send their answers through
-        the connection that they hear by.
+        After a signal they stay connected until `close`, because some send answers through the
+        connection that they receive by.
 
         Raises:
-            PlatformFatal: a platform refused us while we were starting, or none is left.
+            PlatformFatal: a platform refused the bot at the start, or no other one is left.
         """
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         stopped = asyncio.create_task(stop.wait())
-        running = {asyncio.create_task(self._keep(one)) for one in self._platforms}
-        self._keepers = set(running)
+        running = {asyncio.create_task(self._keep_running(one)) for one in self._platforms}
+        self._tasks = set(running)
         try:
             while running and not stop.is_set():
                 done, _ = await asyncio.wait(
@@ -65,41 +65,47 @@ class PlatformSupervisor:
             await cancel_and_wait([stopped])
 
     async def close(self) -> None:
-        """Hear nothing any more."""
-        await cancel_and_wait(self._keepers)
+        """Disconnect all platforms."""
+        await cancel_and_wait(self._tasks)
 
-    async def _keep(self, platform: Platform) -> None:
+    async def _keep_running(self, platform: Platform) -> None:
         pause = 1.0
         was_connected = False
         while True:
-            run = asyncio.create_task(platform.run(self._intake), name=f"hear {platform.name}")
+            run = asyncio.create_task(platform.run(self._intake), name=f"run {platform.name}")
             try:
                 while not run.done():
-                    await asyncio.wait([run], timeout=_LOOK_SECONDS)
+                    await asyncio.wait([run], timeout=_POLL_SECONDS)
                     if not was_connected and platform.connection_error is None:
                         was_connected = True
-                        await self._introduce(platform)
+                        await self._announce_platform(platform)
             finally:
                 await cancel_and_wait([run])
-            # A library may cancel its own tasks; that is a failure as any other.
-            error = ConnectionError("it gave up") if run.cancelled() else run.exception()
+            # A library may cancel its own tasks; that is a failure like any other.
+            error = (
+                ConnectionError("the platform's library cancelled its own task")
+                if run.cancelled()
+                else run.exception()
+            )
             if error is None:
                 return
             self._failed[platform.name] = str(error) or type(error).__name__
-            if isinstance(error, PlatformFatal) and not (was_connected and self._others(platform)):
+            if isinstance(error, PlatformFatal) and not (
+                was_connected and self._another_works(platform)
+            ):
                 raise error
             _log.error("platform_failed", platform=platform.name, exc_info=error)
             if isinstance(error, PlatformFatal):
-                return  # the others go on; /readyz says what is wrong here
+                return  # the others continue; /readyz names the problem
             await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)
 
-    async def _introduce(self, platform: Platform) -> None:
+    async def _announce_platform(self, platform: Platform) -> None:
         try:
             self._announce(f"on {platform.name} as {await platform.check()}")
         except PlatformError as error:
             _log.warning("name_unknown", platform=platform.name, reason=str(error))
 
-    def _others(self, platform: Platform) -> bool:
+    def _another_works(self, platform: Platform) -> bool:
         return any(one.name not in self._failed for one in self._platforms if one is not platform)

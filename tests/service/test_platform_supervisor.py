@@ -1,4 +1,4 @@
-"""Platforms are kept listening, and stay connected until the last answer is out."""
+"""Test that platforms are restarted, and stay connected until the last answer is sent."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.waiting import advance_in_steps, wait_until
 
 
 class FakePlatform(Platform):
-    """Hears nothing, for as long as it may."""
+    """Receives nothing until it is cancelled."""
 
     def __init__(self) -> None:
         self.connected = False
@@ -59,7 +59,7 @@ class FakePlatform(Platform):
         return False
 
 
-async def test_after_a_signal_answers_can_still_go_out() -> None:
+async def test_platforms_stay_connected_after_a_signal_until_close() -> None:
     platform = FakePlatform()
     supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), lambda _: None)
     stopped = asyncio.create_task(supervisor.until_stopped())
@@ -73,7 +73,7 @@ async def test_after_a_signal_answers_can_still_go_out() -> None:
     assert not platform.connected
 
 
-async def test_it_says_where_it_can_be_found_once_it_can() -> None:
+async def test_platform_is_announced_once_it_is_connected() -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     supervisor = PlatformSupervisor([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
     stopped = asyncio.create_task(supervisor.until_stopped())
@@ -87,7 +87,7 @@ async def test_it_says_where_it_can_be_found_once_it_can() -> None:
 
 
 class FailingPlatform(FakePlatform):
-    """Fails as often as it was told to, and then comes to its end."""
+    """Raises these errors, one for each run, and then ends."""
 
     def __init__(self, name: str, *errors: BaseException) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def supervise(*platforms: Platform, clock: Clock | None = None) -> PlatformSuper
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError(), asyncio.CancelledError()])
-async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
+async def test_failed_platform_is_restarted(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     stopped = asyncio.create_task(supervisor.until_stopped())
@@ -123,14 +123,14 @@ async def test_a_platform_that_fails_is_run_again(error: BaseException) -> None:
     assert supervisor.problem(platform) == "not connected"
 
 
-async def test_who_is_refused_for_good_at_the_start_ends_the_service() -> None:
+async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
     supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("wrong token")))
     with pytest.raises(PlatformFatal, match="wrong token"):
         await supervisor.until_stopped()
     await supervisor.close()
 
 
-async def test_it_ends_when_every_platform_has_nothing_more_to_hear() -> None:
+async def test_supervisor_returns_when_every_platform_has_ended() -> None:
     supervisor = supervise(FailingPlatform("a"), FailingPlatform("b"))
     async with asyncio.timeout(5):
         await supervisor.until_stopped()
