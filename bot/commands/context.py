@@ -1,4 +1,4 @@
-"""Show people what an answer was made of: a bar for each section, and what was left out."""
+"""Show what an answer was made of: the token share of each section, and what was dropped."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
@@ -10,57 +10,64 @@ from bot.ports import Receipts
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 
 _BAR_CELLS = 12
-_MOST_NAMED = 8  # stories, entries, things that were left out
-_MOST_NAME_CHARS = 60
+_MAX_LISTED = 8  # stories, lorebook entries, dropped items
+_MAX_NAME_CHARS = 60
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 
-WriteOut: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
-"""Gives the exact prompt of a receipt with this number, secrets removed."""
+WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
+"""Returns the exact prompt of a receipt with this number, secrets removed."""
 
 
 class ContextView:
-    """Tells what the last answer was made of; `mask` removes secrets from a text.
+    """Shows the receipts of the last answer."""
 
-    Both raise `UserError` where nobody has answered of late.
-    """
-
-    def __init__(self, receipts: Receipts, write_out: WriteOut, mask: Callable[[str], str]) -> None:
+    def __init__(
+        self, receipts: Receipts, write_prompt: WritePrompt, mask: Callable[[str], str]
+    ) -> None:
         self._receipts = receipts
-        self._write_out = write_out
+        self._write_prompt = write_prompt
         self._mask = mask
 
     async def show(self, conversation: str, *, for_admin: bool) -> str:
-        """Every speaker's receipt in a few lines; an admin is told how to see the prompt."""
+        """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
+
+        Raises:
+            UserError: there is no recent answer.
+        """
         shown = [show_context(*one) for one in await self._newest(conversation)]
         if for_admin:
             shown.append("The exact prompt, as a file: /context prompt")
         return self._mask("\n\n".join(shown))
 
     async def prompts(self, conversation: str) -> tuple[str, Attachment]:
-        """The exact prompts of all who spoke, in one file, and what to say beside it."""
+        """Return a line for the chat, and a file with the exact prompts of all speakers.
+
+        Raises:
+            UserError: there is no recent answer.
+        """
         found = await self._newest(conversation)
         numbers = [str(number) for number, _ in found]
-        written = [await self._write_out(*one) for one in found]
-        whose = ("receipt " if len(found) == 1 else "receipts ") + ", ".join(numbers)
+        written = [await self._write_prompt(*one) for one in found]
+        label = ("receipt " if len(found) == 1 else "receipts ") + ", ".join(numbers)
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
-        return f"The exact prompt of {whose}, secrets removed.", file
+        return f"The exact prompt of {label}, secrets removed.", file
 
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         found = await self._receipts.newest(conversation)
         if not found:
-            raise UserError("I have not answered here of late, so there is nothing to show.")
+            raise UserError("There is no recent answer in this channel to show the context of.")
         return found
 
 
 def show_context(number: int, receipt: Receipt) -> str:
-    """The receipt in a few lines."""
+    """Return a receipt in a few lines."""
     lines = [
         _heading(number, receipt),
         *_bars(receipt),
-        *_found(receipt),
-        *_left_out(receipt),
-        _took(receipt),
+        *_named_spans(receipt),
+        *_dropped(receipt),
+        _timings(receipt),
     ]
     return "\n".join(lines)
 
@@ -80,37 +87,37 @@ def _bars(receipt: Receipt) -> Iterator[str]:
         yield f"{bar} {section} {tokens} ({tokens / whole:.0%})"
 
 
-def _found(receipt: Receipt) -> Iterator[str]:
+def _named_spans(receipt: Receipt) -> Iterator[str]:
     named = [span for span in receipt.layout if span.name]
-    for span in named[:_MOST_NAMED]:
-        yield f"{span.section}: {_named(span.name, span.score)}"
-    if len(named) > _MOST_NAMED:
-        yield f"… and {len(named) - _MOST_NAMED} more"
+    for span in named[:_MAX_LISTED]:
+        yield f"{span.section}: {_quoted(span.name, span.score)}"
+    if len(named) > _MAX_LISTED:
+        yield f"… and {len(named) - _MAX_LISTED} more"
 
 
-def _left_out(receipt: Receipt) -> Iterator[str]:
+def _dropped(receipt: Receipt) -> Iterator[str]:
     if not receipt.dropped:
         yield "Nothing was left out."
-    for one in receipt.dropped[:_MOST_NAMED]:
-        yield f"Left out: {_what(one)} – {one.why}"
-    if len(receipt.dropped) > _MOST_NAMED:
-        yield f"Left out: {len(receipt.dropped) - _MOST_NAMED} more"
+    for one in receipt.dropped[:_MAX_LISTED]:
+        yield f"Left out: {_describe(one)} – {one.why}"
+    if len(receipt.dropped) > _MAX_LISTED:
+        yield f"Left out: {len(receipt.dropped) - _MAX_LISTED} more"
 
 
-def _what(one: DroppedItem) -> str:
+def _describe(one: DroppedItem) -> str:
     if one.section == "history":
         return "the oldest line" if one.count == 1 else f"the {one.count} oldest lines"
-    name = f" {_named(one.name, one.score)}" if one.name else ""
+    name = f" {_quoted(one.name, one.score)}" if one.name else ""
     tokens = f", about {one.tokens} tokens" if one.tokens else ""
     return f"{one.section}{name}{tokens}"
 
 
-def _named(name: str, score: float | None) -> str:
-    short = name if len(name) <= _MOST_NAME_CHARS else name[:_MOST_NAME_CHARS] + "…"
+def _quoted(name: str, score: float | None) -> str:
+    short = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
     return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
 
 
-def _took(receipt: Receipt) -> str:
+def _timings(receipt: Receipt) -> str:
     timings, usage = receipt.timings, receipt.usage
     first = timings.first_word_seconds
     parts = [

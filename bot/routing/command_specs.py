@@ -1,4 +1,4 @@
-"""What people can command, and how a line of text becomes a command."""
+"""The commands of the bot, and how a line of text is parsed into one."""
 
 from bot.chat.command import Command, CommandOption, CommandSpec
 
@@ -9,31 +9,31 @@ COMMANDS = (
         actions=(
             CommandSpec(
                 "use",
-                "let a preset answer in this channel (admins)",
+                "make this preset answer in this channel (admins)",
                 (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "add",
-                "let another character answer here as well (admins)",
+                "let one more character answer here (admins)",
                 (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "remove",
-                "let the others go on without it (admins)",
+                "remove a character; the others stay (admins)",
                 (CommandOption("name", "the preset", completes=True),),
             ),
-            CommandSpec("list", "the presets there are, and who of them is here"),
+            CommandSpec("list", "list all presets and mark the active ones"),
             CommandSpec(
                 "who",
-                "who would answer this, and why",
-                (CommandOption("text", "what somebody might say"),),
+                "explain who would answer a message, and why",
+                (CommandOption("text", "the message"),),
             ),
             CommandSpec(
                 "show",
-                "what a preset says; without a name: the one used here",
+                "show a preset; without a name: the active one",
                 (CommandOption("name", "the preset", required=False, completes=True),),
             ),
-            CommandSpec("reset", "go back to what the channel had before (admins)"),
+            CommandSpec("reset", "undo the choice for this channel (admins)"),
         ),
     ),
     CommandSpec(
@@ -43,31 +43,31 @@ COMMANDS = (
     ),
     CommandSpec(
         "me",
-        "who you are here; begin with `everywhere` to mean all places, or say `clear`",
+        "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes it",
         (CommandOption("text", "I am a tall knight", required=False),),
     ),
-    CommandSpec("forget", "delete for good what was said here (in groups: admins)"),
+    CommandSpec("forget", "delete the conversation of this channel for good (in groups: admins)"),
     CommandSpec(
         "context",
-        "what the last answer here was made of; with `prompt`: the exact prompt (admins)",
+        "what the last answer was made of; with `prompt`: the exact prompt (admins)",
         (
             CommandOption(
                 "show",
-                "prompt: exactly what the model was sent, as a file",
+                "prompt: exactly what was sent to the model, as a file",
                 required=False,
                 choices=("prompt",),
             ),
         ),
     ),
-    CommandSpec("help", "what I can do"),
+    CommandSpec("help", "list all commands"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
 
 
 def parse(text: str) -> Command | None:
-    """Read `/preset use nova`; None for what is no command at all.
+    """Parse a line like `/preset use nova`; return None if it is not a command.
 
-    An unknown name is a command too: somebody meant one, and the answer can say so.
+    An unknown name is parsed, too, so that the reply can say that there is no such command.
     """
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None

@@ -1,4 +1,4 @@
-"""What `/context` shows of a receipt."""
+"""Test what /context shows of a receipt."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ RECEIPT = Receipt(
 )
 
 
-def test_a_receipt_shows_bars_finds_and_what_was_left_out_and_why() -> None:
+def test_context_shows_sections_stories_and_dropped_items() -> None:
     assert show_context(17, RECEIPT) == snapshot("""\
 nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 ███░░░░░░░░░ system 43 (23%)
@@ -62,14 +62,14 @@ queued 0.2 s, first word after 0.8 s, written in 3.2 s, 4 tokens, 150 of the pro
 """)
 
 
-def test_an_answer_without_usage_or_losses_is_shown_too() -> None:
+def test_context_without_usage_and_dropped_items() -> None:
     bare = replace(RECEIPT, dropped=(), usage=Usage(), limit=None, preset_version=None)
     shown = show_context(17, bare)
     assert shown.startswith("nora on local/default, receipt 17: 187 tokens\n")
     assert "Nothing was left out." in shown
 
 
-def test_many_stories_do_not_make_a_long_answer() -> None:
+def test_context_limits_the_listed_stories() -> None:
     stories = tuple(
         PromptPart("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300)
     )
@@ -80,13 +80,13 @@ def test_many_stories_do_not_make_a_long_answer() -> None:
 
 
 @given(st.integers(0, 5000))
-def test_sections_always_sum_up_to_what_the_prompt_cost(tokens: int) -> None:
+def test_section_tokens_add_up_to_the_prompt_tokens(tokens: int) -> None:
     receipt = replace(RECEIPT, usage=Usage(), tokens=tokens)
     assert sum(tokens_by_section(receipt).values()) == tokens
 
 
 @pytest.mark.parametrize("missing", ["system", "pinned", "history", "context"])
-def test_every_section_may_be_missing(missing: str) -> None:
+def test_context_with_any_section_missing(missing: str) -> None:
     empty: tuple[object, ...] = ()
     draft = replace(DRAFT, summary=None, **{missing: empty})  # type: ignore[arg-type]
     spans = {span.section: span for span in draft.layout}
