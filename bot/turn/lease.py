@@ -1,4 +1,4 @@
-"""Hold a conversation: its lease is renewed in time, and who loses it is stopped at once."""
+"""Renew the lease of a claimed conversation, and stop its worker when the lease is lost."""
 
 import asyncio
 import contextlib
@@ -15,32 +15,32 @@ LEASE_SECONDS = 15.0
 async def renewed_lease(
     conversations: Conversations, claim: Claim, clock: Clock
 ) -> AsyncIterator[None]:
-    """Renew the lease while the block runs; when it is lost, the block ends with `Fenced`."""
-    running_worker = asyncio.current_task()
+    """Renew the lease while the block runs; if it is lost, cancel the block and raise `Fenced`."""
+    worker = asyncio.current_task()
     renewing = asyncio.create_task(_renew(conversations, claim, clock), name="renew lease")
-    inside = True
+    in_block = True
 
-    def stop(renewed: asyncio.Task[None]) -> None:
-        if _failed(renewed) and inside and running_worker is not None:
-            running_worker.cancel()
+    def cancel_worker(renewed: asyncio.Task[None]) -> None:
+        if _failed(renewed) and in_block and worker is not None:
+            worker.cancel()
 
-    renewing.add_done_callback(stop)
+    renewing.add_done_callback(cancel_worker)
     try:
         yield
     except asyncio.CancelledError:
-        if running_worker is not None and _failed(renewing) and running_worker.uncancel() == 0:
+        if worker is not None and _failed(renewing) and worker.uncancel() == 0:
             lost = renewing.exception()
             raise Fenced(f"the lease of {claim.conversation} was lost") from lost
         raise
     finally:
-        inside = False
+        in_block = False
         renewing.cancel()
 
 
 async def _renew(conversations: Conversations, claim: Claim, clock: Clock) -> None:
     while True:
         await clock.sleep(LEASE_SECONDS / 3)
-        with contextlib.suppress(StoreError):  # should it last, `finish` finds out
+        with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
             await conversations.renew(claim, LEASE_SECONDS)
 
 

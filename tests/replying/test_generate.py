@@ -1,4 +1,4 @@
-"""What an answer has cost is counted."""
+"""Test that the token usage of an answer is counted."""
 
 from collections.abc import AsyncGenerator
 
@@ -10,12 +10,12 @@ from bot.ports import Backend
 from bot.replying.generate import generate_answer
 from tests.fakes import FakeClock
 
-PROMPT = Prompt((Message("user", "hello"),), "m", "room")
+PROMPT = Prompt((Message("user", "hello"),), "m", "channel")
 COUNTERS = ("prompt", "cached_prompt", "answer")
 
 
-class Costly(Backend):
-    """Says one word at a stated price."""
+class FixedUsageBackend(Backend):
+    """Generates one word and reports this usage."""
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
@@ -27,7 +27,7 @@ class Costly(Backend):
 
     @override
     async def check(self) -> str:
-        return "dear"
+        return "fixed usage"
 
     @override
     async def close(self) -> None:
@@ -39,11 +39,13 @@ def counted() -> list[float]:
     return [REGISTRY.get_sample_value(name) or 0.0 for name in names]
 
 
-async def test_tokens_are_counted_and_those_that_were_cached() -> None:
+async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
     before = counted()
 
     for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
-        await generate_answer(Costly(usage), PROMPT, lambda _: None, lambda _: None, FakeClock())
+        await generate_answer(
+            FixedUsageBackend(usage), PROMPT, lambda _: None, lambda _: None, FakeClock()
+        )
 
     after = counted()
     assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]

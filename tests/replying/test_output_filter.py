@@ -1,4 +1,4 @@
-"""What is filtered out of an answer never shows, not even while it streams."""
+"""Test the output filter: filtered texts never show, not even while the answer streams."""
 
 from itertools import pairwise
 from typing import Any
@@ -21,18 +21,18 @@ def stream(pieces: list[str], filter_chars: list[str]) -> list[str]:
 
 
 @given(texts, words, st.lists(st.integers(0, 40), max_size=8))
-def test_any_chunking_shows_the_same_text(text: str, unwanted: list[str], cuts: list[int]) -> None:
-    places = sorted({0, *(min(cut, len(text)) for cut in cuts), len(text)})
-    pieces = [text[start:end] for start, end in pairwise(places)]
+def test_chunking_does_not_change_the_text(text: str, unwanted: list[str], cuts: list[int]) -> None:
+    positions = sorted({0, *(min(cut, len(text)) for cut in cuts), len(text)})
+    pieces = [text[start:end] for start, end in pairwise(positions)]
 
     assert "".join(stream(pieces, unwanted)) == apply_filters(text, unwanted)
 
 
-def test_text_that_may_become_unwanted_waits() -> None:
+def test_text_that_may_become_unwanted_is_held_back() -> None:
     assert stream(["Hi <|e", "nd|> you <|", "x|>"], ["<|end|>"]) == ["Hi", "  you", " <|x|>", ""]
 
 
-def test_cascade_is_held_back_through_every_stage() -> None:
+def test_text_is_held_back_through_all_filters() -> None:
     # Without "x" the rest is "ab", which the second stage takes away.
     assert stream(["a", "x", "b", "c"], ["x", "ab"]) == ["", "", "", "c", ""]
 
@@ -46,7 +46,7 @@ def test_order_of_the_filters_matters() -> None:
     [case for case in golden("rodel_templates") if case["input"]["op"] == "filter_chars"],
     ids=lambda case: case["id"],
 )
-def test_filters_as_rodelagent_does(case: dict[str, Any]) -> None:
+def test_filters_match_rodelagent(case: dict[str, Any]) -> None:
     text, unwanted = case["input"]["text"], case["input"]["filter_chars"]
 
     assert apply_filters(text, unwanted) == case["expected"]

@@ -160,7 +160,7 @@ async def test_summary_of_turns_deleted_meanwhile_is_not_saved(
     setup = Setup(database, [go_on, "A secret."])
     await setup.say(*LINES)
     summarizing = asyncio.create_task(setup.summarizer.summarize(NORA, CHAT, kept=2))
-    await until(lambda: len(setup.backend.prompts) == 1)
+    await wait_until(lambda: len(setup.backend.prompts) == 1)
     await setup.forget()
     go_on.set()
     await summarizing
@@ -216,9 +216,9 @@ async def test_background_task_survives_a_failed_model(database: Database) -> No
     await setup.say(*LINES)
     running = asyncio.create_task(setup.summarizer.run())
     setup.summarizer.request(NORA, CHAT, kept=0)
-    await until(lambda: len(setup.backend.prompts) == 1)
+    await wait_until(lambda: len(setup.backend.prompts) == 1)
     setup.summarizer.request(NORA, CHAT, kept=0)
-    await until(lambda: len(setup.backend.prompts) == 2)
+    await wait_until(lambda: len(setup.backend.prompts) == 2)
     while await setup.summary_part() is None:  # noqa: ASYNC110 # a database has no events
         await asyncio.sleep(0.01)
     running.cancel()

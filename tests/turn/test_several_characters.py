@@ -1,4 +1,4 @@
-"""Several characters in one channel: they answer one after the other, and readers see who does."""
+"""Test several characters in one channel: who answers, in which order, and how it is shown."""
 
 import asyncio
 
@@ -13,42 +13,42 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.stories.retrieve import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import CHAT, Stage
+from tests.turn.test_worker import CHAT, Setup
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
 
 
-async def on_stage(
+async def group_of_two(
     database: Database, *scripts: list[ScriptStep], nils: dict[str, object] = NILS, **given: object
-) -> Stage:
+) -> Setup:
     """A channel in which nora and nils answer."""
     backend = FakeBackend(*scripts)
-    stage = Stage(database, backend=backend, others=[nils, QUIET], **given)  # type: ignore[arg-type]
-    await stage.talk("/preset add nils")
-    stage.surface.messages.clear()
-    return stage
+    setup = Setup(database, backend=backend, others=[nils, QUIET], **given)  # type: ignore[arg-type]
+    await setup.say("/preset add nils")
+    setup.surface.messages.clear()
+    return setup
 
 
-def last_prompt(stage: Stage) -> list[tuple[str, str]]:
-    return [(one.role, one.content) for one in stage.backend.prompts[-1].messages]
+def last_prompt(setup: Setup) -> list[tuple[str, str]]:
+    return [(one.role, one.content) for one in setup.backend.prompts[-1].messages]
 
 
-async def test_each_hears_those_before_and_all_is_one_turn(database: Database) -> None:
-    stage = await on_stage(database, ["I am Nora."], ["Nils Holm: And I am Nils."])
+async def test_speakers_read_earlier_answers_and_all_are_one_turn(database: Database) -> None:
+    setup = await group_of_two(database, ["I am Nora."], ["Nils Holm: And I am Nils."])
 
-    await stage.talk("nora and nils, who are you?")
+    await setup.say("nora and nils, who are you?")
 
-    assert stage.texts == ["**nora**\nI am Nora.", "**Nils Holm**\nAnd I am Nils."]
-    assert last_prompt(stage) == snapshot(
+    assert setup.texts == ["**nora**\nI am Nora.", "**Nils Holm**\nAnd I am Nils."]
+    assert last_prompt(setup) == snapshot(
         [
             ("assistant", "Nils Holm:Evening."),
             ("user", "Alice:nora and nils, who are you?"),
             ("user", "nora:I am Nora."),
         ]
     )
-    assert stage.backend.prompts[-1].stop == ("\nnora:", "\nAlice:")
-    assert await stage.history() == [
+    assert setup.backend.prompts[-1].stop == ("\nnora:", "\nAlice:")
+    assert await setup.history() == [
         ("assistant", "Evening."),
         ("user", "nora and nils, who are you?"),
         ("assistant", "I am Nora."),
@@ -56,83 +56,83 @@ async def test_each_hears_those_before_and_all_is_one_turn(database: Database) -
     ]
 
 
-async def test_who_answered_is_remembered(database: Database) -> None:
-    stage = await on_stage(database, ["Yes."])
-    await stage.talk("nils?")
-    *_, newest = (await stage.session()).turns
+async def test_history_stores_who_answered(database: Database) -> None:
+    setup = await group_of_two(database, ["Yes."])
+    await setup.say("nils?")
+    *_, newest = (await setup.session()).turns
     assert newest.preset == "nils"
 
 
-async def test_who_is_called_by_another_character_reacts_and_the_chain_ends(
+async def test_called_character_reacts_and_answers_in_a_row_are_limited(
     database: Database,
 ) -> None:
-    stage = await on_stage(database, ["Ask Nils."], ["No, ask Nora."], ["Ask Nils!"], ["never"])
-    await stage.talk("nora, what time is it?")
-    assert stage.texts == [
+    setup = await group_of_two(database, ["Ask Nils."], ["No, ask Nora."], ["Ask Nils!"], ["never"])
+    await setup.say("nora, what time is it?")
+    assert setup.texts == [
         "**nora**\nAsk Nils.",
         "**Nils Holm**\nNo, ask Nora.",
         "**nora**\nAsk Nils!",
     ]
 
 
-async def test_a_character_never_speaks_for_another(database: Database) -> None:
-    stage = await on_stage(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
-    await stage.talk("nora, how are you?")
-    assert stage.texts[0] == "**nora**\nFine."
-    assert stage.backend.closed_early == 1
+async def test_answer_ends_where_it_speaks_for_another_character(database: Database) -> None:
+    setup = await group_of_two(database, ["Fine.\n", "**Nils Holm:** Me ", "too."])
+    await setup.say("nora, how are you?")
+    assert setup.texts[0] == "**nora**\nFine."
+    assert setup.backend.closed_early == 1
 
 
-async def test_a_speaker_without_a_word_leaves_the_others_theirs(database: Database) -> None:
-    stage = await on_stage(database, ["one"], [BackendUnavailable("away")])
-    await stage.talk("nora! nils!")
-    assert stage.texts == ["**nora**\none"]
+async def test_failing_second_speaker_keeps_the_first_answer(database: Database) -> None:
+    setup = await group_of_two(database, ["one"], [BackendUnavailable("away")])
+    await setup.say("nora! nils!")
+    assert setup.texts == ["**nora**\none"]
 
 
-async def test_where_the_first_speaker_fails_the_next_one_answers(database: Database) -> None:
-    stage = await on_stage(database, [BackendUnavailable("away")], ["Nils is here."])
-    await stage.talk("nora! nils!")
-    assert stage.texts == ["**Nils Holm**\nNils is here."]
+async def test_failing_first_speaker_is_skipped(database: Database) -> None:
+    setup = await group_of_two(database, [BackendUnavailable("away")], ["Nils is here."])
+    await setup.say("nora! nils!")
+    assert setup.texts == ["**Nils Holm**\nNils is here."]
 
 
-async def test_where_all_fail_the_first_failure_is_told_once(database: Database) -> None:
+async def test_first_error_is_reported_when_all_speakers_fail(database: Database) -> None:
     away = BackendUnavailable("away", notice="The model is away.")
-    stage = await on_stage(database, [away])
-    await stage.talk("nora! nils!")
-    assert stage.texts == ["⚠ The model is away."]
+    setup = await group_of_two(database, [away])
+    await setup.say("nora! nils!")
+    assert setup.texts == ["⚠ The model is away."]
 
 
-async def test_what_is_said_to_others_is_overheard_by_those_who_listen(database: Database) -> None:
-    stage = await on_stage(database, ["Yes?"], preset={"context": "all"})
-    await stage.talk(make_incoming("nice weather", wake=None, key="5:7"))
-    assert stage.texts == []
-    await stage.talk(make_incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
-    assert stage.texts == ["**Nils Holm**\nYes?"]
-    assert last_prompt(stage)[-2:] == [
+async def test_message_to_others_is_observed_if_a_preset_wants_it(database: Database) -> None:
+    setup = await group_of_two(database, ["Yes?"], preset={"context": "all"})
+    await setup.say(make_incoming("nice weather", wake=None, key="5:7"))
+    assert setup.texts == []
+    await setup.say(make_incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
+    assert setup.texts == ["**Nils Holm**\nYes?"]
+    assert last_prompt(setup)[-2:] == [
         ("user", "Alice:nice weather"),
         ("user", "Bob:is it not, nils?"),
     ]
 
 
-async def test_a_reply_is_for_who_wrote_what_it_replies_to(database: Database) -> None:
-    stage = await on_stage(database, ["Once there was a clock."], ["It broke."])
-    await stage.talk("nils, a story")
+async def test_reply_is_answered_by_the_character_that_wrote_the_quote(database: Database) -> None:
+    setup = await group_of_two(database, ["Once there was a clock."], ["It broke."])
+    await setup.say("nils, a story")
     quote = "**Nils Holm**\nOnce there was a clock."
-    await stage.talk(make_incoming("and then?", wake=WakeReason.REPLY, quote=quote, key="5:9"))
-    assert stage.texts[-1] == "**Nils Holm**\nIt broke."
+    await setup.say(make_incoming("and then?", wake=WakeReason.REPLY, quote=quote, key="5:9"))
+    assert setup.texts[-1] == "**Nils Holm**\nIt broke."
 
 
-async def test_who_has_left_is_still_known_by_name(database: Database) -> None:
-    stage = await on_stage(database, ["Bye."], ["Hm."])
-    await stage.talk("nils?", "/preset remove nils")
-    await stage.talk("who was that?")
-    assert stage.texts[-1] == "Hm."
-    assert ("user", "Nils Holm:Bye.") in last_prompt(stage)
+async def test_removed_character_keeps_its_name_in_the_history(database: Database) -> None:
+    setup = await group_of_two(database, ["Bye."], ["Hm."])
+    await setup.say("nils?", "/preset remove nils")
+    await setup.say("who was that?")
+    assert setup.texts[-1] == "Hm."
+    assert ("user", "Nils Holm:Bye.") in last_prompt(setup)
 
 
-async def test_a_rehearsal_tells_who_would_answer_and_why(database: Database) -> None:
-    stage = await on_stage(database)
-    await stage.talk("/preset who nils, are you there?")
-    assert stage.texts == snapshot(
+async def test_preset_who_explains_who_would_answer(database: Database) -> None:
+    setup = await group_of_two(database)
+    await setup.say("/preset who nils, are you there?")
+    assert setup.texts == snapshot(
         [
             """\
 → nils (100.0): was called by name
@@ -140,58 +140,58 @@ async def test_a_rehearsal_tells_who_would_answer_and_why(database: Database) ->
 """
         ]
     )
-    assert stage.backend.prompts == []
+    assert setup.backend.prompts == []
 
 
-async def test_a_rehearsal_of_one_is_short(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.talk("/preset who hello", "/preset who")
-    assert stage.texts[0] == "→ nora (0.0): is the only character here, was addressed"
-    assert "/preset who good morning" in stage.texts[1]
+async def test_preset_who_explains_a_single_character(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("/preset who hello", "/preset who")
+    assert setup.texts[0] == "→ nora (0.0): is the only character here, was addressed"
+    assert "/preset who good morning" in setup.texts[1]
 
 
-async def test_one_character_alone_has_no_line_with_its_name(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("hello")
-    assert stage.texts == ["Hi."]
+async def test_single_character_has_no_speaker_line(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello")
+    assert setup.texts == ["Hi."]
 
 
-async def test_the_line_with_the_name_is_there_while_the_answer_grows(database: Database) -> None:
-    stage = await on_stage(database, ["x" * 40, "y"])
-    await stage.talk("nora?")
-    assert [text for call, text in stage.surface.calls if call == "send"][-1].startswith(
+async def test_speaker_line_is_shown_during_live_updates(database: Database) -> None:
+    setup = await group_of_two(database, ["x" * 40, "y"])
+    await setup.say("nora?")
+    assert [text for call, text in setup.surface.calls if call == "send"][-1].startswith(
         "**nora**\n"
     )
 
 
-async def test_who_has_too_little_room_is_silent_and_takes_no_answer_away(
+async def test_speaker_with_too_small_a_budget_is_skipped(
     database: Database,
 ) -> None:
     small = {**NILS, "max_input_tokens": 60}
-    stage = await on_stage(database, ["I am Nora. " * 30], nils=small)
-    await stage.talk("nora and nils, who are you?")
-    assert stage.texts == ["**nora**\n" + ("I am Nora. " * 30).strip()]
-    assert len(stage.backend.prompts) == 1
+    setup = await group_of_two(database, ["I am Nora. " * 30], nils=small)
+    await setup.say("nora and nils, who are you?")
+    assert setup.texts == ["**nora**\n" + ("I am Nora. " * 30).strip()]
+    assert len(setup.backend.prompts) == 1
 
 
-async def test_who_fills_in_a_form_does_so_whatever_others_answer(database: Database) -> None:
+async def test_form_ignores_the_answers_of_other_speakers(database: Database) -> None:
     form = {**NILS, "prompter": {"kind": "alpaca", "instruction": "Translate {text}."}}
-    stage = await on_stage(database, ["Gladly."], ["Guten Tag."], nils=form)
-    await stage.talk("/ask nora! nils! text: good day")
-    assert stage.texts[-1] == "**Nils Holm**\nGuten Tag."
-    assert "good day" in last_prompt(stage)[-1][1]
-    assert "Gladly" not in str(last_prompt(stage))
+    setup = await group_of_two(database, ["Gladly."], ["Guten Tag."], nils=form)
+    await setup.say("/ask nora! nils! text: good day")
+    assert setup.texts[-1] == "**Nils Holm**\nGuten Tag."
+    assert "good day" in last_prompt(setup)[-1][1]
+    assert "Gladly" not in str(last_prompt(setup))
 
 
-async def test_context_shows_what_each_of_the_speakers_was_sent(database: Database) -> None:
-    stage = await on_stage(database, ["I am Nora."], ["And I am Nils."])
-    await stage.talk("nora and nils, who are you?", "/context")
-    told = "".join(stage.texts[2:])
+async def test_context_shows_the_receipts_of_all_speakers(database: Database) -> None:
+    setup = await group_of_two(database, ["I am Nora."], ["And I am Nils."])
+    await setup.say("nora and nils, who are you?", "/context")
+    told = "".join(setup.texts[2:])
     assert "nora (version 3) on p/m, receipt 1: " in told
     assert "nils on p/m, receipt 2: " in told
 
-    await stage.talk("/context prompt")
-    [file] = stage.surface.files.values()
+    await setup.say("/context prompt")
+    [file] = setup.surface.files.values()
     assert file.name == "prompt-1-2.txt"
     assert [part.split(":")[0].strip() for part in file.text.split("=" * 80)] == [
         "1 nora",
@@ -199,7 +199,7 @@ async def test_context_shows_what_each_of_the_speakers_was_sent(database: Databa
     ]
 
 
-async def test_a_card_s_lore_knows_the_other_characters_from_its_own(database: Database) -> None:
+async def test_lorebook_and_macros_know_the_other_characters(database: Database) -> None:
     seen = {"keys": ["Nils Holm:"], "content": "Nils has a boat.", "enabled": True}
     card: dict[str, object] = {
         "macros": True,
@@ -207,15 +207,15 @@ async def test_a_card_s_lore_knows_the_other_characters_from_its_own(database: D
         "system": "{{char}} talks to {{group}}; {{user}} asks.",
         "lorebook": {"entries": [{**seen, "insertion_order": 1}]},
     }
-    stage = await on_stage(database, ["Aye."], preset=card)
-    await stage.talk("/new", "nora?")
-    assert last_prompt(stage)[0] == ("system", "Nora talks to Nils Holm and Alice; Alice asks.")
-    await stage.talk("nils?", "nora?")
-    assert "\n\nNils has a boat." in last_prompt(stage)[0][1]
+    setup = await group_of_two(database, ["Aye."], preset=card)
+    await setup.say("/new", "nora?")
+    assert last_prompt(setup)[0] == ("system", "Nora talks to Nils Holm and Alice; Alice asks.")
+    await setup.say("nils?", "nora?")
+    assert "\n\nNils has a boat." in last_prompt(setup)[0][1]
 
 
-async def test_everything_at_once_keeps_to_a_small_budget(database: Database) -> None:
-    async def find(preset: Preset, newest: str) -> RetrievedStories | None:
+async def test_all_prompt_sections_together_keep_to_a_small_budget(database: Database) -> None:
+    async def retrieve(preset: Preset, newest: str) -> RetrievedStories | None:
         stories = [Story(n, f"Story {n}: a storm. " * 6, 0.9 - n / 10) for n in range(3)]
         return {newest: stories} if preset.persona else None
 
@@ -227,13 +227,13 @@ async def test_everything_at_once_keeps_to_a_small_budget(database: Database) ->
         "summary": {},
         "max_input_tokens": 150,
     }
-    stage = await on_stage(database, ["The storm!"], preset=full, retrieve_stories=find)
-    summing = asyncio.create_task(stage.summarizer.run())
-    await stage.talk("/me a tall knight", *["nora and nils, was there a storm?"] * 6)
-    summing.cancel()
-    await asyncio.wait([summing])
+    setup = await group_of_two(database, ["The storm!"], preset=full, retrieve_stories=retrieve)
+    summarizing = asyncio.create_task(setup.summarizer.run())
+    await setup.say("/me a tall knight", *["nora and nils, was there a storm?"] * 6)
+    summarizing.cancel()
+    await asyncio.wait([summarizing])
 
-    await stage.talk(
+    await setup.say(
         make_incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION)
     )
     [(_, receipt), *_] = await SqlReceipts(database).newest(CHAT)
@@ -242,4 +242,4 @@ async def test_everything_at_once_keeps_to_a_small_budget(database: Database) ->
     assert receipt.tokens <= 150
     assert {span.section for span in receipt.layout} >= {"lore", "newest", "people"}
     assert {one.section for one in receipt.dropped} >= {"history", "stories"}
-    assert "RAG" not in last_prompt(stage)[0][1]
+    assert "RAG" not in last_prompt(setup)[0][1]

@@ -1,4 +1,4 @@
-"""The walk of one message, on a real database: it is answered once, whatever goes wrong."""
+"""Test the turn of one message on a real database: it is answered once, whatever goes wrong."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -46,8 +46,8 @@ WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
 NORA = {"name": "nora", "provider": "p", "model": "m"}
 
 
-class Histories(SqlConversations):
-    """Those of the database, on a disk that may be `full`."""
+class FullDiskConversations(SqlConversations):
+    """Fails to finish a message while the disk is `full`."""
 
     full = False
 
@@ -58,23 +58,23 @@ class Histories(SqlConversations):
         await super().finish(claim, message, result)
 
 
-class Memory(ConversationMemory):
-    """Something that keeps parts of conversations, as a backend may."""
+class FakeMemory(ConversationMemory):
+    """Records what it is told to end or forget."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
     @override
     async def end_session(self, conversation: str) -> None:
-        self.calls.append(f"leave {conversation}")
+        self.calls.append(f"end_session {conversation}")
 
     @override
     async def forget(self, conversation: str) -> None:
         self.calls.append(f"forget {conversation}")
 
 
-class Stage:
-    """One process's share of the walk: what is queued is sent at once, to a chat one can read."""
+class Setup:
+    """A worker whose answers are delivered at once to a fake channel."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Stage:
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
         self.inbox = SqlInbox(database, self.clock)
-        self.conversations = Histories(database, self.clock)
+        self.conversations = FullDiskConversations(database, self.clock)
         self.outbox = SqlOutbox(database, self.clock)
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
         chat_settings = SqlChatSettings(database, self.clock)
@@ -104,7 +104,7 @@ class Stage:
         presets = {each.name: each for each in (one, *more)}
         resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
-        self.memory = Memory()
+        self.memory = FakeMemory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         replies = LiveReplies(
             self.conversations,
@@ -124,14 +124,14 @@ class Stage:
         )
         backends = {"p": backend, "q": fallback or backend}
         pipeline = AnswerPipeline(sources, backends, replies, self.clock, dice)
-        stages = TurnStages(resolver, commands, pipeline, replies, dice)
+        setups = TurnStages(resolver, commands, pipeline, replies, dice)
         self.worker = ConversationWorker(
-            self.conversations, [self.memory], stages, owner, self.clock
+            self.conversations, [self.memory], setups, owner, self.clock
         )
 
     @property
     def texts(self) -> list[str]:
-        """What can be read in the chat."""
+        """The messages of the bot in the channel."""
         return list(self.surface.messages.values())
 
     async def _is_platform_admin(self, said: Incoming) -> bool:
@@ -141,16 +141,16 @@ class Stage:
         for lane in lanes:
             await self.sender.work(lane)
 
-    async def hear(self, *said: str | Incoming) -> None:
+    async def receive(self, *said: str | Incoming) -> None:
         for one in said:
             if isinstance(one, str):
-                number = await self._heard_so_far() + 1
+                number = await self._count_received() + 1
                 one = make_incoming(one, key=f"5:{number}")
             await self.inbox.receive([one], {})
 
-    async def talk(self, *said: str | Incoming) -> None:
-        """Say something, and let it be answered."""
-        await self.hear(*said)
+    async def say(self, *said: str | Incoming) -> None:
+        """Receive messages and process them."""
+        await self.receive(*said)
         await self.worker.work(CHAT)
 
     async def session(self) -> Session:
@@ -159,24 +159,24 @@ class Stage:
     async def history(self) -> list[tuple[str, str]]:
         return [(turn.role, turn.text) for turn in (await self.session()).turns]
 
-    async def unanswered(self) -> list[int]:
-        """How often each unanswered message was begun."""
+    async def crashes_of_pending(self) -> list[int]:
+        """Return the crash count of each message that is not finished."""
         crashes = select(inbox.c.crashes).where(inbox.c.state == "new").order_by(inbox.c.id)
         return list(await self.database.read(lambda c: c.execute(crashes).scalars().all()))
 
     async def take_over(self) -> None:
-        """Somebody else claims the conversation, as if our lease had ended."""
+        """Let another worker claim the conversation, as if the lease had expired."""
         newer = update(conversation).values(epoch=conversation.c.epoch + 1, owner="other")
         await self.database.write(lambda c: c.execute(newer).rowcount)
 
-    async def _heard_so_far(self) -> int:
+    async def _count_received(self) -> int:
         return len(await self.database.read(lambda c: c.execute(select(inbox.c.id)).all()))
 
 
 @asynccontextmanager
-async def running_worker(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
-    """Walk the conversation beside the block, as a desk lets it be walked."""
-    task = asyncio.create_task(stage.worker.work(CHAT))
+async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
+    """Process the conversation in a task beside the block."""
+    task = asyncio.create_task(setup.worker.work(CHAT))
     try:
         yield task
     finally:
@@ -187,249 +187,249 @@ async def running_worker(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
 # --- one message -------------------------------------------------------------------------------
 
 
-async def test_a_message_is_answered_once_and_remembered(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi ", "there."]))
-    await stage.talk("hello")
-    await stage.worker.work(CHAT)
-    assert stage.texts == ["Hi there."]
-    assert await stage.history() == [("user", "hello"), ("assistant", "Hi there.")]
-    assert len(stage.backend.prompts) == 1
+async def test_message_is_answered_once_and_stored(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi ", "there."]))
+    await setup.say("hello")
+    await setup.worker.work(CHAT)
+    assert setup.texts == ["Hi there."]
+    assert await setup.history() == [("user", "hello"), ("assistant", "Hi there.")]
+    assert len(setup.backend.prompts) == 1
 
 
-async def test_who_somebody_says_to_be_reaches_the_model(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["My lord."]))
-    await stage.talk("/me a tall knight", "hello")
-    said = stage.backend.prompts[-1].messages[-1].content
+async def test_persona_of_the_author_is_in_the_prompt(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["My lord."]))
+    await setup.say("/me a tall knight", "hello")
+    said = setup.backend.prompts[-1].messages[-1].content
     assert said == "(Alice says of themselves: a tall knight)\n\nhello"
-    assert await stage.history() == [("user", "hello"), ("assistant", "My lord.")]
+    assert await setup.history() == [("user", "hello"), ("assistant", "My lord.")]
 
 
-async def test_the_history_says_which_version_of_whom_answered(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("hello")
+async def test_history_stores_preset_and_version_of_an_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello")
     written = select(turn.c.role, turn.c.preset, turn.c.preset_version).order_by(turn.c.id)
     rows = await database.read(lambda c: c.execute(written).all())
     assert [tuple(row) for row in rows] == [("user", None, None), ("assistant", "nora", 3)]
 
 
-async def test_messages_are_answered_in_order_each_with_what_came_before(
+async def test_messages_are_answered_in_order_with_the_history_before_them(
     database: Database,
 ) -> None:
-    stage = Stage(database, backend=FakeBackend(["one"], ["two"], ["three"]))
-    await stage.talk("a", "b", "c")
-    assert stage.texts == ["one", "two", "three"]
-    asked = [message.content for message in stage.backend.prompts[-1].messages]
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"]))
+    await setup.say("a", "b", "c")
+    assert setup.texts == ["one", "two", "three"]
+    asked = [message.content for message in setup.backend.prompts[-1].messages]
     assert asked == ["a", "one", "b", "two", "c"]
 
 
-async def test_a_message_that_comes_during_an_answer_is_answered_after_it(
+async def test_message_received_during_an_answer_is_answered_next(
     database: Database,
 ) -> None:
     go_on = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
-    await stage.hear("a")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
-        await stage.hear("b")
+    setup = Setup(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    await setup.receive("a")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.receive("b")
         go_on.set()
         await worker
-    assert stage.texts == ["one", "two"]
+    assert setup.texts == ["one", "two"]
 
 
 async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     no_model = BackendUnavailable("refused", notice="The model is away.")
-    stage = Stage(database, backend=FakeBackend([no_model], ["Hi."]))
-    await stage.talk("hello")
-    assert stage.texts == ["⚠ The model is away."]
-    assert await stage.history() == []
-    await stage.talk("hello again")
-    assert [message.content for message in stage.backend.prompts[-1].messages] == ["hello again"]
+    setup = Setup(database, backend=FakeBackend([no_model], ["Hi."]))
+    await setup.say("hello")
+    assert setup.texts == ["⚠ The model is away."]
+    assert await setup.history() == []
+    await setup.say("hello again")
+    assert [message.content for message in setup.backend.prompts[-1].messages] == ["hello again"]
 
 
-async def test_fallback_answers_where_the_first_model_has_no_word(database: Database) -> None:
+async def test_fallback_answers_when_the_first_model_fails(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
     preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
-    stage = Stage(database, backend=away, fallback=other, preset=preset)
-    await stage.talk("hello")
+    setup = Setup(database, backend=away, fallback=other, preset=preset)
+    await setup.say("hello")
     (_, receipt), *_ = await SqlReceipts(database).newest(CHAT)
-    assert stage.texts == ["Hi."]
+    assert setup.texts == ["Hi."]
     assert (len(away.prompts), other.prompts[0].model) == (1, "small")
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")
 
 
-async def test_fallback_does_not_go_on_with_another_s_answer(database: Database) -> None:
+async def test_fallback_is_not_used_for_an_interrupted_answer(database: Database) -> None:
     first = FakeBackend(["Once upon ", BackendInterrupted("reset")])
     other = FakeBackend(["Hi."])
     preset = {"fallbacks": [{"provider": "q"}]}
-    stage = Stage(database, backend=first, fallback=other, preset=preset)
-    await stage.talk("a story")
-    assert stage.texts == ["Once upon\n\n⚠ (interrupted)"]
+    setup = Setup(database, backend=first, fallback=other, preset=preset)
+    await setup.say("a story")
+    assert setup.texts == ["Once upon\n\n⚠ (interrupted)"]
     assert other.prompts == []
 
 
-async def test_overheard_message_is_remembered_but_not_answered(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(), preset={"context": "all"})
-    await stage.talk(make_incoming("nice weather", wake=None))
-    assert stage.texts == []
-    assert stage.backend.prompts == []
-    assert await stage.history() == [("user", "nice weather")]
+async def test_observed_message_is_stored_but_not_answered(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"context": "all"})
+    await setup.say(make_incoming("nice weather", wake=None))
+    assert setup.texts == []
+    assert setup.backend.prompts == []
+    assert await setup.history() == [("user", "nice weather")]
 
 
-async def test_what_is_not_for_us_is_neither_answered_nor_kept(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.talk(make_incoming("nice weather", wake=None))
-    assert (stage.texts, await stage.history(), await stage.unanswered()) == ([], [], [])
+async def test_ignored_message_is_neither_answered_nor_stored(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(make_incoming("nice weather", wake=None))
+    assert (setup.texts, await setup.history(), await setup.crashes_of_pending()) == ([], [], [])
 
 
-async def test_a_partial_answer_is_kept_and_marked(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Once upon ", BackendInterrupted("reset")]))
-    await stage.talk("a story")
-    assert stage.texts == ["Once upon\n\n⚠ (interrupted)"]
-    assert (await stage.history())[0] == ("user", "a story")
+async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once upon ", BackendInterrupted("reset")]))
+    await setup.say("a story")
+    assert setup.texts == ["Once upon\n\n⚠ (interrupted)"]
+    assert (await setup.history())[0] == ("user", "a story")
 
 
-async def test_an_answer_interrupted_before_its_first_letter_is_no_answer(
+async def test_answer_interrupted_before_its_first_character_is_an_error(
     database: Database,
 ) -> None:
     lost = BackendInterrupted("reset", notice="The model broke off.")
-    stage = Stage(database, backend=FakeBackend(["  ", lost]))
-    await stage.talk("a story")
-    assert stage.texts == ["⚠ The model broke off."]
-    assert await stage.history() == []
+    setup = Setup(database, backend=FakeBackend(["  ", lost]))
+    await setup.say("a story")
+    assert setup.texts == ["⚠ The model broke off."]
+    assert await setup.history() == []
 
 
-async def test_what_no_database_keeps_is_taken_out_of_an_answer(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["one\0", "\0two"]))
-    await stage.talk("hello")
-    assert stage.texts == ["onetwo"]
+async def test_nul_characters_are_removed_from_an_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one\0", "\0two"]))
+    await setup.say("hello")
+    assert setup.texts == ["onetwo"]
 
 
-async def test_an_empty_answer_is_said_to_be_one(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["  \n "]))
-    await stage.talk("hello")
-    assert stage.texts == [
+async def test_empty_answer_is_reported(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["  \n "]))
+    await setup.say("hello")
+    assert setup.texts == [
         "⚠ The model gave an empty answer. Please try again or rephrase your message."
     ]
-    assert await stage.history() == []
+    assert await setup.history() == []
 
 
-async def test_thoughts_reach_neither_the_reader_nor_the_history(database: Database) -> None:
+async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([ReasoningDelta("They greet"), go_on, ReasoningDelta(" me."), "Hello."])
-    stage = Stage(database, backend=backend)
-    assert await growing(stage, go_on) == []
-    assert stage.texts == ["Hello."]
-    assert [call for call, _ in stage.surface.calls].count("typing") == 1
-    assert await stage.history() == [("user", "hello"), ("assistant", "Hello.")]
+    setup = Setup(database, backend=backend)
+    assert await texts_before(setup, go_on) == []
+    assert setup.texts == ["Hello."]
+    assert [call for call, _ in setup.surface.calls].count("typing") == 1
+    assert await setup.history() == [("user", "hello"), ("assistant", "Hello.")]
 
 
-async def test_an_answer_that_is_only_thoughts_is_said_to_be_none(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
-    await stage.talk("hello")
-    assert stage.texts == [
+async def test_answer_of_reasoning_only_is_reported(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
+    await setup.say("hello")
+    assert setup.texts == [
         "⚠ The model used up its answer for thinking and wrote nothing. Please try again or ask "
         "for less."
     ]
-    assert await stage.history() == []
+    assert await setup.history() == []
 
 
-async def test_a_message_that_is_too_long_is_refused_in_words_and_the_model_not_asked(
+async def test_too_long_message_is_refused_without_asking_the_model(
     database: Database,
 ) -> None:
-    stage = Stage(database, backend=FakeBackend(), preset={"max_input_tokens": 50})
-    await stage.talk("word " * 200)
-    assert "too long" in stage.texts[0]
-    assert stage.backend.prompts == []
-    assert await stage.history() == []
+    setup = Setup(database, backend=FakeBackend(), preset={"max_input_tokens": 50})
+    await setup.say("word " * 200)
+    assert "too long" in setup.texts[0]
+    assert setup.backend.prompts == []
+    assert await setup.history() == []
 
 
-async def test_what_the_model_must_not_say_is_taken_out_of_answer_and_history(
+async def test_filter_chars_are_removed_from_answer_and_history(
     database: Database,
 ) -> None:
-    stage = Stage(
+    setup = Setup(
         database, backend=FakeBackend(["Hi <", "eot>"]), preset={"filter_chars": ["<eot>"]}
     )
-    await stage.talk("hello")
-    assert stage.texts == ["Hi"]
-    assert (await stage.history())[1] == ("assistant", "Hi")
+    await setup.say("hello")
+    assert setup.texts == ["Hi"]
+    assert (await setup.history())[1] == ("assistant", "Hi")
 
 
-async def test_a_bug_is_told_and_the_next_message_is_answered(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend([RuntimeError("a bug")], ["Hi."]))
-    await stage.talk("hello", "are you there?")
-    assert [text[:24] for text in stage.texts] == ["⚠ Something went wrong o", "Hi."]
-    assert await stage.history() == [("user", "are you there?"), ("assistant", "Hi.")]
+async def test_bug_is_reported_and_the_next_message_is_answered(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([RuntimeError("a bug")], ["Hi."]))
+    await setup.say("hello", "are you there?")
+    assert [text[:24] for text in setup.texts] == ["⚠ Something went wrong o", "Hi."]
+    assert await setup.history() == [("user", "are you there?"), ("assistant", "Hi.")]
 
 
-async def test_the_receipt_of_an_answer_says_what_was_sent_and_left_out(
+async def test_receipt_lists_what_was_sent_and_dropped(
     database: Database,
 ) -> None:
     small = {"max_input_tokens": 60, "system": "Be brief."}
-    stage = Stage(database, backend=FakeBackend(["word " * 9]), preset=small)
-    await stage.talk(*(f"tell me of {n}" for n in range(4)))
+    setup = Setup(database, backend=FakeBackend(["word " * 9]), preset=small)
+    await setup.say(*(f"tell me of {n}" for n in range(4)))
     [(number, receipt)] = await SqlReceipts(database).newest(CHAT)
     assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
-    assert receipt.prompt == stage.backend.prompts[-1]
+    assert receipt.prompt == setup.backend.prompts[-1]
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
     assert (receipt.limit, receipt.tokens <= 60) == (60, True)
     assert receipt.answer == ("word " * 9).strip()
 
 
-async def test_context_shows_the_last_answer_s_receipt(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("/context", "hello", "/context")
-    assert stage.texts[0] == "⚠ I have not answered here of late, so there is nothing to show."
-    assert stage.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("/context", "hello", "/context")
+    assert setup.texts[0] == "⚠ There is no recent answer in this channel to show the context of."
+    assert setup.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
 
 
-async def test_an_admin_gets_the_exact_prompt_as_a_file_once(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
-    await stage.talk("/context prompt", "hello")
-    stage.surface.responses_to_lose = 1
-    await stage.talk(make_incoming("/context prompt", key="5:0"), "and you?")
-    await stage.deliver()
+async def test_context_prompt_sends_an_admin_one_file(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
+    await setup.say("/context prompt", "hello")
+    setup.surface.responses_to_lose = 1
+    await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
+    await setup.deliver()
 
-    assert stage.texts == [
-        "⚠ I have not answered here of late, so there is nothing to show.",
+    assert setup.texts == [
+        "⚠ There is no recent answer in this channel to show the context of.",
         "Hi.",
         "The exact prompt of receipt 1, secrets removed.",
         "Hi.",
     ]
-    assert list(stage.surface.files.values()) == [Attachment("prompt-1.txt", "1 nora: hello\n")]
-    assert await stage.history() == [
+    assert list(setup.surface.files.values()) == [Attachment("prompt-1.txt", "1 nora: hello\n")]
+    assert await setup.history() == [
         *(("user", "hello"), ("assistant", "Hi.")),
         *(("user", "and you?"), ("assistant", "Hi.")),
     ]
 
 
-async def test_others_are_told_that_the_exact_prompt_is_for_admins(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("hello", make_incoming("/context prompt", key="5:2", author=BOB))
-    assert stage.texts[-1] == (
+async def test_context_prompt_is_refused_to_others(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello", make_incoming("/context prompt", key="5:2", author=BOB))
+    assert setup.texts[-1] == (
         "⚠ Only an admin can see the exact prompt, which contains my instructions."
     )
-    assert not stage.surface.files
+    assert not setup.surface.files
 
 
-async def test_admins_alone_are_told_that_there_is_a_file_and_nobody_sees_a_secret(
+async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     database: Database,
 ) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
-    await stage.talk("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
-    to_admin, to_bob = stage.texts[1:]
+    setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
+    await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
+    to_admin, to_bob = setup.texts[1:]
     assert to_admin == to_bob + "\n\nThe exact prompt, as a file: /context prompt"
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
-async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Database) -> None:
+async def test_dropped_turns_are_summarized_for_the_next_prompt(database: Database) -> None:
     wants = {"max_input_tokens": 60, "summary": {}}
-    stage = Stage(database, backend=FakeBackend(["Hi."]), preset=wants)
-    summing = asyncio.create_task(stage.summarizer.run())
+    setup = Setup(database, backend=FakeBackend(["Hi."]), preset=wants)
+    summarizing = asyncio.create_task(setup.summarizer.run())
     for n in range(12):
-        await stage.talk(f"tell me of {n}")
-    summing.cancel()
-    await asyncio.wait([summing])
-    prompts = stage.backend.prompts
+        await setup.say(f"tell me of {n}")
+    summarizing.cancel()
+    await asyncio.wait([summarizing])
+    prompts = setup.backend.prompts
     told = [one.messages[-1].content for one in prompts if one.conversation != CHAT]
     assert told[0].startswith("Conversation:\nAlice: tell me of 0\n")
     first = [one.messages[0] for one in prompts if one.conversation == CHAT][-1]
@@ -439,126 +439,126 @@ async def test_what_no_longer_fits_is_summed_up_for_the_next_prompt(database: Da
 # --- commands ----------------------------------------------------------------------------------
 
 
-async def test_a_command_is_carried_out_and_is_no_part_of_the_history(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.talk("/help")
-    assert stage.texts[0].startswith("I am nora.")
-    assert stage.backend.prompts == []
-    assert await stage.history() == []
+async def test_command_is_not_part_of_the_history(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("/help")
+    assert setup.texts[0].startswith("I am nora.")
+    assert setup.backend.prompts == []
+    assert await setup.history() == []
 
 
-async def test_new_begins_a_session_with_the_greeting_in_it(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(), preset={"greeting": "Come in!"})
-    await stage.talk("hello", "/new")
-    assert stage.texts[-1] == "A new conversation begins.\n\nCome in!"
-    assert await stage.history() == [("assistant", "Come in!")]
-    assert (await stage.session()).number == 2
+async def test_new_begins_a_session_with_the_greeting(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Come in!"})
+    await setup.say("hello", "/new")
+    assert setup.texts[-1] == "A new conversation begins.\n\nCome in!"
+    assert await setup.history() == [("assistant", "Come in!")]
+    assert (await setup.session()).number == 2
 
 
-async def test_new_lets_those_who_remember_leave_the_old_session(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.talk("/new")
+async def test_new_ends_the_session_of_conversation_memories(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("/new")
 
-    assert stage.memory.calls == [f"leave {CHAT}"]
+    assert setup.memory.calls == [f"end_session {CHAT}"]
 
 
-async def test_forget_deletes_every_session_and_says_so(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["one"], ["two"]))
-    await stage.talk("CANARY 1", "/new", "CANARY 2")
-    stage.memory.calls.clear()
-    await stage.talk("/forget")
+async def test_forget_deletes_all_sessions_and_reports_it(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await setup.say("CANARY 1", "/new", "CANARY 2")
+    setup.memory.calls.clear()
+    await setup.say("/forget")
 
-    assert stage.texts[-1] == (
+    assert setup.texts[-1] == (
         "Deleted for good: 4 messages and everything that was kept of them. "
         "A new conversation begins."
     )
-    assert stage.memory.calls == [f"forget {CHAT}", f"leave {CHAT}"]
+    assert setup.memory.calls == [f"forget {CHAT}", f"end_session {CHAT}"]
     rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
     assert rows == []
 
 
-async def test_a_command_that_nobody_knows_is_answered_with_help(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.talk(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
-    assert stage.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
+async def test_unknown_command_is_answered_with_a_hint(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
+    assert setup.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
 
 
-# --- how an answer is shown --------------------------------------------------------------------
+# --- live updates ------------------------------------------------------------------------------
 
 
-async def growing(stage: Stage, go_on: asyncio.Event) -> list[str]:
-    """Walk a message, look at the chat while the model still speaks, and let it end."""
-    await stage.hear("hello")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
-        await advance_in_steps(stage.clock, 3)
-        before = stage.texts
+async def texts_before(setup: Setup, go_on: asyncio.Event) -> list[str]:
+    """Process a message; return what the channel shows before `go_on` lets the model finish."""
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 3)
+        before = setup.texts
         go_on.set()
         await worker
     return before
 
 
-async def test_an_answer_is_shown_while_it_grows(database: Database) -> None:
+async def test_answer_is_shown_while_it_is_generated(database: Database) -> None:
     go_on = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
-    assert await growing(stage, go_on) == ["Once upon"]
-    assert stage.texts == ["Once upon a time."]
-    assert [call for call, _ in stage.surface.calls if call != "typing"] == ["send", "edit"]
+    setup = Setup(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
+    assert await texts_before(setup, go_on) == ["Once upon"]
+    assert setup.texts == ["Once upon a time."]
+    assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
 
 
 @pytest.mark.parametrize("placeholder", [None, "…"])
-async def test_who_waits_sees_where_they_stand_until_the_answer_comes(
+async def test_queue_position_is_shown_until_the_answer_begins(
     database: Database, placeholder: str | None
 ) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
-    stage = Stage(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
-    assert await growing(stage, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
-    assert stage.texts == ["Hello."]
+    setup = Setup(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
+    assert await texts_before(setup, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
+    assert setup.texts == ["Hello."]
 
 
-async def test_without_streaming_nothing_is_shown_before_the_end(database: Database) -> None:
+async def test_preset_without_streaming_shows_only_the_final_text(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend(["Once upon", go_on, " a time."])
-    stage = Stage(database, backend=backend, preset={"stream": False})
-    assert await growing(stage, go_on) == []
-    assert stage.texts == ["Once upon a time."]
+    setup = Setup(database, backend=backend, preset={"stream": False})
+    assert await texts_before(setup, go_on) == []
+    assert setup.texts == ["Once upon a time."]
 
 
-async def test_without_a_nonce_a_message_is_opened_empty_and_filled(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
-    await stage.talk("hello")
-    assert [one for one in stage.surface.calls if one[0] != "typing"] == [
+async def test_platform_with_placeholder_opens_a_message_and_edits_it(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
+    await setup.say("hello")
+    assert [one for one in setup.surface.calls if one[0] != "typing"] == [
         ("send", "…"),
         ("edit", "Hi."),
     ]
 
 
-async def test_with_a_nonce_a_message_is_sent_with_its_text(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.talk("hello")
-    assert [one for one in stage.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
+async def test_platform_with_nonces_sends_the_text_at_once(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello")
+    assert [one for one in setup.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
 
 
 @pytest.mark.parametrize("placeholder", [None, "…"])
-async def test_a_long_answer_comes_in_parts(database: Database, placeholder: str | None) -> None:
+async def test_long_answer_is_sent_in_parts(database: Database, placeholder: str | None) -> None:
     short = replace(LIMITS, max_units=40, placeholder=placeholder)
-    stage = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}"]), limits=short)
-    await stage.talk("hello")
-    assert stage.texts == ["x" * 30, "y" * 30]
-    assert (await stage.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
+    setup = Setup(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}"]), limits=short)
+    await setup.say("hello")
+    assert setup.texts == ["x" * 30, "y" * 30]
+    assert (await setup.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
 
 
-# --- crashes, fences, stops --------------------------------------------------------------------
+# --- crashes, fencing, shutdown ----------------------------------------------------------------
 
 
-async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken_away(
+async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_ones(
     database: Database,
 ) -> None:
     short = replace(LIMITS, max_units=40)
     never = asyncio.Event()
-    first = Stage(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
-    await first.hear("hello")
+    first = Setup(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
+    await first.receive("hello")
     async with running_worker(first):
         await wait_until(lambda: len(first.backend.prompts) == 1)
         for _ in range(50):
@@ -567,134 +567,136 @@ async def test_after_a_crash_the_same_messages_are_edited_and_surplus_ones_taken
                 break
     assert first.texts == ["x" * 30, "y" * 30]
 
-    reborn = Stage(database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock)
-    await reborn.worker.work(CHAT)
+    restarted = Setup(
+        database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock
+    )
+    await restarted.worker.work(CHAT)
 
-    assert reborn.texts == ["z"]
-    assert await reborn.history() == [("user", "hello"), ("assistant", "z")]
+    assert restarted.texts == ["z"]
+    assert await restarted.history() == [("user", "hello"), ("assistant", "z")]
 
 
-async def test_a_message_that_killed_the_process_too_often_is_set_aside(
+async def test_message_that_crashed_too_often_is_set_aside(
     database: Database,
 ) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    await stage.hear("poison", "hello")
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.receive("crash", "hello")
     await database.write(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
-    await stage.worker.work(CHAT)
-    assert [text[:25] for text in stage.texts] == ["⚠ Processing this message", "Hi."]
-    assert len(stage.backend.prompts) == 1
+    await setup.worker.work(CHAT)
+    assert [text[:25] for text in setup.texts] == ["⚠ Processing this message", "Hi."]
+    assert len(setup.backend.prompts) == 1
 
 
-async def test_a_fenced_walk_drops_its_answer(database: Database) -> None:
+async def test_fenced_worker_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend([go_on, "Too late."]))
-    await stage.hear("hello")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
-        await stage.take_over()
+    setup = Setup(database, backend=FakeBackend([go_on, "Too late."]))
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.take_over()
         go_on.set()
         await worker
-    assert stage.texts == []
-    assert await stage.history() == []
-    assert len(await stage.unanswered()) == 1
+    assert setup.texts == []
+    assert await setup.history() == []
+    assert len(await setup.crashes_of_pending()) == 1
 
 
-async def test_a_lease_lost_in_the_middle_stops_the_model(database: Database) -> None:
+async def test_lost_lease_stops_the_model(database: Database) -> None:
     never = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend(["Once ", never]))
-    await stage.hear("hello")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
-        await stage.take_over()
-        await advance_in_steps(stage.clock, 6)
+    setup = Setup(database, backend=FakeBackend(["Once ", never]))
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.take_over()
+        await advance_in_steps(setup.clock, 6)
         await wait_until(worker.done)
         assert worker.exception() is None
-    assert stage.backend.closed_early == 1
+    assert setup.backend.closed_early == 1
 
 
-async def test_a_lease_is_kept_as_long_as_the_model_takes(database: Database) -> None:
+async def test_lease_is_renewed_while_the_model_generates(database: Database) -> None:
     go_on = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend([go_on, "At last."]))
-    await stage.hear("hello")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
+    setup = Setup(database, backend=FakeBackend([go_on, "At last."]))
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
         for _ in range(6):
-            await advance_in_steps(stage.clock, 5)
-        assert await stage.conversations.claim(CHAT, "other", 15) is None
+            await advance_in_steps(setup.clock, 5)
+        assert await setup.conversations.claim(CHAT, "other", 15) is None
         go_on.set()
         await worker
-    assert stage.texts == ["At last."]
+    assert setup.texts == ["At last."]
 
 
-async def test_a_stop_on_purpose_is_not_counted_against_the_message(database: Database) -> None:
+async def test_cancellation_does_not_count_as_a_crash(database: Database) -> None:
     never = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend([never]))
-    await stage.hear("hello")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
+    setup = Setup(database, backend=FakeBackend([never]))
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
         worker.cancel()
         with suppress(asyncio.CancelledError):
             await worker
         assert worker.cancelled()
-    assert stage.backend.closed_early == 1
-    assert await stage.unanswered() == [0]
-    assert await stage.conversations.claim(CHAT, "other", 15) is not None
+    assert setup.backend.closed_early == 1
+    assert await setup.crashes_of_pending() == [0]
+    assert await setup.conversations.claim(CHAT, "other", 15) is not None
 
 
-async def test_a_full_disk_is_not_counted_against_the_message(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend(["Hi."]))
-    stage.conversations.full = True
+async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup.conversations.full = True
     for _ in range(10):
         with pytest.raises(StoreError):
-            await stage.talk(*([] if await stage.unanswered() else ["hello"]))
-    stage.conversations.full = False
-    await stage.worker.work(CHAT)
-    assert stage.texts == ["Hi."]
+            await setup.say(*([] if await setup.crashes_of_pending() else ["hello"]))
+    setup.conversations.full = False
+    await setup.worker.work(CHAT)
+    assert setup.texts == ["Hi."]
 
 
-async def test_who_is_stopping_begins_no_further_message(database: Database) -> None:
+async def test_stopping_worker_starts_no_further_message(database: Database) -> None:
     go_on = asyncio.Event()
-    stage = Stage(database, backend=FakeBackend([go_on, "one"], ["two"]))
-    await stage.hear("a", "b")
-    async with running_worker(stage) as worker:
-        await wait_until(lambda: len(stage.backend.prompts) == 1)
-        stage.worker.stopping = True
+    setup = Setup(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    await setup.receive("a", "b")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        setup.worker.stopping = True
         go_on.set()
         await worker
-    assert stage.texts == ["one"]
-    assert await stage.unanswered() == [0]
+    assert setup.texts == ["one"]
+    assert await setup.crashes_of_pending() == [0]
 
 
-async def test_a_conversation_that_somebody_else_walks_is_left_to_them(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
-    await stage.hear("hello")
-    await stage.conversations.claim(CHAT, "other", 15)
-    await stage.worker.work(CHAT)
-    assert stage.backend.prompts == []
+async def test_conversation_claimed_by_another_worker_is_skipped(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.receive("hello")
+    await setup.conversations.claim(CHAT, "other", 15)
+    await setup.worker.work(CHAT)
+    assert setup.backend.prompts == []
 
 
-async def test_nothing_of_a_walk_is_left_running(database: Database) -> None:
-    stage = Stage(database, backend=FakeBackend())
+async def test_turn_leaves_no_tasks_running(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
     before = asyncio.all_tasks()
-    await stage.talk("hello")
+    await setup.say("hello")
     await run_ready_tasks()
     assert asyncio.all_tasks() == before
 
 
-async def test_stories_are_found_by_what_was_said_and_stand_in_the_prompt(
+async def test_retrieved_stories_are_in_the_prompt(
     database: Database,
 ) -> None:
-    async def find(preset: Preset, newest: str) -> RetrievedStories:
+    async def retrieve(preset: Preset, newest: str) -> RetrievedStories:
         assert (preset.name, newest) == ("nora", "Was there a storm?")
         return {newest: [Story(0, "A storm took the roof.", 0.9)]}
 
     backend = FakeBackend(["Yes."])
     persona: dict[str, object] = {"persona": "You keep a light.\n{{RAG-dialogue}}"}
-    stage = Stage(database, backend=backend, preset=persona, retrieve_stories=find)
+    setup = Setup(database, backend=backend, preset=persona, retrieve_stories=retrieve)
 
-    await stage.talk("Was there a storm?")
+    await setup.say("Was there a storm?")
 
     assert backend.prompts[0].messages[0].content == (
         "You keep a light.\n###\nA storm took the roof."

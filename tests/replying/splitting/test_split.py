@@ -1,4 +1,4 @@
-"""Splitting holds for any text: every piece legal, nothing lost, nothing cut twice."""
+"""Test split(): every part is legal, nothing is lost, and cuts never move."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def legible(text: str) -> str:
 
 
 @given(texts, small)
-def test_every_piece_is_legal(text: str, limits: Limits) -> None:
+def test_every_part_is_legal(text: str, limits: Limits) -> None:
     for piece in split(text, limits):
         assert units(piece, limits) <= limits.max_units
         assert is_visible(piece)
@@ -53,23 +53,23 @@ def test_every_piece_is_legal(text: str, limits: Limits) -> None:
 
 
 @given(texts, texts, small)
-def test_what_was_cut_off_stays_when_more_arrives(text: str, more: str, limits: Limits) -> None:
+def test_cuts_do_not_move_when_text_is_appended(text: str, more: str, limits: Limits) -> None:
     done = split(text, limits)[:-1]
 
     assert split(text + more, limits)[:-1][: len(done)] == done
 
 
 @given(long_texts, real, st.data())
-def test_real_limits_keep_every_promise(text: str, limits: Limits, data: st.DataObject) -> None:
-    pieces = split(text, limits)
+def test_limits_of_real_platforms_hold(text: str, limits: Limits, data: st.DataObject) -> None:
+    parts = split(text, limits)
     done = split(text[: data.draw(st.integers(0, len(text)))], limits)[:-1]
 
-    assert all(units(piece, limits) <= limits.max_units and is_visible(piece) for piece in pieces)
-    assert pieces[:-1][: len(done)] == done
+    assert all(units(piece, limits) <= limits.max_units and is_visible(piece) for piece in parts)
+    assert parts[:-1][: len(done)] == done
 
 
 @given(texts, small)
-def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits: Limits) -> None:
+def test_only_white_space_and_replaced_fences_are_lost(text: str, limits: Limits) -> None:
     position, closer = 0, ""
     for piece in part_spans(text, limits):
         lost = legible(text[position : piece.start])
@@ -80,7 +80,7 @@ def test_only_white_space_and_fences_replaced_by_ours_are_lost(text: str, limits
 
 
 @given(st.lists(st.sampled_from(["ab", " ", "\n", ". ", "。", "好", "é"]), max_size=200), small)
-def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> None:
+def test_parts_of_plain_text_join_to_the_text(fragments: list[str], limits: Limits) -> None:
     text = "".join(fragments)
 
     joined = "".join(split(text, limits))
@@ -89,7 +89,7 @@ def test_plain_pieces_join_to_the_text(fragments: list[str], limits: Limits) -> 
 
 
 @given(st.lists(st.sampled_from(["好", FAMILY, "🇩🇪", "e\u0301", "👍🏽", "한"]), max_size=100))
-def test_no_visible_character_is_torn(characters: list[str]) -> None:
+def test_no_grapheme_cluster_is_split(characters: list[str]) -> None:
     text = "".join(characters)
 
     for piece in part_spans(text, Limits(24, "utf16", 1, 5)):
@@ -102,7 +102,7 @@ def code(lines: int) -> str:
 
 
 @given(st.integers(1, 60), st.integers(60, 300), st.text("ab c.\n", max_size=200))
-def test_each_piece_closes_the_code_that_it_opens(lines: int, room: int, prose: str) -> None:
+def test_each_part_closes_the_code_block_that_it_opens(lines: int, room: int, prose: str) -> None:
     text = f"{prose}\n\n{code(lines)}\n\n{prose}\n\n~~~~\n{prose}\n~~~~\n{prose}"
 
     for piece in split(text, Limits(room, "characters", 1, 5)):
@@ -112,27 +112,27 @@ def test_each_piece_closes_the_code_that_it_opens(lines: int, room: int, prose: 
         assert all(line in {"```", "~~~~"} for line in fences[1::2])
 
 
-def test_code_is_reopened_with_its_language_and_keeps_its_indentation() -> None:
-    pieces = split(f"Look:\n{code(12)}\nThat was it.", Limits(100, "characters", 1, 5))
+def test_code_block_is_reopened_with_language_and_indentation() -> None:
+    parts = split(f"Look:\n{code(12)}\nThat was it.", Limits(100, "characters", 1, 5))
 
-    assert pieces == [
+    assert parts == [
         "Look:\n```py\n" + "".join(f"    x = {n}\n" for n in range(8)) + "```",
         "```py\n" + "".join(f"    x = {n}\n" for n in range(8, 12)) + "```\nThat was it.",
     ]
 
 
-def test_code_in_a_list_is_closed_where_it_belongs() -> None:
+def test_code_block_in_a_list_is_closed_in_the_list_item() -> None:
     text = "1. First\n   ```sh\n   echo one two three\n   echo four five six\n   ```\n2. Second"
 
-    pieces = split(text, Limits(60, "characters", 1, 5))
+    parts = split(text, Limits(60, "characters", 1, 5))
 
-    assert pieces == [
+    assert parts == [
         "1. First\n   ```sh\n   echo one two three\n   ```",
         "```sh\n   echo four five six\n   ```\n2. Second",
     ]
 
 
-def test_paragraphs_are_preferred_to_lines_to_sentences_to_words() -> None:
+def test_cuts_prefer_paragraphs_to_lines_to_sentences_to_words() -> None:
     limits = Limits(40, "characters", 1, 5)
 
     assert split("one two three four five\n\nsix\nseven eight nine. ten", limits)[0].endswith(
@@ -152,14 +152,14 @@ def test_chinese_is_cut_behind_sentences_and_never_before_a_comma() -> None:
     assert split("他说我们明天早上再走然后就睡着了没有说，什么也没有说过话", limits)[1][0] != "，"
 
 
-def test_inline_code_and_links_stay_whole() -> None:
+def test_inline_code_and_links_are_not_cut() -> None:
     limits = Limits(40, "characters", 1, 5)
 
     assert split("Please run this now: `make run --with all`", limits)[1] == "`make run --with all`"
     assert split("You will find all of it [right here ok](http://a.b)", limits)[1].startswith("[")
 
 
-def test_a_text_that_just_fits_is_one_piece() -> None:
+def test_text_that_just_fits_is_one_part() -> None:
     assert split("a b " * 499 + "a b\n\n", DISCORD) == [("a b " * 500).strip()]
 
 
@@ -184,15 +184,15 @@ def attacks(title: str) -> list[str]:
 
 
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
-def test_hostile_texts_are_split_legally(limits: Limits) -> None:
+def test_attack_texts_are_split_legally(limits: Limits) -> None:
     for text in attacks("LLM output"):
-        pieces = split(text, limits)
+        parts = split(text, limits)
         assert all(
-            units(piece, limits) <= limits.max_units and is_visible(piece) for piece in pieces
+            units(piece, limits) <= limits.max_units and is_visible(piece) for piece in parts
         )
 
 
-def test_blank_answers_have_no_pieces() -> None:
+def test_blank_text_has_no_parts() -> None:
     for text in attacks("whitespace-only"):
         assert split(text, DISCORD) == []
 
@@ -218,10 +218,10 @@ def test_blank_answers_have_no_pieces() -> None:
 )
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
 @pytest.mark.timeout(30)  # linear: 0.1 s; quadratic: hours
-def test_time_grows_with_the_text_only(unit: str, limits: Limits) -> None:
+def test_running_time_is_linear(unit: str, limits: Limits) -> None:
     text = "begin " + unit * (400_000 // len(unit)) + " end"
 
-    pieces = split(text, limits)
+    parts = split(text, limits)
 
-    assert "begin" in pieces[0]
-    assert "end" in pieces[-1]
+    assert "begin" in parts[0]
+    assert "end" in parts[-1]

@@ -1,0 +1,325 @@
+"""Test live updates of an answer: their pace, their errors and their end."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
+from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
+from bot.replying.live_replies import final_parts, keep_typing
+from bot.replying.live_reply import LiveReply
+from bot.replying.splitting.split import split
+from bot.replying.stream_buffer import StreamBuffer
+from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
+
+ENOUGH = "Thirty characters are enough to open a message."
+TELEGRAM = replace(LIMITS, unit="utf16", placeholder="…", seconds_between_edits=1.0)
+
+
+class Outbox:
+    """Opens parts as the real one does: a row first, then the message."""
+
+    def __init__(self, surface: FakeSurface) -> None:
+        self._surface = surface
+        self.openings: list[OutgoingPart] = []
+        self.error: Exception | None = None
+
+    async def open(self, opening: OutgoingPart) -> int:
+        if self.error is not None:
+            raise self.error
+        self.openings.append(opening)
+        return len(self.openings)
+
+    async def wait_until_sent(self, row: int) -> str:
+        text = self.openings[row - 1].text
+        return await self._surface.send(OutgoingMessage(CHAT, text, nonce=f"n{row}"))
+
+
+class Setup:
+    """A live reply on a fake surface."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.surface = FakeSurface(limits)
+        self.outbox = Outbox(self.surface)
+        self.clock = FakeClock()
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.surface.messages.values())
+
+    def edits(self) -> int:
+        return sum(call == "edit" for call, _ in self.surface.calls)
+
+    @asynccontextmanager
+    async def live(self) -> AsyncIterator[LiveReply]:
+        async with LiveReply(
+            self.surface, CHAT, self.outbox.open, self.outbox.wait_until_sent, self.clock
+        ) as live:
+            yield live
+
+
+# --- the stream buffer -------------------------------------------------------------------------
+
+
+def test_buffer_is_not_due_before_the_first_text() -> None:
+    assert StreamBuffer(LIMITS).seconds_until_due(0) == math.inf
+
+
+def test_first_text_is_due_when_it_is_long_or_old_enough() -> None:
+    buffer = StreamBuffer(LIMITS)
+    buffer.feed("Hello", 0)
+
+    assert buffer.seconds_until_due(0.9) > 0
+    assert buffer.seconds_until_due(1.0) == 0
+    buffer.feed(ENOUGH, 0.1)
+    assert buffer.seconds_until_due(0.2) > 0
+    assert buffer.seconds_until_due(0.25) == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["feed", "refuse", "take"])), max_size=60)
+)
+def test_updates_are_never_closer_than_the_platform_allows(steps: list[tuple[float, str]]) -> None:
+    buffer, now, last = StreamBuffer(LIMITS), 0.0, -math.inf
+    for seconds, what in steps:
+        now += seconds
+        if what == "feed":
+            buffer.feed("word ", now)
+        elif what == "refuse":
+            buffer.slow_down(now)
+        elif buffer.seconds_until_due(now) == 0:
+            buffer.take_parts(now)
+            assert now - last >= LIMITS.seconds_between_edits
+            last = now
+
+
+def test_refusals_double_the_pause_up_to_ten_seconds_and_success_resets_it() -> None:
+    buffer = StreamBuffer(LIMITS)
+    buffer.feed(ENOUGH, 0)
+
+    waits = []
+    for _ in range(5):
+        buffer.slow_down(0)
+        waits.append(buffer.seconds_until_due(0))
+    buffer.recover()
+    buffer.take_parts(100)
+    buffer.feed("more", 100)
+
+    assert waits == [2.4, 4.8, 9.6, 10, 10]
+    assert buffer.seconds_until_due(100) == pytest.approx(1.2)
+
+
+def test_retry_after_is_waited_for_in_full() -> None:
+    buffer = StreamBuffer(LIMITS)
+    buffer.feed(ENOUGH, 0)
+
+    buffer.slow_down(0, retry_after_seconds=137)
+
+    assert buffer.seconds_until_due(0) == 137
+
+
+# --- the live reply --------------------------------------------------------------------------
+
+
+async def test_answer_is_edited_at_the_pace_of_the_platform() -> None:
+    setup = Setup()
+
+    async with setup.live() as live:
+        for _ in range(200):
+            live.feed("word ")
+            await setup.clock.advance(0.05)
+
+        shown = len(setup.texts[0].split())
+        assert 200 - 1.2 / 0.05 <= shown <= 200
+        assert [call for call, _ in setup.surface.calls] == ["send", *["edit"] * 8]
+        assert live.opened == 1
+
+
+async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
+    setup = Setup()
+
+    async with setup.live() as live:
+        for _ in range(20):
+            live.feed("word ")
+        await setup.clock.advance(0.2)
+
+    assert live.opened == 0
+
+
+async def test_short_first_text_waits_for_a_second() -> None:
+    setup = Setup()
+
+    async with setup.live() as live:
+        live.feed("Hi")
+        await setup.clock.advance(0.9)
+        assert setup.texts == []
+        await setup.clock.advance(0.2)
+
+    assert setup.texts == ["Hi"]
+
+
+async def test_placeholder_opens_the_message_and_an_edit_adds_the_text() -> None:
+    setup = Setup(TELEGRAM)
+
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(0.3)
+
+    assert setup.outbox.openings == [OutgoingPart(0, "…")]
+    assert setup.surface.calls == [("send", "…"), ("edit", ENOUGH)]
+
+
+async def test_long_answer_opens_the_next_part_and_keeps_the_first() -> None:
+    setup = Setup(replace(TELEGRAM, max_units=100))
+
+    async with setup.live() as live:
+        for number in range(50):
+            live.feed(f"word{number:02} ")
+            await setup.clock.advance(0.5)
+
+        assert live.opened == 4
+        assert (
+            setup.texts[:3] == split(" ".join(f"word{n:02}" for n in range(50)), TELEGRAM_100)[:3]
+        )
+
+
+TELEGRAM_100 = replace(TELEGRAM, max_units=100)
+
+
+async def test_unchanged_text_causes_no_edits() -> None:
+    setup = Setup()
+
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(60)
+
+    assert setup.edits() == 0
+
+
+async def test_block_ends_after_the_request_in_flight() -> None:
+    setup = Setup()
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(2)
+        setup.surface.gate = asyncio.Event()
+        live.feed("And more.")
+        await setup.clock.advance(2)
+        ending = asyncio.create_task(live.__aexit__(None, None, None))
+        await run_ready_tasks()
+
+        assert not ending.done()
+        setup.surface.gate.set()
+        await ending
+
+    assert setup.texts == [ENOUGH + "And more."]
+
+
+async def test_block_does_not_wait_for_a_message_that_is_not_sent() -> None:
+    setup = Setup()
+    setup.surface.gate = asyncio.Event()
+
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(2)
+
+    assert live.opened == 1
+    assert setup.texts == []
+
+
+async def test_rate_limit_slows_edits_down_without_stopping_them() -> None:
+    setup = Setup()
+    setup.surface.fail_next("edit", *[RateLimited(5)] * 4)
+
+    async with setup.live() as live:
+        for _ in range(100):
+            live.feed("word ")
+            await setup.clock.advance(0.5)
+
+        assert len(setup.texts[0]) > 400
+        assert setup.edits() < 25
+
+
+async def test_three_failures_in_a_row_end_live_updates_only() -> None:
+    setup = Setup()
+    setup.surface.fail_next("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
+
+    async with setup.live() as live:
+        for _ in range(100):
+            live.feed("word ")
+            await setup.clock.advance(0.5)
+
+    assert setup.edits() == 3
+
+
+async def test_store_error_ends_live_updates_only() -> None:
+    setup = Setup()
+    setup.outbox.error = StoreError("the disk is full")
+
+    async with setup.live() as live:
+        for _ in range(100):
+            live.feed("word ")
+            await setup.clock.advance(0.5)
+
+    assert live.opened == 0
+
+
+async def test_feed_raises_fenced() -> None:
+    setup = Setup()
+    setup.outbox.error = Fenced("another worker has it")
+
+    async def answer() -> None:
+        async with setup.live() as live:
+            live.feed(ENOUGH)
+            await setup.clock.advance(2)
+            live.feed("more")
+            pytest.fail("nobody told")
+
+    with pytest.raises(Fenced):
+        await answer()
+
+
+async def test_platform_without_edits_shows_nothing_live() -> None:
+    setup = Setup(replace(LIMITS, can_edit=False))
+
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(5)
+
+    assert setup.surface.calls == []
+
+
+# --- typing indicator and final parts ---------------------------------------------------------
+
+
+async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> None:
+    surface, clock = FakeSurface(), FakeClock()
+    surface.fail_next("typing", Unreachable("no"), RateLimited(20))
+
+    typing = asyncio.create_task(keep_typing(surface, CHAT, clock))
+    await clock.advance(40)
+    typing.cancel()
+
+    assert len(surface.calls) == 4  # at 0, 8, 28 and 36 seconds
+
+
+async def test_platform_without_typing_indicator_is_not_called() -> None:
+    surface = FakeSurface(replace(LIMITS, typing_seconds=0))
+
+    await keep_typing(surface, CHAT, FakeClock())
+
+    assert surface.calls == []
+
+
+def test_final_parts_carry_number_and_placeholder() -> None:
+    assert final_parts("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
+        OutgoingPart(0, "One sentence.", "…"),
+        OutgoingPart(1, "And two.", "…"),
+    )
+    assert final_parts(" \n", LIMITS) == ()

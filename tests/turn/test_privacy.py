@@ -1,0 +1,128 @@
+"""Test privacy: deleted messages are in no file any more, and channels do not see each other."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.chat.incoming import Incoming
+from bot.errors import Refused
+from bot.storage.sql.database import Database
+from tests.attacks import with_ours
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.test_worker import CHAT, Setup, running_worker
+from tests.waiting import wait_until
+
+CANARY = "canary-5e1f0d"
+LONG = f"{CANARY} " * 80  # with others of its kind more than a page of the database
+
+
+@pytest.fixture
+def setup(database: Database) -> Setup:
+    return Setup(database, backend=FakeBackend([f"So your word is {CANARY}."]))
+
+
+def traces(folder: Path) -> list[str]:
+    """Return the files under a folder that contain the canary, in any encoding."""
+    forms = [CANARY.encode(), CANARY.encode("utf-16-le"), CANARY.encode("utf-16-be")]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path.name for path in files if any(form in path.read_bytes() for form in forms)]
+
+
+async def forget_deletes_everything(setup: Setup, folder: Path) -> None:
+    await setup.say(*[f"{number} {LONG}" for number in range(30)])
+    await setup.say(f"/me I am {CANARY}", "/new", make_incoming(LONG, key="5:90", quote=LONG))
+    assert traces(folder)
+
+    await setup.say("/forget")
+
+    assert traces(folder) == []
+    await setup.say("/me")
+    assert setup.texts[-1].startswith("⚠ You have not described yourself")
+
+
+async def forget_waits_for_the_running_turn(setup: Setup, folder: Path) -> None:
+    go_on = asyncio.Event()
+    setup.backend = FakeBackend([f"{CANARY} ", go_on, LONG])
+    setup = Setup(setup.database, backend=setup.backend)
+    await setup.receive(f"say {LONG}")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.receive("/forget")
+        go_on.set()
+        await worker
+    assert setup.texts[-1].startswith("Deleted for good: 2 messages")
+    assert traces(folder) == []
+
+
+async def forget_deletes_refused_deliveries(setup: Setup, folder: Path) -> None:
+    setup.surface.fail_next("send", *[Refused("they have blocked the bot")] * 3)
+    await setup.say(f"say {LONG}")
+    await setup.say("/forget")
+    assert traces(folder) == []
+
+
+async def channels_are_separate(setup: Setup, folder: Path) -> None:
+    await setup.say(f"my secret is {CANARY}", f"/me I am {CANARY}")
+    await _say_elsewhere(setup, make_incoming("what is my secret?", chat="-100", key="-100:1"))
+    await _say_elsewhere(
+        setup, make_incoming("and in a topic?", chat="-100", thread="5", key="-100:2")
+    )
+    assert len(setup.backend.prompts) == 3
+    for prompt in setup.backend.prompts[1:]:
+        assert CANARY not in repr(prompt)
+
+
+async def answers_are_not_cached_across_users(setup: Setup, folder: Path) -> None:
+    """Ask the same question as another user: it is sent to the model again."""
+    await setup.say(make_incoming(f"what is {CANARY}?", key="5:1", author=ALICE))
+    there = make_incoming(f"what is {CANARY}?", chat="6", key="6:1", author=BOB)
+    await _say_elsewhere(setup, there)
+    first, second = setup.backend.prompts
+    assert (first.asked_by, second.asked_by) == (ALICE.id, BOB.id)
+    assert (first.conversation, second.conversation) == (CHAT, "telegram:6")
+    assert second.messages[-1].content == f"what is {CANARY}?"
+
+
+async def forget_keeps_other_channels(setup: Setup, folder: Path) -> None:
+    await _say_elsewhere(setup, make_incoming("/me I am Robin", chat="55", key="55:1"))
+    await setup.say("/forget")
+    await _say_elsewhere(setup, make_incoming("/me", chat="55", key="55:2"))
+    assert setup.texts[-1] == "Your description here: I am Robin"
+
+
+async def _say_elsewhere(setup: Setup, said: Incoming) -> None:
+    await setup.receive(said)
+    await setup.worker.work(said.address.conversation)
+    await setup.deliver([said.address.lane])
+
+
+Scenario = Callable[[Setup, Path], Awaitable[None]]
+SCENARIOS: Mapping[str, Scenario] = {
+    "/forget me removes rows": forget_deletes_everything,
+    "/forget while turn runs": forget_waits_for_the_running_turn,
+    "/forget: outbox, logs, Redis streams, dead letters": forget_deletes_refused_deliveries,
+    "DM content used in group answer": channels_are_separate,
+    "cached answer served to other user": answers_are_not_cached_across_users,
+}
+OWN_SCENARIOS: Mapping[str, Scenario] = {
+    "/forget with much to delete": forget_deletes_everything,
+    "/forget in the next chat": forget_keeps_other_channels,
+    "topic of the same number as a chat": channels_are_separate,
+}
+NOT_APPLICABLE = {
+    "/forget: RAG chunks and embeddings": "stories are the operator's, people add none",
+    "bot kicked from guild": "leaving a guild is not handled yet",
+    "connection-pool mix-up (cancelled Redis read)": "tests/contracts/test_coordinator.py has it",
+}
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("privacy", OWN_SCENARIOS))
+async def test_privacy(setup: Setup, tmp_path: Path, title: str, given: Any) -> None:
+    scenario = OWN_SCENARIOS.get(title) or SCENARIOS.get(title)
+    if scenario is None:
+        pytest.skip(NOT_APPLICABLE.get(title, "no scenario for this attack"))
+    await scenario(setup, tmp_path)
