@@ -1,1 +1,1 @@
-"""The models: one file is one vendor."""
+"""Backends, which answer prompts: one package is one vendor; registry.py lists them."""

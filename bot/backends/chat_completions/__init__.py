@@ -1,1 +1,1 @@
-"""The OpenAI-compatible chat completions protocol: request, stream, timeouts, retries, errors."""
+"""Chat over HTTP: OpenAI's chat completions format, and the request handling of every format."""

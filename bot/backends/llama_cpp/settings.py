@@ -1,30 +1,20 @@
 """The settings of providers of the kind `llama_cpp`: a model file on this machine."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
+from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.spec import BackendSpec, ProviderSettings
 
 
-class LlamaCppSettings(ProviderSettings):
+class LlamaCppSettings(ModelFileSettings):
     """An engine that runs GGUF files; without any setting it runs the model that comes along."""
 
     kind: Literal["llama_cpp"] = "llama_cpp"
-    model_path: Path | None = Field(
-        None, description='The GGUF file that a preset means by the model "default".'
-    )
-    projector_path: Path | None = Field(
-        None, description="A second GGUF file (mmproj-....gguf), with which that model sees images."
-    )
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(
         "auto", description="Which build of llama.cpp runs it; by default the one installed."
-    )
-    context_tokens: int = Field(4096, ge=256, description="The context of each conversation.")
-    parallel: int = Field(
-        2, ge=1, le=64, description="How many conversations are answered at the same time."
     )
     most_waiting: int = Field(
         50, ge=0, description="How many requests may wait for a model; more are rejected."

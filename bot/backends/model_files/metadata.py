@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.gguf import read_header
+from bot.backends.model_files.settings import ModelFileSettings
 from bot.templates.families.detection import detect_family
 
 IS_PROJECTOR_MESSAGE = (
@@ -43,7 +43,7 @@ class ModelMetadata:
     is_projector: bool
     """It is no language model, but lets one see images."""
 
-    def estimate_memory_bytes(self, settings: LlamaCppSettings) -> int:
+    def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
         """Estimate the memory of an engine: the weights, and a KV cache for each parallel slot.
 
         A model with sliding-window attention needs less.

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.gguf import read_header
+from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model
 from bot.errors import SettingsError
 
 
-def find_projector(model: Path, settings: LlamaCppSettings, data_dir: Path) -> Path | None:
+def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
     """Return the projector of a model, which only the provider's default model can have.
 
     Raises:

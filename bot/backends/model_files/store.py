@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
@@ -76,7 +76,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 
 
 async def prepare_model(
-    model: str, settings: LlamaCppSettings, data_dir: Path, progress: Callable[[str], None]
+    model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
     """Download the default model if a preset's model means it; any other one must be there.
 
@@ -108,7 +108,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     return target
 
 
-def find_model(name: str, settings: LlamaCppSettings, data_dir: Path) -> Path:
+def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
 
     Raises:
