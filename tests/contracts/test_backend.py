@@ -69,9 +69,9 @@ async def test_answer_is_deltas_and_one_finish(backend: Backend) -> None:
 
 async def test_concurrent_answers_do_not_mix(backend: Backend) -> None:
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(ask(backend, PROMPT)) for _ in range(5)]
+        requests = [tasks.create_task(ask(backend, PROMPT)) for _ in range(5)]
 
-    assert len({task.result().text for task in asked}) == 1
+    assert len({task.result().text for task in requests}) == 1
 
 
 async def test_generator_may_be_closed_at_any_delta(backend: Backend) -> None:

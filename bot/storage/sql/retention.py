@@ -13,7 +13,7 @@ _INBOX_SECONDS = 14 * _DAY
 _OUTBOX_SECONDS = 7 * _DAY
 _FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_PER_TRANSACTION = 500
-"""Few enough that nobody who answers waits long for the transaction."""
+"""Few enough that no worker waits long for the transaction."""
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:

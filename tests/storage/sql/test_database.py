@@ -81,11 +81,11 @@ async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
 
 
 async def test_error_text_omits_the_statement_and_its_values(database: Database) -> None:
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as raised:
         await database.write(
             lambda c: c.execute(text("insert into cursor values ('secret', null)"))
         )
-    assert str(told.value) == "the database failed: NOT NULL constraint failed: cursor.value"
+    assert str(raised.value) == "the database failed: NOT NULL constraint failed: cursor.value"
 
 
 async def test_committed_rows_survive_a_restart(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ async def test_invalid_url_names_its_setting(url: str, words: str) -> None:
 
 
 async def test_missing_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as raised:
         async with open_database(f"sqlite:///{tmp_path}/none/troupe.db"):
             pytest.fail("it opened")
-    assert str(told.value).startswith("the database failed: unable to open database file; free ")
+    assert str(raised.value).startswith("the database failed: unable to open database file; free ")
 
 
 async def test_newer_revision_is_one_line(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ async def test_newer_revision_is_one_line(tmp_path: Path) -> None:
 
 
 async def test_unreachable_server_is_one_line_without_the_password() -> None:
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as raised:
         async with open_database("postgresql+asyncpg://bot:secret@127.0.0.1:1/troupe"):
             pytest.fail("it opened")
-    assert "secret" not in str(told.value)
-    assert len(str(told.value).splitlines()) == 1
+    assert "secret" not in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
