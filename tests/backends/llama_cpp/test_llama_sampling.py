@@ -1,4 +1,4 @@
-"""What a preset says reaches the sampler: each parameter changes what the real small model says."""
+"""Each sampling parameter of a preset changes the answer of the real small model."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,7 @@ def say(local: LlamaCpp) -> Say:
     return say
 
 
-async def test_seed_decides_and_temperature_gives_it_room(say: Say) -> None:
+async def test_seed_and_temperature_change_the_answer(say: Say) -> None:
     first = await say(seed=1, temperature=1.5)
 
     assert await say(seed=1, temperature=1.5) == first
@@ -57,7 +57,9 @@ async def test_seed_decides_and_temperature_gives_it_room(say: Say) -> None:
         {"top_n_sigma": 0.001},
     ],
 )
-async def test_room_for_one_token_is_none_for_the_dice(say: Say, narrow: dict[str, object]) -> None:
+async def test_one_candidate_token_makes_the_seed_irrelevant(
+    say: Say, narrow: dict[str, object]
+) -> None:
     heated = {"temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}
 
     assert await say(**{**heated, **narrow}) == await say(**GREEDY)
@@ -73,9 +75,7 @@ async def test_room_for_one_token_is_none_for_the_dice(say: Say, narrow: dict[st
         {"xtc_probability": 1, "xtc_threshold": 0.01},
     ],
 )
-async def test_other_samplers_change_what_the_dice_give(
-    say: Say, changed: dict[str, object]
-) -> None:
+async def test_other_samplers_change_the_answer(say: Say, changed: dict[str, object]) -> None:
     same = {"temperature": 1, "seed": 5}
 
     assert await say(**same, **changed) != await say(**same)
@@ -97,14 +97,14 @@ async def test_penalty_breaks_a_repetition(say: Say, penalty: dict[str, object])
     assert await say(parrot, **GREEDY, **penalty) != await say(parrot, **GREEDY)
 
 
-async def test_penalty_looks_back_only_as_far_as_it_may(say: Say) -> None:
+async def test_penalty_respects_repeat_last_n(say: Say) -> None:
     penalty = {"repeat_penalty": 3, **GREEDY}
 
     assert await say(**penalty, repeat_last_n=0) == await say(**GREEDY)
     assert await say(**penalty, repeat_last_n=64) != await say(**GREEDY)
 
 
-async def test_bias_forces_and_forbids_a_token(say: Say) -> None:
+async def test_logit_bias_forces_and_bans_a_token(say: Say) -> None:
     first = (await say(**GREEDY)).split()[0]
 
     for never in (False, -100):
@@ -113,7 +113,7 @@ async def test_bias_forces_and_forbids_a_token(say: Say) -> None:
     assert len(set(await say(**GREEDY, logit_bias=[[30, 100]]))) == 1
 
 
-async def test_grammar_leaves_two_answers(say: Say) -> None:
+async def test_grammar_constrains_the_answer(say: Say) -> None:
     hot = {"temperature": 2, "grammar": 'root ::= "yes" | "no"'}
 
     answers = {await say("Is snow white?", **hot, seed=seed) for seed in range(4)}
@@ -121,7 +121,7 @@ async def test_grammar_leaves_two_answers(say: Say) -> None:
     assert answers <= {"yes", "no"}
 
 
-async def test_schema_yields_what_it_describes(local: LlamaCpp) -> None:
+async def test_json_schema_constrains_the_answer(local: LlamaCpp) -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"enum": ["Ada", "Bo"]}, "adult": {"type": "boolean"}},
@@ -138,7 +138,7 @@ async def test_schema_yields_what_it_describes(local: LlamaCpp) -> None:
         assert isinstance(person["adult"], bool)
 
 
-async def test_end_may_be_ignored_and_only_the_limit_counts(local: LlamaCpp) -> None:
+async def test_ignore_eos_generates_up_to_the_limit(local: LlamaCpp) -> None:
     asked = {"ignore_eos": True, "max_new_tokens": 60, **GREEDY}
 
     answer = await ask(local, prompt("Say hi.", model="default", parameters=asked))
@@ -148,14 +148,14 @@ async def test_end_may_be_ignored_and_only_the_limit_counts(local: LlamaCpp) -> 
     assert answer.finish.usage.output_tokens == 60
 
 
-async def test_stop_among_the_parameters_ends_the_answer(say: Say) -> None:
+async def test_stop_parameter_ends_the_answer(say: Say) -> None:
     said = await say("Count from one to nine.", **GREEDY)
     assert len(said) > 14
 
     assert await say("Count from one to nine.", **GREEDY, stop=[said[10:14]]) == said[:10]
 
 
-async def test_unknown_parameter_is_an_operators_problem(local: LlamaCpp) -> None:
+async def test_unknown_parameter_is_reported_to_the_operator(local: LlamaCpp) -> None:
     answer = await ask(local, prompt(model="default", parameters={"topP": 1}))
 
     assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.error_texts
@@ -170,14 +170,14 @@ async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
     return await ask(local, question)
 
 
-async def test_thought_is_told_from_the_answer(local: LlamaCpp) -> None:
+async def test_reasoning_is_separated_from_the_answer(local: LlamaCpp) -> None:
     answer = await thinking(local, "\n", "<think>\nHm.\n</think>\n\nHello.")
 
     assert answer.text == "Hello."
     assert "".join(answer.reasoning) == "\nHm.\n"
 
 
-async def test_answer_may_begin_inside_a_thought_that_the_template_opened(
+async def test_template_may_open_the_reasoning(
     local: LlamaCpp,
 ) -> None:
     answer = await thinking(local, "\n<think>\n", "Hm.\n</think>\n\nHello.")

@@ -1,4 +1,4 @@
-"""What a preset says about sampling, in the words of the engines on this machine."""
+"""Sampling parameters of presets are validated and translated for local engines."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def sampled(**parameters: object) -> dict[str, object]:
     return to_sampling(prompt(parameters=parameters))
 
 
-def test_every_name_that_presets_use_is_the_engines_own_in_the_end() -> None:
+def test_aliases_are_translated_to_the_engine_s_names() -> None:
     given = {"temperature": 0.5, "repetition_penalty": 1.1, "random_seed": 7, "min_p": None}
 
     assert sampled(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
@@ -57,13 +57,13 @@ def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: 
         ("stop", 3),
     ],
 )
-def test_value_that_the_engine_would_bend_or_refuse_is_named(name: str, value: object) -> None:
+def test_invalid_value_is_named(name: str, value: object) -> None:
     (problem,) = find_problems({name: value})
 
     assert problem.startswith(f"the parameter {name!r} must be ")
 
 
-def test_what_is_said_twice_is_not_guessed() -> None:
+def test_duplicate_parameters_are_refused() -> None:
     assert find_problems({"repeat_penalty": 1.1, "repetition_penalty": 1.2}) == [
         "the parameters 'repeat_penalty' and 'repetition_penalty' mean the same; remove one"
     ]
@@ -72,20 +72,20 @@ def test_what_is_said_twice_is_not_guessed() -> None:
     ) == ["the parameters 'grammar' and 'response_format' exclude each other; remove one"]
 
 
-def test_engine_that_lacks_a_parameter_says_so() -> None:
+def test_parameter_that_the_bindings_lack_is_refused() -> None:
     assert find_problems({"adaptive_decay": 0.5}) == []
     assert find_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
         "the engine llama_cpp_python has no parameter 'adaptive_decay'; remove it"
     ]
 
 
-def test_seed_of_sixty_four_bits_is_still_a_certain_one() -> None:
+def test_64_bit_seed_is_reduced_to_a_fixed_one() -> None:
     assert sampled(seed=2**63) == {"seed": 2**63 % (2**32 - 1)}
     assert sampled(seed=2**32 - 1) == {"seed": 0}
     assert sampled(seed=-1) == {"seed": -1}
 
 
-def test_limits_among_the_parameters_count() -> None:
+def test_output_limit_includes_limit_parameters() -> None:
     asked = prompt(
         stop=("a",), parameters={"stop": ["b"], "max_new_tokens": 9}, max_output_tokens=20
     )
@@ -94,5 +94,5 @@ def test_limits_among_the_parameters_count() -> None:
     assert to_sampling(asked) == {}
 
 
-def test_string_templates_are_no_parameters_of_an_engine() -> None:
+def test_string_templates_are_not_sent_to_the_engine() -> None:
     assert find_problems({"user_template": "{{user}}", "end_template": None}) == []

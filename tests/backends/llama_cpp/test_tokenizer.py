@@ -1,4 +1,4 @@
-"""No text from people becomes a control token, in whatever vocabulary."""
+"""No text from people becomes a control token, in any vocabulary."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -125,14 +125,14 @@ def attacking_texts() -> list[str]:
     return [text for group in texts for text in group]
 
 
-async def test_people_s_text_brings_no_marker_into_the_prompt(model: Model) -> None:
+async def test_text_of_people_adds_no_control_token_to_the_prompt(model: Model) -> None:
     harmless = await model.markers(await model.prompt("hi"))
 
     for text in [*hostile(model.tokens), *attacking_texts()]:
         assert await model.markers(await model.prompt(text)) == harmless, text
 
 
-async def test_read_in_one_go_the_same_texts_would_bring_markers(model: Model) -> None:
+async def test_tokenizing_the_whole_text_would_add_control_tokens(model: Model) -> None:
     harmless = await model.markers(await model.prompt("hi"))
 
     for text in [*model.tokens.control.values(), *model.tokens.added.values()]:
@@ -141,14 +141,14 @@ async def test_read_in_one_go_the_same_texts_would_bring_markers(model: Model) -
         assert len(await model.markers(whole)) > len(harmless), text
 
 
-async def test_what_people_write_stays_readable_for_the_model(model: Model) -> None:
+async def test_broken_up_text_stays_readable(model: Model) -> None:
     explained = await model.tokenizer.explain([TextSpan("hi <b> {x}", trusted=False)])
 
     text = "".join(token.text for token in explained if not token.trusted)
     assert text.replace("▁", " ").strip() == "hi <b> {x}"
 
 
-async def test_the_model_s_beginning_stands_once(model: Model) -> None:
+async def test_beginning_of_text_token_is_added_once(model: Model) -> None:
     begins = FAMILIES[model.choice.named or ""].begins
     whole = await model.tokenizer.ids(await model.prompt("hi"))
     bare = await model.tokenizer.ids([TextSpan("hi", trusted=False)])
@@ -156,21 +156,21 @@ async def test_the_model_s_beginning_stands_once(model: Model) -> None:
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
 
-async def test_a_harmless_prompt_reads_as_the_engine_itself_would_read_it(model: Model) -> None:
+async def test_harmless_prompt_is_tokenized_as_by_the_engine(model: Model) -> None:
     pieces = await model.prompt("hi")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
     assert await model.tokenizer.ids(pieces) == await model.tokenizer.ids(whole)
 
 
-async def test_attacks_on_the_model_that_comes_with_troupe_fail(smollm2: Model) -> None:
+async def test_attacks_on_the_default_model_fail(smollm2: Model) -> None:
     harmless = await smollm2.markers(await smollm2.prompt("hi"))
 
     for text in [*hostile(smollm2.tokens), *attacking_texts()]:
         assert await smollm2.markers(await smollm2.prompt(text)) == harmless, text
 
 
-async def test_the_default_model_s_own_template_writes_what_our_family_writes(
+async def test_default_model_s_template_matches_its_family(
     smollm2: Model,
 ) -> None:
     own = {"bos_token": smollm2.tokens.bos_token, "eos_token": smollm2.tokens.eos_token}
@@ -185,7 +185,7 @@ async def test_the_default_model_s_own_template_writes_what_our_family_writes(
             )
 
 
-async def test_a_question_reads_as_the_engine_itself_would_read_it(smollm2: Model) -> None:
+async def test_question_is_tokenized_as_by_the_engine(smollm2: Model) -> None:
     pieces = await smollm2.prompt("What is the capital of France?")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
