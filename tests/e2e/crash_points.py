@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import bot.cli.app
 import bot.delivery.sender
@@ -24,6 +24,7 @@ from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
+from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.delivery.sender import Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
@@ -33,7 +34,9 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 
 OnPass = Callable[[], None]
-Method = Callable[..., Awaitable[Any]]
+Owner = TypeVar("Owner")
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 class _CrashCounter:
@@ -53,12 +56,15 @@ def _always(*_: Any, **__: Any) -> bool:
 
 
 def _before(
-    owner: type, original: Method, passed: OnPass, when: Callable[..., bool] = _always
+    owner: type[Owner],
+    original: Callable[Concatenate[Owner, Arguments], Awaitable[Returned]],
+    passed: OnPass,
+    when: Callable[Arguments, bool] = _always,
 ) -> None:
     """Call `passed` before each run of a method whose arguments `when` accepts."""
 
     @functools.wraps(original)
-    async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
+    async def wrapped(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> Returned:
         if when(*args, **more):
             passed()
         return await original(self, *args, **more)
@@ -67,12 +73,15 @@ def _before(
 
 
 def _after(
-    owner: type, original: Method, passed: OnPass, when: Callable[..., bool] = _always
+    owner: type[Owner],
+    original: Callable[Concatenate[Owner, Arguments], Awaitable[Returned]],
+    passed: OnPass,
+    when: Callable[Concatenate[Returned, Arguments], bool] = _always,
 ) -> None:
     """Call `passed` after each run of a method whose result and arguments `when` accepts."""
 
     @functools.wraps(original)
-    async def wrapped(self: Any, *args: Any, **more: Any) -> Any:
+    async def wrapped(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> Returned:
         result = await original(self, *args, **more)
         if when(result, *args, **more):
             passed()
@@ -81,15 +90,15 @@ def _after(
     setattr(owner, original.__name__, wrapped)
 
 
-def _has_messages(received: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
-    return bool(received)
+def _has_messages(messages: Sequence[Incoming], cursors: Mapping[str, str]) -> bool:
+    return bool(messages)
 
 
-def _had_messages(_: None, received: Sequence[Incoming], _cursors: Mapping[str, str]) -> bool:
-    return bool(received)
+def _had_messages(_: None, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> bool:
+    return bool(messages)
 
 
-def _is_pending(row: OutboxRow | None, _lane: str) -> bool:
+def _is_pending(row: OutboxRow | None, lane: str) -> bool:
     return row is not None and row.state is OutboxState.PENDING
 
 
@@ -110,11 +119,9 @@ def _during_generation(passed: OnPass) -> None:
 def _between_parts(passed: OnPass) -> None:
     in_parts: set[str] = set()
 
-    def note(
-        _: None, _claim: object, received: Any, *, outgoing: Sequence[object], **__: Any
-    ) -> bool:
-        if len(outgoing) > 1:
-            in_parts.add(received.turn)
+    def note(_: None, claim: Claim, message: InboxMessage, result: TurnResult) -> bool:
+        if len(result.outgoing) > 1:
+            in_parts.add(message.turn)
         return False
 
     _after(SqlConversations, SqlConversations.finish, passed, note)
@@ -122,13 +129,13 @@ def _between_parts(passed: OnPass) -> None:
         SqlOutbox,
         SqlOutbox.mark_sent,
         passed,
-        lambda _, row, __: row.part > 0 or row.turn in in_parts,
+        lambda _, row, external_id: row.part > 0 or row.turn in in_parts,
     )
 
 
 def _during_reconcile(passed: OnPass) -> None:
-    for surface in (DiscordSurface, TelegramSurface):
-        _after(surface, surface.find, passed)
+    _after(DiscordSurface, DiscordSurface.find, passed)
+    _after(TelegramSurface, TelegramSurface.find, passed)
 
 
 CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
