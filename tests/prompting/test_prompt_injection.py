@@ -1,4 +1,4 @@
-"""Words have no authority: whatever is said, stored or written changes nothing but the answer."""
+"""Hostile text in messages, stories and presets changes nothing but the answer."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def attack_text(attack: dict[str, Any]) -> str:
 
 
 def prompt_with(attack: dict[str, Any]) -> Prompt:
-    """The prompt with the hostile text where it enters: as a message, a story or a persona."""
+    """Return a prompt with the hostile text as a message, a story or a persona."""
     text, place = attack_text(attack), attack["enters_at"]
     persona = text if place.startswith("preset") else PERSONA
     preset = Preset.model_validate(
@@ -39,7 +39,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
     return compose(preset, Session(1, ()), said, stories=found).prompt
 
 
-def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
+def test_hidden_text_of_a_lorebook_is_removed() -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     book = {"entries": [{"keys": [], "content": f"It rains.{hidden}", "constant": True}]}
     preset = Preset.model_validate(
@@ -54,7 +54,7 @@ def test_hidden_words_of_a_lorebook_reach_no_model() -> None:
 @pytest.mark.parametrize(
     "attack", attacks("prompt_injection"), ids=lambda attack: str(attack["title"])
 )
-def test_hostile_words_get_neither_rights_nor_secrets(
+def test_hostile_text_gets_neither_rights_nor_secrets(
     attack: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", CANARY)
@@ -72,8 +72,7 @@ def test_hostile_words_get_neither_rights_nor_secrets(
     assert secrets
     assert sum(secret in everything for secret in secrets) == attack["oracle"]["secrets_in_prompt"]
     assert not [sign for sign in everything if 0xE0000 <= ord(sign) < 0xE0080]
-    # Nothing that a person says comes to stand where the instructions do; a story stands behind
-    # them, fenced off as ChatHaruhi does.
+    # No message becomes part of the instructions; a story follows them, separated as in ChatHaruhi.
     system = [message.content for message in prompt.messages if message.role == "system"]
     if "RAG" in attack["enters_at"]:
         seen = "".join(sign for sign in attack_text(attack) if not 0xE0000 <= ord(sign) < 0xE0080)
@@ -93,7 +92,7 @@ def test_hostile_words_get_neither_rights_nor_secrets(
         ("葛\U000e0100城 ❤\ufe0f", "葛\U000e0100城 ❤\ufe0f"),  # each has its one
     ],
 )
-def test_what_nobody_sees_is_not_read_either(said: str, read: str) -> None:
+def test_hidden_text_of_a_message_is_removed(said: str, read: str) -> None:
     preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 
     prompt = compose(preset, Session(1, ()), make_incoming(said)).prompt

@@ -1,4 +1,4 @@
-"""Keep speakers' tags out of an answer while it streams: a character speaks for itself only."""
+"""Remove speaker tags from an answer while it streams, and stop at another speaker's tag."""
 
 import re
 import unicodedata
@@ -8,105 +8,108 @@ from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, strip_name_suffi
 from bot.prompting.text.confusables import COLON, is_invisible
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # what models put around a name: **Nora:** or 「Nora」：
+_OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
 _CLOSING = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
-_FRAMES = frozenset(_OPENING + _OPENING.translate(_CLOSING))
+_DELIMITERS = frozenset(_OPENING + _OPENING.translate(_CLOSING))
 
 
 class EchoFilter:
-    """Feed it the answer as it streams in; only beginnings of lines are ever held back.
+    """Filters an answer as it streams in; only beginnings of lines are ever held back.
 
-    The own tag goes wherever a line begins with it, also when it is repeated. Where a line begins
-    with the tag of somebody else the answer ends, because what follows is not the character's to
-    say; only if nothing was said yet, that tag goes like an own one, or nothing would be left.
-    All that `feed` and `finish` return, joined, does not depend on how the text came in pieces.
+    The own tag is removed wherever a line begins with it, repeated tags as well. The answer ends at
+    a line that begins with the tag of another speaker; only if nothing was shown yet, that tag is
+    removed like the own one. The concatenated results of `feed` and `finish` do not depend on how
+    the text was split.
     """
 
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
-        self.stopped = False  # somebody else began to speak: nothing more is let through
+        self.stopped = False
+        """Whether another speaker's tag has ended the answer."""
         self._own = frozenset() if own is None else frozenset([_plain(own)])
         self._known = (self._own | {_plain(label) for label in others}) - {""}
         self._held = ""
         self._at_line_start = True
-        self._spoken = False
+        self._has_text = False
 
     def feed(self, text: str) -> str:
-        """Take more of the answer; gives what may be shown."""
+        """Take the next piece of the answer and return what may be shown."""
         if not self._own:
             return text
         self._held += text
-        return self._released(ended=False)
+        return self._release(ended=False)
 
     def finish(self) -> str:
-        """Give what was held back, at the end of the answer."""
-        return self._released(ended=True)
+        """Return what was held back, at the end of the answer."""
+        return self._release(ended=True)
 
-    def _released(self, *, ended: bool) -> str:
+    def _release(self, *, ended: bool) -> str:
         shown = []
         while self._held and not self.stopped:
             size = self._tag_chars(ended=ended) if self._at_line_start else 0
             if size is None:
                 break
             if size:
-                self._take_off(size)
+                self._remove_tag(size)
             else:
                 shown.append(self._take_line())
         return "".join(shown)
 
-    def _take_off(self, size: int) -> None:
+    def _remove_tag(self, size: int) -> None:
         tag, self._held = self._held[:size], self._held[size:]
         own = _plain(COLON.split(tag, maxsplit=1)[0]) in self._own
-        self.stopped = self._spoken and not own
+        self.stopped = self._has_text and not own
 
     def _take_line(self) -> str:
-        """Take the line, or what is there of it; a blank one before the first word is dropped."""
+        """Return the line as far as it is known; blank lines before the first word are dropped."""
         end = _LINE_END.search(self._held)
         size = len(self._held) if end is None else end.end()
         line, self._held = self._held[:size], self._held[size:]
         self._at_line_start = end is not None
-        self._spoken = self._spoken or bool(line.strip())
-        return line if self._spoken else ""
+        self._has_text = self._has_text or bool(line.strip())
+        return line if self._has_text else ""
 
     def _tag_chars(self, *, ended: bool) -> int | None:
-        """How long the tag is that the held line begins with: 0 for none, None while it is open."""
+        """Return the length of the tag that begins the line: 0 for none, None if more is needed."""
         end = _LINE_END.search(self._held)
         line = self._held if end is None else self._held[: end.start()]
-        begins = len(line) - len(line.lstrip())
-        latest = begins + MAX_TAG_CHARS
-        colon = COLON.search(line, 0, latest)
-        whole = ended or end is not None
+        indent = len(line) - len(line.lstrip())
+        limit = indent + MAX_TAG_CHARS
+        colon = COLON.search(line, 0, limit)
+        is_complete = ended or end is not None
         if colon is None:
-            waits = not whole and len(line) < latest and self._may_become_a_tag(line)
-            return None if waits else 0
+            needs_more = not is_complete and len(line) < limit and self._may_become_a_tag(line)
+            return None if needs_more else 0
         if _plain(line[: colon.start()]) not in self._known:
             return 0
         after, closing = line[colon.end() :], _closing(line[: colon.start()])
         text = after.removeprefix(closing).lstrip()
-        if not whole and (not text or closing.startswith(after)):
+        if not is_complete and (not text or closing.startswith(after)):
             return None
         return len(line) - len(text)
 
     def _may_become_a_tag(self, line: str) -> bool:
-        begun = _plain(line)
-        return any(label.startswith(begun) for label in self._known)
+        prefix = _plain(line)
+        return any(label.startswith(prefix) for label in self._known)
 
 
 def _closing(before: str) -> str:
-    """What closes behind the colon the frame that was opened in front of the name: `**Nora:**`."""
+    """Return the delimiter to expect after the colon for one before the name: `**Nora:**`."""
     name = before.strip()
-    opened = name[: len(name) - len(name.lstrip(_OPENING))]
-    closing = opened[::-1].translate(_CLOSING)
+    opening = name[: len(name) - len(name.lstrip(_OPENING))]
+    closing = opening[::-1].translate(_CLOSING)
     return "" if name.endswith(closing) else closing
 
 
 def _plain(text: str) -> str:
-    """A name as it is compared: no frames, no case, no mark, nothing that nobody sees.
+    """Return a name for comparison: without delimiters, case, id suffix, invisible characters.
 
-    Models invent marks, `Nora#12:`, and add how somebody speaks, `Nora (smiles):`. The name is
-    decomposed, so that its beginning is also the beginning of its plain form.
+    Models invent suffixes, `Nora#12:`, and add stage directions, `Nora (smiles):`. The name is
+    decomposed, so that a prefix of it is also a prefix of the result.
     """
     decomposed = unicodedata.normalize("NFKD", strip_name_suffix(text)).casefold()
     kept = (
-        sign for sign in decomposed if sign.isspace() or not (sign in _FRAMES or is_invisible(sign))
+        char
+        for char in decomposed
+        if char.isspace() or not (char in _DELIMITERS or is_invisible(char))
     )
     return " ".join("".join(kept).split())

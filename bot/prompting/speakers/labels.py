@@ -1,4 +1,4 @@
-"""Who said what: a label for everybody in a room, unique, in any script, impossible to forge."""
+"""Label the speakers of a channel: unique names in any script that cannot be forged."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,38 +20,38 @@ NamingMode = Literal["default", "add", "not_add"]
 
 @dataclass(frozen=True, slots=True)
 class SpeakerLabels:
-    """The labels of a room: those of people by their ids, those of characters by their presets."""
+    """The labels of everybody in a conversation."""
 
     people: Mapping[str, str]
+    """By person id."""
     characters: Mapping[str, str]
-    reserved_skeletons: frozenset[
-        str
-    ]  # skeletons of everything that a reader may take for a speaker
+    """By preset."""
+    reserved_skeletons: frozenset[str]
+    """The skeletons of everything that a reader may take for a speaker."""
 
     def label_of(self, turn: Turn, own: str) -> str:
-        """Name the speaker of a turn; `own` is the preset whose prompt this becomes."""
+        """Return the label of a turn's speaker; `own` is the preset that the prompt is for."""
         if turn.speaker:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
 
     def tag_turn(self, turn: Turn, own: str) -> str:
-        """Write a turn with its speaker in front, `U1:MSG` (ChatHaruhi 3.0)."""
+        """Return a turn with its speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
         return self.tag_text(self.label_of(turn, own), turn.text)
 
     def tag_text(self, label: str, text: str) -> str:
-        """Write what the owner of this label said.
+        """Return a text with a speaker tag.
 
-        A further line of it that looks as if somebody here, or a role, had said it becomes a
-        quotation, `> bob: yes`, as mail programs write `>From ` where a line of a text could be
-        taken for the beginning of the next mail (RFC 4155). So each tag at the beginning of a line
-        is ours. An honest list of who said what reads as well so, thus rather one too many.
+        A further line that looks as if another speaker or a role had said it is quoted,
+        `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
+        line is ours. A false positive is harmless: it reads well as a quotation.
         """
         first, *rest = text.splitlines(keepends=True) or [""]
         quoted = [f"> {line}" if self._looks_like_a_tag(line) else line for line in rest]
         return "".join([f"{label}:{first}", *quoted])
 
     def others(self, own: str) -> tuple[str, ...]:
-        """Everybody's label but that of the preset `own`."""
+        """Return all labels except that of the preset `own`."""
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
 
@@ -62,35 +62,42 @@ class SpeakerLabels:
 
 
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
-    """Label a room. `people` as they were seen, oldest first: the newest name of each counts.
+    """Label all speakers of a conversation.
 
-    A label without a mark is the name just as people see it. One that had to be changed, is a
-    role's, a character's or like somebody else's, gets a mark of its owner's id, the same whoever
-    comes and goes. `characters` are names by preset, written by the operator.
+    A label without an id suffix is the name as people see it. A name that had to be changed, or is
+    confusable with a role, a character or another person, gets a suffix of its owner's id, which
+    stays the same whoever else is present.
+
+    Args:
+        people: in the order of their turns, oldest first; the newest name of each is used.
+        characters: names by preset, written by the operator.
     """
     names = _character_labels(characters)
-    known = assign_labels(people, names.values())
-    seen = {skeleton(label) for label in (*known.values(), *names.values())}
-    unmarked = {skeleton(label.partition("#")[0]) for label in known.values()}
-    return SpeakerLabels(known, names, frozenset((seen | unmarked | ROLE_SKELETONS) - {""}))
+    people_labels = assign_labels(people, names.values())
+    seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
+    without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
+    return SpeakerLabels(
+        people_labels, names, frozenset((seen | without_suffix | ROLE_SKELETONS) - {""})
+    )
 
 
 def assign_labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
-    """Give each person, by id, a label that nobody else here has or seems to have."""
+    """Return a label for each person, by id, that is not confusable with any other."""
     newest = {person.id: person.name for person in people}
     cleaned = {one: clean_name(name) for one, name in newest.items()}
-    bones = {one: skeleton(label) for one, label in cleaned.items()}
+    skeletons = {one: skeleton(label) for one, label in cleaned.items()}
     taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
-    everybody = list(bones.values())
+    all_skeletons = list(skeletons.values())
     given: dict[str, str] = {}
     for one in sorted(newest):
         label, attempt = cleaned[one], 0
         free = (
-            not (bones[one] in taken or is_role_heading(label)) and everybody.count(bones[one]) == 1
+            not (skeletons[one] in taken or is_role_heading(label))
+            and all_skeletons.count(skeletons[one]) == 1
         )
         if not (free and is_unambiguous(newest[one])):
             label = with_id_suffix(cleaned[one], one)
-            while label in given.values():  # one pair of twins in 65,536
+            while label in given.values():  # a hash collision: 1 in 65,536
                 attempt += 1
                 label = with_id_suffix(cleaned[one], one, attempt)
         given[one] = label
@@ -98,22 +105,22 @@ def assign_labels(people: Iterable[Person], characters: Iterable[str]) -> dict[s
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
-    """Whether lines carry their speaker: `default` begins with the second one besides `own`."""
+    """Whether turns have speaker tags; `default`: with two or more speakers besides `own`."""
     if mode == "default":
-        heard = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
-        return len(heard - {None, own}) > 1
+        speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
+        return len(speaker_ids - {None, own}) > 1
     return mode == "add"
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
-    """Characters whose names are one go by the names of their presets, which never are."""
+    """Return the labels of characters; those with confusable names use their preset's name."""
     cleaned = {
         preset: clean_name(name) or clean_name(preset) for preset, name in characters.items()
     }
-    bones = [skeleton(label) for label in cleaned.values()]
+    skeletons = [skeleton(label) for label in cleaned.values()]
     return {
         preset: label
-        if bones.count(skeleton(label)) == 1
+        if skeletons.count(skeleton(label)) == 1
         else with_id_suffix(clean_name(preset), preset)
         for preset, label in cleaned.items()
     }

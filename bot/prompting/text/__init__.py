@@ -1,1 +1,1 @@
-"""Text helpers without state: token counts, confusable letters, words, JSON with comments."""
+"""Text functions: token counts, confusable characters, whole words, JSON with comments."""

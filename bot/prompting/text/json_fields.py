@@ -1,4 +1,4 @@
-"""Read fields of JSON that another program wrote: each has its type, or the error names it."""
+"""Read typed fields of JSON objects that other programs wrote; errors name the field."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class JsonFields:
-    """Fields by name; null is the same as not there.
+    """The fields of one object; null means absent.
 
-    A wrong type raises `PresetError`, which names it and `where` it stands. What is `lenient` gives
-    nothing instead: the `extensions` of a card belong to whatever program wrote them. Texts come
-    without letters that models read and people do not see.
+    A wrong type raises `PresetError`, which names the field and `where` it is. With `lenient` such
+    a field counts as absent, for the `extensions` of cards, which other programs define. Hidden
+    characters are removed from texts.
     """
 
     def __init__(self, given: Mapping[str, object], where: str, *, lenient: bool = False) -> None:
@@ -23,18 +23,18 @@ class JsonFields:
         self._lenient = lenient
 
     def text(self, name: str) -> str:
-        """A text, empty where there is none."""
+        """Return a text; empty if absent."""
         return strip_hidden_text(self._read(name, str, "a text") or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Those that are not empty."""
+        """Return the texts of a list that are not empty."""
         found = self._read(name, list, "a list of texts") or []
         if not all(isinstance(one, str) for one in found):
             raise PresetError(f"{self.where}: {name} must be a list of texts")
         return tuple(strip_hidden_text(one) for one in found if one)
 
     def integer(self, name: str) -> int | None:
-        """A number without its fraction, a thousand million either way at most."""
+        """Return a number without its fraction, limited to ±1e9."""
         number = self.number(name)
         return None if number is None else int(max(-1e9, min(1e9, number)))
 
@@ -45,20 +45,20 @@ class JsonFields:
         return self._read(name, float, "a number")
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        told = self.optional_flag(name)
-        return default if told is None else told
+        flag = self.optional_flag(name)
+        return default if flag is None else flag
 
     def optional_flag(self, name: str) -> bool | None:
-        """True or false, None where it is not said."""
+        """Return true or false; None if absent."""
         return self._read(name, bool, "true or false")
 
     def object_or_none(self, name: str) -> dict[str, object] | None:
         return self._read(name, dict, "an object {...}")
 
-    def _read(self, name: str, kind: type[T], words: str) -> T | None:
+    def _read(self, name: str, kind: type[T], expected: str) -> T | None:
         value = self.values.get(name)
         if value is None or isinstance(value, kind):
             return value
         if self._lenient:
             return None
-        raise PresetError(f"{self.where}: {name} must be {words}, not {type(value).__name__}")
+        raise PresetError(f"{self.where}: {name} must be {expected}, not {type(value).__name__}")

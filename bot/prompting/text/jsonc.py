@@ -1,4 +1,4 @@
-"""Read JSON as people write it: comments and trailing commas pass, and every key knows its line."""
+"""Parse JSON with comments and trailing commas, and record the line of every key."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 Path = tuple[str | int, ...]
-"""Where a value stands: ("messages", 0, "role")."""
+"""The path of a value: ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
 
 
 class JsonSyntaxError(Exception):
-    """The text is no JSON, not even with comments; `line` counts from 1."""
+    """The text is not JSON with comments; `line` counts from 1."""
 
     def __init__(self, problem: str, line: int) -> None:
         super().__init__(problem)
@@ -23,13 +23,13 @@ class JsonSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """What was read, and the line of every key."""
+    """A parsed text, and the line of every key."""
 
     value: object
     lines: dict[Path, int]
 
     def line_of(self, path: Path) -> int:
-        """Tell the line of a key, or of the nearest thing around it that is there."""
+        """Return the line of a key, or of the innermost existing value around it."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -48,7 +48,7 @@ class _JsoncReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._breaks = [place for place, sign in enumerate(text) if sign == "\n"]
+        self._line_ends = [index for index, char in enumerate(text) if char == "\n"]
         self._lines: dict[Path, int] = {}
         self._scalars = json.JSONDecoder(parse_constant=self._refuse_constant)
 
@@ -81,7 +81,7 @@ class _JsoncReader:
                 self._fail('a key in double quotes or a "}" is missing here')
             if key in found:
                 first = self._lines[(*path, key)]
-                self._fail(f"the key {key!r} stands twice here, first in line {first}", line)
+                self._fail(f"duplicate key {key!r}, first in line {first}", line)
             self._lines[(*path, key)] = line
             self._skip()
             if self._peek() != ":":
@@ -99,7 +99,7 @@ class _JsoncReader:
         return found
 
     def _items(self, closing: str) -> Iterator[None]:
-        """Stand once on each item between the brackets; the commas are dealt with here."""
+        """Yield once at the beginning of each item between brackets, and consume the commas."""
         opened = self._line()
         self._at += 1
         self._skip()
@@ -122,16 +122,16 @@ class _JsoncReader:
             value, self._at = self._scalars.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
             self._fail(error.msg[0].lower() + error.msg[1:], self._line(error.pos))
-        except ValueError:  # an integer of more digits than Python reads
+        except ValueError:  # an integer with more digits than Python converts
             self._fail("this number is too long")
         if isinstance(value, float) and not math.isfinite(value):  # 1e999
             self._fail("this number is too large")
         if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
-            self._fail("this text holds half of a surrogate pair, which no file can store")
+            self._fail("this text has a lone surrogate, which cannot be stored")
         return value
 
     def _skip(self) -> None:
-        """Step over white space and comments, both `// ...` and `/* ... */`."""
+        """Skip white space and comments, `// ...` and `/* ... */`."""
         text = self._text
         while self._at < len(text):
             if text[self._at] in " \t\r\n":
@@ -150,11 +150,11 @@ class _JsoncReader:
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
 
-    def _line(self, place: int | None = None) -> int:
-        return bisect_left(self._breaks, self._at if place is None else place) + 1
+    def _line(self, position: int | None = None) -> int:
+        return bisect_left(self._line_ends, self._at if position is None else position) + 1
 
     def _fail(self, problem: str, line: int | None = None) -> NoReturn:
         raise JsonSyntaxError(problem, line or self._line())
 
     def _refuse_constant(self, word: str) -> NoReturn:
-        self._fail(f"{word} is no JSON number")
+        self._fail(f"{word} is not a JSON number")

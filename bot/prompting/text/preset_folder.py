@@ -1,4 +1,4 @@
-"""Find and read the files of a presets folder, before anybody knows what they mean."""
+"""List and read the files of a presets folder, without parsing them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Count tokens offline, in the encodings of OpenAI's models; for other models it is an estimate."""
+"""Count tokens offline in the encodings of OpenAI's models: an estimate for other models."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -24,68 +24,70 @@ ENCODINGS: Mapping[str, str] = MappingProxyType(
         "qwen3.5": "qwen3.5",
     }
 )
-"""What a preset may call them, and their own names."""
+"""The names that presets may use, and those of the library."""
 
-_MOST_REMEMBERED_CHARS = 8_000_000
-_REMEMBERED_UP_TO = 20_000  # characters
+_MAX_CACHED_CHARS = 8_000_000  # of all cached texts
+_MAX_CACHED_TEXT_CHARS = 20_000
 
-# https://cookbook.openai.com/examples/how_to_count_tokens_with_tiktoken
-_TOKENS_OF_AN_ANSWER_S_BEGINNING = 3
-_TOKENS_OF_A_MESSAGE_S_FRAME = 4  # its role is one of them
+# docs/sources.md#openai
+_ANSWER_START_TOKENS = 3
+_TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
 class EncodingCounter:
-    """Counts in one encoding; texts that it has counted before cost next to nothing."""
+    """Counts tokens in one encoding, with a cache of texts."""
 
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
         self.loaded = False
-        self._known: dict[str, int] = {}
+        self._cache: dict[str, int] = {}
         self._chars = 0
 
     def __call__(self, texts: Sequence[str]) -> Sequence[int]:
-        """Give the tokens of each text; special tokens count as the text they are."""
-        known = self._known
-        unknown = [text for text in texts if text not in known]
+        """Return the tokens of each text; special tokens count as plain text."""
+        cached = self._cache
+        unknown = [text for text in texts if text not in cached]
         if not unknown:
-            return [known[text] for text in texts]
-        readable = [text.encode(errors="replace").decode() for text in unknown]  # no half emoji
+            return [cached[text] for text in texts]
+        readable = [
+            text.encode(errors="replace").decode() for text in unknown
+        ]  # no lone surrogates
         fresh = dict(zip(unknown, batch_count(readable, self.encoding, threads=1), strict=True))
-        counts = [fresh[text] if text in fresh else known[text] for text in texts]
-        self._remember(fresh)
+        counts = [fresh[text] if text in fresh else cached[text] for text in texts]
+        self._store(fresh)
         return counts
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """As `prompt`, without holding others up while the encoding is loaded: half a second."""
+        """Return `prompt_tokens`; load the encoding (half a second) in a thread first."""
         if not self.loaded:
             await asyncio.to_thread(self, [""])
             self.loaded = True
         return self.prompt_tokens(prompt)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
-        """What a prompt costs by OpenAI's rules, in this encoding."""
+        """Return the tokens of a prompt by OpenAI's rules for messages and images."""
         messages = prompt.messages
-        frames = _TOKENS_OF_AN_ANSWER_S_BEGINNING + _TOKENS_OF_A_MESSAGE_S_FRAME * len(messages)
+        overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = sum(image_tokens(image) for message in messages for image in message.images)
-        return frames + images + sum(self([message.content for message in messages]))
+        return overhead + images + sum(self([message.content for message in messages]))
 
-    def _remember(self, fresh: Mapping[str, int]) -> None:
+    def _store(self, fresh: Mapping[str, int]) -> None:
         for text, tokens in fresh.items():
-            if len(text) <= _REMEMBERED_UP_TO:
-                self._known[text] = tokens
+            if len(text) <= _MAX_CACHED_TEXT_CHARS:
+                self._cache[text] = tokens
                 self._chars += len(text)
-        while self._chars > _MOST_REMEMBERED_CHARS:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
+        while self._chars > _MAX_CACHED_CHARS:
+            oldest = next(iter(self._cache))
+            del self._cache[oldest]
             self._chars -= len(oldest)
 
 
 @cache
 def get_counter(name: str) -> EncodingCounter:
-    """The one counter of an encoding, by any of its names."""
+    """Return the shared counter of an encoding, by any of its names."""
     return EncodingCounter(ENCODINGS[name])
 
 
 def count_tokens(texts: Sequence[str]) -> Sequence[int]:
-    """Give the tokens of each text in cl100k_base, as an estimate for any model."""
+    """Return the tokens of each text in cl100k_base, an estimate for any model."""
     return get_counter("cl100k_base")(texts)

@@ -1,8 +1,8 @@
-"""Find a word in a text where it stands alone, also in scripts that put no space between words."""
+"""Find whole words, also in scripts without spaces between words."""
 
 import regex
 
-# Korean hangs its particles onto a word without a space, so there every place is a border, too.
+# Korean appends particles to words without a space, so every position is a word border there too.
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 )
@@ -10,19 +10,22 @@ _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
-    """Where the word stands first without a letter, a digit or `_` going on with it; None: nowhere.
+    """Return the first index at which no letter, digit or `_` continues the word; None: nowhere.
 
-    Case counts, and whatever else may differ: fold both before.
+    The comparison is exact: fold the case of both before.
     """
-    place = text.find(word) if word else -1
-    while place >= 0:
-        end = place + len(word)
-        if not (_go_on(text[place - 1 : place], word[0]) or _go_on(word[-1], text[end : end + 1])):
-            return place
-        place = text.find(word, place + 1)
+    index = text.find(word) if word else -1
+    while index >= 0:
+        end = index + len(word)
+        if not (
+            _are_joined(text[index - 1 : index], word[0])
+            or _are_joined(word[-1], text[end : end + 1])
+        ):
+            return index
+        index = text.find(word, index + 1)
     return None
 
 
-def _go_on(left: str, right: str) -> bool:
-    """Whether two signs beside each other belong to one word."""
+def _are_joined(left: str, right: str) -> bool:
+    """Whether two adjacent characters belong to one word."""
     return bool(_JOINS.match(left) and _JOINS.match(right))

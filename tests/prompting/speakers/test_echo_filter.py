@@ -1,4 +1,4 @@
-"""Tags of speakers are taken out of an answer while it streams."""
+"""Speaker tags are removed from an answer while it streams."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ OTHERS = ("Alice", "Bob#a3f1", "小明")
 
 
 def streamed(own: str | None, pieces: Sequence[str]) -> str:
-    remover = EchoFilter(own, OTHERS)
-    return "".join([remover.feed(piece) for piece in pieces]) + remover.finish()
+    echo_filter = EchoFilter(own, OTHERS)
+    return "".join([echo_filter.feed(piece) for piece in pieces]) + echo_filter.finish()
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def streamed(own: str | None, pieces: Sequence[str]) -> str:
         "Nora #5973:hello",
     ],
 )
-def test_the_own_tag_goes(answer: str) -> None:
+def test_own_tag_is_removed(answer: str) -> None:
     assert streamed("Nora", list(answer)) == "hello"
 
 
@@ -55,16 +55,16 @@ def test_the_own_tag_goes(answer: str) -> None:
         "*bows* Bob: fine",
     ],
 )
-def test_anything_else_stays(answer: str) -> None:
+def test_anything_else_is_kept(answer: str) -> None:
     assert streamed("Nora", list(answer)) == answer
 
 
-def test_what_the_tag_is_followed_by_keeps_its_marks() -> None:
+def test_markup_after_the_tag_is_kept() -> None:
     assert streamed("Nora", ["Nora: *waves*"]) == "*waves*"
     assert streamed("Nora", ["**Nora:** **no**"]) == "**no**"
 
 
-def test_the_own_tag_goes_from_every_line() -> None:
+def test_own_tag_is_removed_from_every_line() -> None:
     assert streamed("Nora", ["one\nNora: two\n\n**Nora:** three"]) == "one\ntwo\n\nthree"
 
 
@@ -80,14 +80,14 @@ def test_the_own_tag_goes_from_every_line() -> None:
         "Alice (laughs): no",
     ],
 )
-def test_the_answer_ends_where_somebody_else_begins_to_speak(line: str) -> None:
-    remover = EchoFilter("Nora", OTHERS)
-    shown = "".join(remover.feed(piece) for piece in f"I see.\n{line}\nNora: more")
-    assert (shown + remover.finish()).rstrip() == "I see."
-    assert remover.stopped
+def test_answer_ends_at_another_speakers_tag(line: str) -> None:
+    echo_filter = EchoFilter("Nora", OTHERS)
+    shown = "".join(echo_filter.feed(piece) for piece in f"I see.\n{line}\nNora: more")
+    assert (shown + echo_filter.finish()).rstrip() == "I see."
+    assert echo_filter.stopped
 
 
-def test_an_answer_that_begins_as_somebody_else_loses_the_tag_alone() -> None:
+def test_leading_tag_of_another_speaker_is_removed() -> None:
     assert streamed("Nora", ["Alice: that is kind.\nBob: no"]).rstrip() == "that is kind."
 
 
@@ -116,13 +116,13 @@ def test_an_answer_that_begins_as_somebody_else_loses_the_tag_alone() -> None:
     ).map("".join),
     st.integers(1, 5),
 )
-def test_the_size_of_the_pieces_does_not_matter(answer: str, size: int) -> None:
+def test_result_does_not_depend_on_the_chunks(answer: str, size: int) -> None:
     pieces = [answer[at : at + size] for at in range(0, len(answer), size)]
     assert streamed("Nora", pieces) == streamed("Nora", [answer])
 
 
 @given(st.lists(st.sampled_from(["Nora: ", "Alice: ", "\n", "hm ", "**Alice:** "]), max_size=12))
-def test_no_line_of_what_is_shown_begins_with_a_tag(pieces: list[str]) -> None:
+def test_no_shown_line_begins_with_a_tag(pieces: list[str]) -> None:
     shown = streamed("Nora", pieces)
     assert not [
         line for line in shown.splitlines() if line.lstrip("* ").startswith(("Nora:", "Alice:"))

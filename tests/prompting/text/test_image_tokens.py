@@ -1,4 +1,4 @@
-"""What an image costs: OpenAI's own examples, and files of every kind."""
+"""Image tokens: OpenAI's examples, and files of every format."""
 
 import base64
 import struct
@@ -29,15 +29,15 @@ def uri(data: bytes, kind: str = "png") -> Image:
 @pytest.mark.parametrize(
     ("size", "tokens"), [((1024, 1024), 765), ((2048, 4096), 1105), ((10, 10), 255)]
 )
-def test_it_costs_what_the_documentation_says(size: tuple[int, int], tokens: int) -> None:
+def test_tokens_equal_openais_documentation(size: tuple[int, int], tokens: int) -> None:
     assert image_tokens(uri(png(*size))) == tokens
 
 
-def test_low_detail_is_cheap_whatever_its_size() -> None:
+def test_low_detail_has_a_constant_price() -> None:
     assert image_tokens(Image("https://x/y.png", "low")) == 85
 
 
-def test_what_is_behind_a_link_counts_as_the_largest() -> None:
+def test_image_behind_a_link_counts_as_the_largest() -> None:
     assert image_tokens(Image("https://x/y.png")) >= image_tokens(uri(png(2048, 4096)))
 
 
@@ -45,10 +45,10 @@ def test_what_is_behind_a_link_counts_as_the_largest() -> None:
     "image",
     [uri(png(640, 480)), uri(jpeg(640, 480)), uri(b"GIF89a" + struct.pack("<HH", 640, 480))],
 )
-def test_the_size_is_read_from_the_file(image: Image) -> None:
+def test_size_is_read_from_the_file_header(image: Image) -> None:
     assert image_size(image) == (640, 480)
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xc0"]))
-def test_no_file_breaks_the_count(data: bytes, head: bytes) -> None:
+def test_no_file_raises(data: bytes, head: bytes) -> None:
     assert 85 <= image_tokens(uri(head + data)) <= 85 + 170 * 8

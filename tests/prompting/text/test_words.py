@@ -1,4 +1,4 @@
-"""A word is found where a reader would see it as one, in every script."""
+"""Whole words are found in every script."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from bot.prompting.text.words import find_word
         ("", "anything", None),
     ],
 )
-def test_a_word_stands_alone_where_no_letter_goes_on_with_it(
+def test_word_is_found_where_no_letter_continues_it(
     word: str, text: str, place: int | None
 ) -> None:
     assert find_word(word, text) == place
