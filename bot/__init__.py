@@ -1,21 +1,70 @@
-"""Troupe: characters and assistants that live in Discord servers and Telegram chats.
+"""Troupe: characters and assistants in Discord servers, Telegram chats and the terminal.
 
-The walk of one message, which is also the order to read the code in:
+The path of one message:
 
-    platforms/*   hear     to_incoming(event) -> Incoming; everything vendor-specific ends here
-    intake/       persist  inbox row and cursor in one transaction, then acknowledge upstream
-    conversation.py        claim the conversation (new epoch) and walk its inbox in order:
-      routing/    decide   -> Command | Answer | Overhear | Ignore, and who speaks  (pure)
-    speaking.py            let them answer, one after the other:
-      sessions/   recall   -> Session: turns, preset, people
-      prompting/  compose  -> Draft: system, history, names; then as much as the budget allows
-      backends/*  generate -> Delta, Delta, ... Finish
-      replying/   write    -> pieces legal on the platform, edits at its pace
-    conversation.py        finish in one transaction: epoch checked, inbox, turns, receipts, outbox
-    delivery/     send     outbox in order per chat; an unknown outcome is reconciled
+    platforms/*        receive   to_incoming(event) -> Incoming; vendor-specific code ends here
+    intake/            persist   inbox row and cursor in one transaction, then acknowledge and wake
+    turn/worker.py     claim     a conversation (new epoch) and process its inbox in order:
+      routing/         decide    -> Command | Answer | Observe | Ignore, and who answers     (pure)
+      turn/answer.py             for each character that answers:
+        storage/       load      session: turns, preset, people; stories and summaries
+        prompting/     compose   -> Draft; fitted into the token budget -> Prompt            (pure)
+        backends/*     generate  -> Delta, Delta, ... Finish(reason, usage)
+        replying/      stream    parts that are legal on the platform, edits at its pace
+    turn/worker.py     finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
+    delivery/          deliver   outbox in order per lane; an unknown outcome is reconciled
 
-`ports.py` names every socket, `plugs.py` says what fills it, `app.py` plugs everything in, and
-`chat/` holds the nouns that travel.
+The same path file by file, for a Discord message that one character answers. Each file stands where
+the message enters it first (tests/turn/test_message_path.py holds the order from the worker on):
+
+    platforms/discord/gateway.py          an event of the gateway connection
+    platforms/discord/receiver.py         events in order; after an outage the missed ones first
+    platforms/discord/incoming.py         to_incoming
+    intake/intake.py                      store, then wake
+    storage/sql/inbox.py                  inbox row and cursor
+    runtime/keyed_worker_pool.py          one task for each conversation that is ready
+    turn/worker.py                        claim, process, finish
+    storage/sql/conversations.py          claims, history, the transaction of finish
+    turn/lease.py                         keeps the claim while the message is processed
+    routing/preset_resolver.py            the active presets of the channel
+    routing/active_presets.py             ... as one value
+    routing/decide.py                     decide
+    routing/command_specs.py              is it a command? then commands/handlers.py handles it
+    routing/speaker_selection.py          who answers, and why
+    routing/wake_rules.py                 is the character addressed?
+    turn/answer.py                        answer
+    turn/prompt_sources.py                load
+    commands/personas.py                  how people describe themselves
+    replying/live_replies.py              typing indicator
+    replying/live_reply.py                the messages that will grow with the answer
+    replying/stream_buffer.py             when they are edited next
+    stories/retrieve.py                   the stories nearest to the message
+    summaries/summarizer.py               the summary of turns that were dropped before
+    prompting/compose/compose.py          compose
+    prompting/compose/fit_for_backend.py  how many tokens the backend reads
+    prompting/draft/fit.py                fit: whole messages are dropped, the oldest first
+    replying/generate.py                  generate: filter and time what the backend streams
+    backends/*/backend.py                 the provider's stream -> Delta, ... Finish
+    replying/splitting/split.py           parts that are legal on the platform
+    delivery/sender.py                    deliver
+    delivery/rate_limits.py               wait where the platform demands it
+    platforms/discord/surface.py          one idempotent request for each part
+
+`ports.py` holds every interface, `chat/` the values that travel, `service/wiring.py` builds all of
+it and `service/service.py` runs it.
+
+Glossary:
+
+    lane       the outbox rows of one channel or thread, delivered strictly in order
+    epoch      counts the claims of a conversation; every write checks it
+    fenced     stopped because a later claim has a higher epoch
+    claim      the right to process one conversation, for one epoch
+    lease      how long a claim holds unless it is renewed
+    receipt    the record of one answer: exact prompt, dropped items, usage, timings
+    persona    the text that says who a character is, or how a person describes themselves
+    outbox     what is to be sent, stored in the transaction that finishes the message
+    surface    the sending side of a platform: send, edit, delete, find
+    turn       the processing of one message; in a history: one line of it
 """
 
 __version__ = "0.1.0"

@@ -1,0 +1,57 @@
+"""Hold the path of a message that the docstring of `bot` describes."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import bot
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.turn.test_worker import Setup
+
+PACKAGE = Path(bot.__file__).parent
+STATIONS = re.findall(
+    r"^    ([a-z_*/]+\.py)  ", (bot.__doc__ or "").partition("file by file")[2], re.MULTILINE
+)
+NOT_IN_SETUP = (
+    "platforms/",  # the test has fakes for the platform and the backend,
+    "backends/",
+    "intake/",  # and calls the inbox, the worker and the sender itself
+    "runtime/",
+    "delivery/rate_limits.py",
+)
+
+
+@contextmanager
+def traced_files() -> Iterator[list[str]]:
+    """List the files of the package in the order in which they are entered first."""
+    entered: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and frame.f_code.co_name != "<module>" and file.is_relative_to(PACKAGE):
+            entered[file.relative_to(PACKAGE).as_posix()] = None
+
+    files: list[str] = []
+    sys.setprofile(note)
+    try:
+        yield files
+    finally:
+        sys.setprofile(None)
+        files += entered
+
+
+def test_documented_files_exist() -> None:
+    assert [one for one in STATIONS if not list(PACKAGE.glob(one))] == []
+    assert len(STATIONS) == len(set(STATIONS))
+
+
+async def test_message_passes_the_files_in_the_documented_order(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hello."]))
+    with traced_files() as files:
+        await setup.say("Hi")
+    expected = [one for one in STATIONS if not one.startswith(NOT_IN_SETUP)]
+    assert [one for one in files if one in expected] == expected
