@@ -26,7 +26,7 @@ def make_backends(
             provider = settings.providers.get(name)
             if provider is None:
                 raise SettingsError(
-                    f"preset {preset.name!r} wants the provider {name!r}, which is not set up; "
+                    f"preset {preset.name!r} uses the provider {name!r}, which is not set up; "
                     f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
                 )
             if name not in backends:
@@ -41,9 +41,13 @@ def make_backends(
 def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
     """List the preset's parameters that one of its configured providers does not support."""
     names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
-    asked = [settings.providers[name] for name in names if name in settings.providers]
-    found = (each for one in asked for each in parameter_problems(one, preset.parameters))
-    return list(dict.fromkeys(found))
+    providers = [settings.providers[name] for name in names if name in settings.providers]
+    problems = (
+        problem
+        for provider in providers
+        for problem in parameter_problems(provider, preset.parameters)
+    )
+    return list(dict.fromkeys(problems))
 
 
 def _providers_of(preset: Preset) -> list[str]:

@@ -63,7 +63,7 @@ async def open_resources(
         stack.enter_context(lock_data_dir(settings.data_dir))
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         resolver = await _make_resolver(settings, presets, database)
-        await provide_model(settings, resolver.default, progress)
+        await prepare_models(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
         for backend in backends.values():
@@ -98,13 +98,13 @@ async def _open_coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
         yield await stack.enter_async_context(open_coordinator(url))
 
 
-async def provide_model(
+async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Fetch the model that comes with Troupe if the default preset may have to run on it.
+    """Make the models of the default preset and its fallbacks ready on this machine.
 
     Raises:
-        SettingsError: it, or one of its fallbacks, is to run on another file, which is not there.
+        SettingsError: a model file does not exist.
     """
     for preset in default.with_fallbacks:
         provider = settings.providers.get(preset.provider)
@@ -119,7 +119,7 @@ async def preload_default(backends: Mapping[str, Backend], default: Preset) -> N
         try:
             await backend.preload(default.model)
         except BackendUnavailable as error:  # the first message gets the error
-            _log.warning("model_not_warm", preset=default.name, reason=str(error))
+            _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager

@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from bot.console.health import serving
+from bot.console.health import Probe, serving
 from bot.errors import StoreError
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -17,9 +16,6 @@ from bot.settings import Settings
 
 _DRAIN_SECONDS = 10.0
 _DRAIN_POLL_SECONDS = 0.05
-
-Probe: TypeAlias = Callable[[], Awaitable[str | None]]
-"""Returns what is wrong in a few words, or None."""
 
 
 class Service:

@@ -63,7 +63,7 @@ class AnswerPipeline:
 
         Raises:
             BackendError: nobody answered; what the first speaker failed with.
-            UserError: the same, and the author can mend it.
+            UserError: the same, where the author can fix it.
         """
         context = await self._sources.load(claim, message, active, speakers)
         failures: list[Exception] = []

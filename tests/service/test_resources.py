@@ -8,7 +8,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import SettingsError
 from bot.prompting.presets.preset import Preset
-from bot.service.resources import provide_model
+from bot.service.resources import prepare_models
 from bot.settings import Settings
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}
@@ -26,8 +26,8 @@ def installed(folder: Path) -> Settings:
 async def test_missing_model_file_of_a_fallback_is_an_error_at_the_start(tmp_path: Path) -> None:
     preset = Preset.model_validate({**ONLINE, "fallbacks": FALLBACK})
     with pytest.raises(SettingsError, match=r"nowhere\.gguf"):
-        await provide_model(installed(tmp_path), preset, progress=pytest.fail)
+        await prepare_models(installed(tmp_path), preset, progress=pytest.fail)
 
 
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
-    await provide_model(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
+    await prepare_models(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
