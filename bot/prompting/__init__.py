@@ -1,1 +1,1 @@
-"""From a preset and a history to exactly the prompt that the model is asked; pure."""
+"""Build the exact prompt from a preset, a history and a message (no I/O but preset files)."""

@@ -27,14 +27,16 @@ def attack_text(attack: dict[str, Any]) -> str:
 
 def prompt_with(attack: dict[str, Any]) -> Prompt:
     """Return a prompt with the hostile text as a message, a story or a persona."""
-    text, place = attack_text(attack), attack["enters_at"]
-    persona = text if place.startswith("preset") else PERSONA
+    text, position = attack_text(attack), attack["enters_at"]
+    persona = text if position.startswith("preset") else PERSONA
     preset = Preset.model_validate(
         {"name": "nora", "provider": "p", "model": "m", "persona": persona}
     )
-    said = make_incoming(text if "message" in place else "hello")
+    said = make_incoming(text if "message" in position else "hello")
     rows: list[HaruhiRow] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
-    stories = [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in place else []
+    stories = (
+        [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in position else []
+    )
     found = {said.text: stories}
     return compose(preset, Session(1, ()), said, stories=found).prompt
 

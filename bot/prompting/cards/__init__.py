@@ -1,1 +1,1 @@
-"""The card-specific text features: macros and story strings."""
+"""Text features of character cards: macros and story strings."""

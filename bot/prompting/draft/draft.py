@@ -1,6 +1,6 @@
 """The draft of a prompt: its named parts in the order in which a model reads them.
 
-Required parts are told apart from those that may be dropped if the budget is small (fit.py).
+Required parts are marked; the others may be dropped if the budget is small (fit.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

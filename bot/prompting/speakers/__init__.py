@@ -1,1 +1,1 @@
-"""Speaker labels: who said what, as the model reads it."""
+"""Speaker labels and tags, the echo filter, and user personas."""

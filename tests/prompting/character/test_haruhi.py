@@ -36,15 +36,15 @@ COUNTERS_OF: dict[str, Callable[[str], int] | str | None] = {
     "none": None,
 }
 
-ENGLISH = "3-c: the English names work, too"
-STRICT = "3-h: a strict form; a query is all that has no braces, other text on the line is ignored"
-DOCUMENTED_LIMIT = "3-b: several stories never take more than their limit"
-NAMED = "3-e: speakers are told, as the document says; ChatHaruhi's code only sets a flag"
-NAMELESS = "3-f: a character without a name is an error"
-COUNTERS = "3-g: no counter, or one of the caller's own"
-SPECIAL = "3-k: a control token that somebody writes is text"
+ENGLISH = "English placeholder names work as well"
+STRICT = "a strict form; a query is all that has no braces, other text on the line is ignored"
+DOCUMENTED_LIMIT = "several stories never take more than their limit"
+NAMED = "speakers are tagged, as the document says; ChatHaruhi's code only sets a flag"
+NAMELESS = "a character without a name is an error"
+COUNTERS = "no counter, or one of the caller's own"
+SPECIAL = "a control token that somebody writes is text"
 SYSTEM_LOST = "a merged turn has the user's role; ChatHaruhi leaves `system`, and no user turn"
-BEFORE_3 = "ChatHaruhi 2 frames texts with 「」; 3.0 takes that frame off (R3-17)"
+BEFORE_3 = "ChatHaruhi 2 puts texts into 「」; 3.0 removes these brackets"
 
 # Vectors that we decided against (docs/sources.md#haruhi), and why.
 RESOLVED_OTHERWISE = {

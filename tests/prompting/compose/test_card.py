@@ -31,10 +31,10 @@ def preset(*entries: dict[str, object], **values: object) -> Preset:
 def history(*texts: str, speaker: Person = ALICE) -> Session:
     """Alternate questions and answers, a minute apart."""
     turns = (
-        Turn("assistant", text, None, AT + timedelta(minutes=place))
-        if place % 2
-        else Turn("user", text, speaker, AT + timedelta(minutes=place))
-        for place, text in enumerate(texts)
+        Turn("assistant", text, None, AT + timedelta(minutes=index))
+        if index % 2
+        else Turn("user", text, speaker, AT + timedelta(minutes=index))
+        for index, text in enumerate(texts)
     )
     return Session(1, tuple(turns))
 

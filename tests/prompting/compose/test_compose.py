@@ -313,11 +313,11 @@ def test_card_with_stories() -> None:
     found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
     message = make_incoming("hi")
 
-    told = compose(who, Session(1, ()), message, stories=found)
+    draft = compose(who, Session(1, ()), message, stories=found)
     without = compose(who, Session(1, ()), message)
 
-    assert told.prompt.messages[0].content == "Nora knows:\n###\nAlice broke a lamp."
-    assert [span.name for span in told.layout if span.section == "stories"] == [
+    assert draft.prompt.messages[0].content == "Nora knows:\n###\nAlice broke a lamp."
+    assert [span.name for span in draft.layout if span.section == "stories"] == [
         "Alice broke a lamp."
     ]
     assert without.prompt.messages[0].content == "Nora knows:"

@@ -17,16 +17,16 @@ from tests.fakes import FakeBackend
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
 DRAFT = Draft(
-    Prompt((), "m", "room"), (), (), None, group_history(SAID), (), Message("user", "now?")
+    Prompt((), "m", "channel"), (), (), None, group_history(SAID), (), Message("user", "now?")
 )
 
 
-class Letters(FakeBackend, TokenCountingBackend):
-    """A model that reads letters, so many at most."""
+class LetterCountingBackend(FakeBackend, TokenCountingBackend):
+    """A backend whose tokens are letters, with a context of `max_prompt_tokens`."""
 
-    def __init__(self, room: int | None) -> None:
+    def __init__(self, max_prompt_tokens: int | None) -> None:
         super().__init__()
-        self._room = room
+        self._max_prompt_tokens = max_prompt_tokens
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
@@ -34,7 +34,7 @@ class Letters(FakeBackend, TokenCountingBackend):
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        return self._room
+        return self._max_prompt_tokens
 
 
 def letters(prompt: Prompt) -> int:
@@ -46,35 +46,37 @@ def nora(**given: object) -> Preset:
 
 
 @pytest.mark.parametrize(
-    ("limit", "room", "most"),
+    ("limit", "max_prompt_tokens", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
 )
 async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
-    limit: int | None, room: int | None, most: int
+    limit: int | None, max_prompt_tokens: int | None, most: int
 ) -> None:
-    fitted = await fit_for_backend(nora(max_input_tokens=limit), DRAFT, Letters(room))
+    fitted = await fit_for_backend(
+        nora(max_input_tokens=limit), DRAFT, LetterCountingBackend(max_prompt_tokens)
+    )
     assert most - 40 < letters(fitted.prompt) <= most
     assert fitted.limit == most
 
 
 async def test_without_any_limit_everything_is_sent() -> None:
-    fitted = await fit_for_backend(nora(max_input_tokens=None), DRAFT, Letters(None))
+    fitted = await fit_for_backend(nora(max_input_tokens=None), DRAFT, LetterCountingBackend(None))
     assert (fitted.dropped, len(fitted.prompt.messages)) == ((), 121)
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 async def test_token_counter_of_the_preset_overrides_the_backends(name: str) -> None:
     fitted = await fit_for_backend(
-        nora(token_counter=name, max_input_tokens=300), DRAFT, Letters(None)
+        nora(token_counter=name, max_input_tokens=300), DRAFT, LetterCountingBackend(None)
     )
     assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
 async def test_context_length_holds_besides_the_presets_token_counter() -> None:
     who = nora(token_counter="cl100k", max_input_tokens=300)
-    roomy = await fit_for_backend(who, DRAFT, Letters(None))
-    fitted = await fit_for_backend(who, DRAFT, Letters(400))
-    assert letters(fitted.prompt) <= 400 < letters(roomy.prompt)
+    unlimited = await fit_for_backend(who, DRAFT, LetterCountingBackend(None))
+    fitted = await fit_for_backend(who, DRAFT, LetterCountingBackend(400))
+    assert letters(fitted.prompt) <= 400 < letters(unlimited.prompt)
     kept = len(fitted.prompt.messages) - 1
     assert sum(one.count for one in fitted.dropped) == len(SAID) - kept
 

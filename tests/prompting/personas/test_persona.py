@@ -170,16 +170,16 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     except CharacterError:
         return
     lines = text.split("\n")
-    assert all("{{RAG" in lines[place.line] for place in persona.placeholders)
+    assert all("{{RAG" in lines[placeholder.line] for placeholder in persona.placeholders)
     # Without stories, every other line stays as it was.
     after = filled(text, {}).split("\n")
-    changed = {place.line for place in persona.placeholders}
+    changed = {placeholder.line for placeholder in persona.placeholders}
     assert all(after[at] == line for at, line in enumerate(lines) if at not in changed)
     assert all(after[at] == "" for at in changed)
 
 
 @given(
-    places=st.lists(
+    lines_with_placeholders=st.lists(
         st.one_of(
             st.just("{{RAG-dialogue}}"),
             st.builds(
@@ -194,17 +194,17 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     tokens=st.integers(-5, 60) | st.none(),
 )
 def test_limits_hold_and_no_story_is_repeated(
-    places: list[str], lengths: list[int], tokens: int | None
+    lines_with_placeholders: list[str], lengths: list[int], tokens: int | None
 ) -> None:
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
-    persona = parse_persona("\n".join(places))
+    persona = parse_persona("\n".join(lines_with_placeholders))
 
     made = fill_placeholders(persona, {"hi": stories}, newest="hi", tokens=tokens, count=words)
 
-    told = [story.id for story in made.stories]
-    assert told == sorted(set(told))
-    assert len(told) <= persona.story_queries("hi").get("hi", 0)
-    several = [place for place in persona.placeholders if not place.at_least_one]
+    ids = [story.id for story in made.stories]
+    assert ids == sorted(set(ids))
+    assert len(ids) <= persona.story_queries("hi").get("hi", 0)
+    several = [placeholder for placeholder in persona.placeholders if not placeholder.at_least_one]
     assume(len(several) == len(persona.placeholders))
     spent = sum(words([story.text for story in made.stories]))
     assert tokens is None or spent <= max(tokens, 0)

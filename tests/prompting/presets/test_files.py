@@ -1,4 +1,4 @@
-"""Presets are read as people and RodelAgent write them; each problem is named with its place."""
+"""Preset files of people and of RodelAgent are parsed; errors name file and line."""
 
 import json
 from pathlib import Path
@@ -251,9 +251,9 @@ PLAYER = {"name": "nora", "provider": "p", "model": "m"}
 
 def test_lorebook_may_be_inline_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "lore").mkdir()
-    for place in ("world.json", "lore/world.json"):
-        (tmp_path / place).write_text(json.dumps(BOOK))
-        (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": place}))
+    for path in ("world.json", "lore/world.json"):
+        (tmp_path / path).write_text(json.dumps(BOOK))
+        (tmp_path / "nora.json").write_text(json.dumps({**PLAYER, "lorebook": path}))
 
         preset = load_presets(tmp_path)["nora"]
 

@@ -6,7 +6,7 @@ from bot.prompting.text.words import find_word
 
 
 @pytest.mark.parametrize(
-    ("word", "text", "place"),
+    ("word", "text", "index"),
     [
         ("ana", "is ana here", 3),
         ("ana", "banana", None),
@@ -22,6 +22,6 @@ from bot.prompting.text.words import find_word
     ],
 )
 def test_word_is_found_where_no_letter_continues_it(
-    word: str, text: str, place: int | None
+    word: str, text: str, index: int | None
 ) -> None:
-    assert find_word(word, text) == place
+    assert find_word(word, text) == index
