@@ -146,7 +146,7 @@ async def test_check_names_setting_of_missing_provider(folder: Path) -> None:
     write_preset(folder, {**ECHO, "provider": "groq"})
     _, lines = await run_check()
     assert wrong_lines(lines) == [
-        "presets: preset 'assistant' wants the provider 'groq', which is not set up; "
+        "presets: preset 'assistant' uses the provider 'groq', which is not set up; "
         "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL"
     ]
 
