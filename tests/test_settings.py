@@ -1,14 +1,16 @@
-"""What an operator sets, and the one line that says what is wrong with it."""
+"""Settings, their sources, and the messages about wrong ones."""
 
 import os
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.settings import WELL_KNOWN
+from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
-from bot.settings import Settings, read_settings, secrets_of, unknown_variables
+from bot.settings import collect_secrets, find_unknown_variables, read_settings, settings_model
 
 CANARY = "canary-4f1d2c"
 
@@ -27,13 +29,13 @@ def address_of(provider: str) -> object:
     return read_settings().model_dump()["providers"][provider]["base_url"]
 
 
-def wrong(**given: object) -> str:
-    with pytest.raises(SettingsError) as told:
+def error_text(**given: object) -> str:
+    with pytest.raises(SettingsError) as caught:
         read_settings(**given)
-    return str(told.value)
+    return str(caught.value)
 
 
-def test_without_any_setting_everything_is_embedded() -> None:
+def test_defaults_run_everything_embedded() -> None:
     settings = read_settings()
     assert settings.sqlalchemy_url == "sqlite:///data/troupe.db"
     assert settings.redis_url is None
@@ -41,7 +43,7 @@ def test_without_any_setting_everything_is_embedded() -> None:
     assert settings.configured_platforms == []
 
 
-def test_the_environment_wins_over_env_file_and_that_over_toml(
+def test_environment_overrides_env_file_and_toml(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "troupe.toml").write_text(
@@ -76,28 +78,28 @@ def test_the_environment_wins_over_env_file_and_that_over_toml(
         ("TROUPE_PROVIDERS__MINE__KIND", "magic", "TROUPE_PROVIDERS__MINE__KIND: "),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_the_setting(
+def test_wrong_setting_is_one_line_that_names_it(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    told = wrong()
+    told = error_text()
     assert told.startswith(line)
     assert len(told.splitlines()) == 1
     assert "toml" not in told
 
 
-def test_every_wrong_setting_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_wrong_setting_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_LOG_FORMAT", "xml")
     monkeypatch.setenv("TROUPE_CONSOLE__PORT", "x")
-    assert len(wrong().splitlines()) == 2
+    assert len(error_text().splitlines()) == 2
 
 
-def test_a_toml_file_that_is_none_is_named(folder: Path) -> None:
+def test_invalid_toml_file_is_named(folder: Path) -> None:
     (folder / "troupe.toml").write_text("a = = b", encoding="utf-8")
-    assert wrong().startswith("troupe.toml cannot be read: ")
+    assert error_text().startswith("troupe.toml cannot be read: ")
 
 
-def test_what_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_URL", "DATABASE_URL", "DISCORD__TOKEN", "CONSOLE__PORT", "PRESETS_DIR"):
         monkeypatch.setenv(f"TROUPE_{name}", "")
     settings = read_settings()
@@ -106,7 +108,7 @@ def test_what_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.sqlalchemy_url.startswith("sqlite")
 
 
-def test_admins_are_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ADMINS", " discord:1, telegram:2 ,")
     assert read_settings().admins == {"discord:1", "telegram:2"}
 
@@ -114,21 +116,19 @@ def test_admins_are_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "admin", ["123", "telegram:", "telegram:123 OR 1=1", "telegram:-100555", "discord:*", "x:1"]
 )
-def test_who_is_no_person_is_no_admin(monkeypatch: pytest.MonkeyPatch, admin: str) -> None:
+def test_admin_must_be_the_id_of_a_person(monkeypatch: pytest.MonkeyPatch, admin: str) -> None:
     monkeypatch.setenv("TROUPE_ADMINS", f"discord:1,{admin}")
     with pytest.raises(SettingsError, match="is not of the form discord:<id> or telegram:<id>"):
         read_settings()
 
 
 @pytest.mark.parametrize("name", sorted(WELL_KNOWN))
-def test_a_well_known_provider_needs_only_its_key(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_well_known_provider_needs_only_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"TROUPE_PROVIDERS__{name.upper()}__API_KEY", CANARY)
     assert address_of(name) == WELL_KNOWN[name]
 
 
-def test_names_of_speakers_go_to_openai_unless_somebody_wants_them_elsewhere(
+def test_message_names_are_sent_to_openai_only_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("OPENAI", "MISTRAL_AI", "GROQ"):
@@ -142,18 +142,18 @@ def test_names_of_speakers_go_to_openai_unless_somebody_wants_them_elsewhere(
     ]
 
 
-def test_a_provider_of_ones_own_needs_an_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_provider_needs_only_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:9/v1")
     assert address_of("mine") == "http://127.0.0.1:9/v1"
 
 
-def test_the_local_model_stays_local_whatever_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_provider_stays_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__PARALLEL", "4")
     local = read_settings().providers["local"]
     assert local == LlamaCppSettings(parallel=4)
 
 
-def test_secrets_are_in_no_representation_and_all_of_them_are_masked(
+def test_secrets_are_hidden_and_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = {
@@ -168,13 +168,13 @@ def test_secrets_are_in_no_representation_and_all_of_them_are_masked(
     settings = read_settings()
     assert CANARY not in repr(settings) + str(settings) + str(settings.model_dump())
     assert CANARY not in settings.model_dump_json()
-    assert secrets_of(settings) == set(given.values())
+    assert collect_secrets(settings) == set(given.values())
 
 
-def test_a_wrong_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_does_not_quote_the_wrong_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_DISCORD", CANARY)
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKN", CANARY)
-    assert CANARY not in wrong()
+    assert CANARY not in error_text()
 
 
 @pytest.mark.parametrize(
@@ -186,38 +186,52 @@ def test_a_wrong_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         ("TROUPE_XYZZY", None),
     ],
 )
-@pytest.mark.parametrize("place", ["environment", ".env"])
-def test_a_variable_that_is_no_setting_is_found_with_the_nearest_that_is(
+@pytest.mark.parametrize("source", ["environment", ".env"])
+def test_unknown_variable_is_found_with_the_nearest_setting(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    place: str,
+    source: str,
     variable: str,
     nearest: str | None,
 ) -> None:
-    if place == "environment":
+    if source == "environment":
         monkeypatch.setenv(variable, "1")
     else:
         (folder / ".env").write_text(f"OTHER=1\n{variable}=1\n", encoding="utf-8")
-    assert unknown_variables() == {variable: nearest}
+    assert find_unknown_variables() == {variable: nearest}
 
 
-def test_every_setting_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Settings.model_fields:
+def test_nested_variables_of_settings_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in settings_model().model_fields:
         monkeypatch.setenv(f"TROUPE_{name.upper()}", "1")
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "1")
-    assert unknown_variables() == {}
+    assert find_unknown_variables() == {}
 
 
 @pytest.mark.parametrize(
     ("kind", "missing"), [("openai", "BASE_URL"), ("gguf", "MODEL_PATH"), ("onnx", "MODEL_PATH")]
 )
-def test_an_embedding_without_what_it_needs_is_refused(kind: str, missing: str) -> None:
+def test_incomplete_embedding_settings_are_an_error(kind: str, missing: str) -> None:
     with pytest.raises(SettingsError, match=f"needs TROUPE_EMBEDDING__{missing}"):
         read_settings(embedding={"kind": kind})
 
 
-def test_the_key_of_the_embedding_is_a_secret() -> None:
+def test_embedding_key_is_a_secret() -> None:
     settings = read_settings(
         embedding={"kind": "openai", "base_url": "http://x/v1", "model": "m", "api_key": "sk-E"}
     )
-    assert "sk-E" in secrets_of(settings)
+    assert "sk-E" in collect_secrets(settings)
+
+
+def test_every_setting_has_a_description() -> None:
+    groups = [settings_model(), *(spec.settings for spec in backend_specs())]
+    for field in settings_model().model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            groups.append(field.annotation)
+    without = [
+        f"{group.__name__}.{name}"
+        for group in groups
+        for name, field in group.model_fields.items()
+        if not field.description and name != "kind"  # each kind narrows the one it inherits
+    ]
+    assert without == []

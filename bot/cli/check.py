@@ -21,7 +21,7 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends
 from bot.service.resources import stories_by_preset
-from bot.settings import Settings, read_settings, unknown_variables
+from bot.settings import Settings, find_unknown_variables, read_settings
 from bot.storage.coordination.redis import open_coordinator
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database
@@ -79,7 +79,7 @@ async def check_everything(settings: Settings, report: Report) -> bool:
 
 
 def _check_variable_names(report: Report) -> bool:
-    unknown = unknown_variables()
+    unknown = find_unknown_variables()
     for name, nearest in unknown.items():
         hint = f"; did you mean {nearest}?" if nearest else ""
         report(f"WRONG  settings: {name} is no setting of Troupe{hint}")

@@ -16,7 +16,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
-from bot.settings import Settings, read_settings, secrets_of
+from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
 from bot.telemetry.logs import SecretMasker
@@ -95,7 +95,7 @@ def mark_differences(before: str, after: str) -> str:
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
     """Format the exact prompt, as `/context prompt` gives it to an admin."""
     async with Renderer() as renderer:
-        mask = SecretMasker(secrets_of(settings)).mask
+        mask = SecretMasker(collect_secrets(settings)).mask
         writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)
         return await writer.write(number, receipt)
 

@@ -10,7 +10,7 @@ from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.service.service import running
-from bot.settings import Settings, read_settings, secrets_of
+from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.data_dir import create_data_dir
 from bot.telemetry.logs import configure_logs, open_log_stream
 
@@ -38,7 +38,7 @@ def serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
     configure_logs(
         form=settings.log_format,
         level=settings.log_level,
-        secrets=secrets_of(settings),
+        secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
     uvloop.run(_serve(settings, platforms))

@@ -112,7 +112,7 @@ class PresetHandlers:
         )
         if isinstance(decision, Command):
             return CommandResult("That is a command: no character answers it.")
-        return CommandResult("\n".join(_explained(one) for one in decision.candidates))
+        return CommandResult("\n".join(_error_lines(one) for one in decision.candidates))
 
     def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
@@ -140,7 +140,7 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
     return replace(result, text=text, greeting=greeting, greeter=preset.name)
 
 
-def _explained(one: SpeakerCandidate) -> str:
+def _error_lines(one: SpeakerCandidate) -> str:
     return f"{'→' if one.chosen else '·'} {one.preset} ({one.score:.1f}): {', '.join(one.reasons)}"
 
 

@@ -79,7 +79,7 @@ def select_speakers(
     ]
     if any(one.chosen for one in candidates):
         return _ranked(
-            one if one.chosen else _explained(one, "another character was called")
+            one if one.chosen else _error_lines(one, "another character was called")
             for one in candidates
         )
     addressed = any(is_addressed(incoming, preset) for preset in presets)
@@ -121,7 +121,7 @@ def select_reaction(
     chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
     others = [preset for preset in presets if preset.name != newest.preset]
     ranked = _ranked(
-        _explained(one, "has answered already")
+        _error_lines(one, "has answered already")
         if one.preset in answered and not one.chosen
         else _drawn(one, preset, chance)
         for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
@@ -135,7 +135,7 @@ def _only_candidate(preset: Preset, incoming: Incoming, dice: Dice) -> SpeakerCa
         return _chosen(candidate, 0.0, "was addressed")
     if wakes_by_own_rules(incoming, preset, dice):
         return _chosen(candidate, 0.0, "its wake rules match")
-    return _explained(candidate, "was not addressed")
+    return _error_lines(candidate, "was not addressed")
 
 
 def _called_by_name(
@@ -171,14 +171,14 @@ def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCan
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
     if seconds_left > 0:
-        return _explained(one, f"rests for {seconds_left:.0f} s more (cooldown)")
+        return _error_lines(one, f"rests for {seconds_left:.0f} s more (cooldown)")
     threshold = preset.talkativeness * chance.share
     if threshold <= 0:
-        return _explained(one, "was not addressed")
+        return _error_lines(one, "was not addressed")
     drawn = chance.dice()
     if drawn < threshold:
         return _chosen(one, threshold, f"chance: drew {drawn:.2f}, below {threshold:.2f}")
-    lost = _explained(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
+    lost = _error_lines(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
     return replace(lost, score=one.score + threshold)
 
 
@@ -194,7 +194,7 @@ def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, .
         one
         if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
         else replace(
-            _explained(one, f"at most {MAX_ANSWERS_IN_A_ROW} answer in a row"), chosen=False
+            _error_lines(one, f"at most {MAX_ANSWERS_IN_A_ROW} answer in a row"), chosen=False
         )
         for rank, one in enumerate(ranked)
     )
@@ -204,5 +204,5 @@ def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidat
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 
-def _explained(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
+def _error_lines(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
     return replace(one, reasons=(*one.reasons, reason))

@@ -28,7 +28,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources
 from bot.service.retention import RetentionJobs
-from bot.settings import Settings, secrets_of
+from bot.settings import Settings, collect_secrets
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
@@ -167,7 +167,7 @@ class Wiring:
 
     @cached_property
     def _commands(self) -> CommandHandlers:
-        mask = SecretMasker(secrets_of(self.settings)).mask
+        mask = SecretMasker(collect_secrets(self.settings)).mask
         prompts = ExactPromptWriter(
             self.settings.providers, self.settings.data_dir, self._resources.renderer, mask
         )

@@ -52,14 +52,14 @@ class StoryRetriever:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
-                    found[query] = await self._nearest(preset.name, query, limit)
+                    found[query] = await self._nearest_name(preset.name, query, limit)
         except (EmbeddingError, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
 
-    async def _nearest(self, character: str, query: str, limit: int) -> Sequence[Story]:
+    async def _nearest_name(self, character: str, query: str, limit: int) -> Sequence[Story]:
         vector = await self._embed(query)
         return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
 

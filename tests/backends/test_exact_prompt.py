@@ -14,7 +14,7 @@ from bot.backends.llama_cpp.description import name_template
 from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
-from bot.settings import Settings, secrets_of
+from bot.settings import Settings, collect_secrets
 from bot.telemetry.logs import SecretMasker
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
@@ -47,7 +47,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
     given = {"api_key": SECRET, "model": "m", "base_url": "http://127.0.0.1:1/v1", **provider}
     settings = Settings(data_dir=folder, providers={"here": given})
-    mask = SecretMasker(secrets_of(settings)).mask
+    mask = SecretMasker(collect_secrets(settings)).mask
     return ExactPromptWriter(settings.providers, folder, renderer, mask)
 
 

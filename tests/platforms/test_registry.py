@@ -17,7 +17,7 @@ from bot.platforms import registry
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform, Surface
 from bot.service.service import running
-from bot.settings import read_settings, secrets_of, unknown_variables
+from bot.settings import collect_secrets, find_unknown_variables, read_settings
 from tests.fakes import FakeSurface
 
 CHANNEL = Address("toy", "1")
@@ -115,7 +115,7 @@ def test_settings_of_a_registered_platform_are_read(
     assert settings.platform(toy) == ToySettings(
         token=SecretStr("toy-secret"), greeting="good evening"
     )
-    assert "toy-secret" in secrets_of(settings)
+    assert "toy-secret" in collect_secrets(settings)
     assert settings.admins == {"toy:7"}
 
 
@@ -123,7 +123,7 @@ def test_wrong_settings_of_a_registered_platform_are_named(
     toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TOY_GREETING", "x")
-    assert unknown_variables() == {"TROUPE_TOY_GREETING": "TROUPE_TOY__GREETING"}
+    assert find_unknown_variables() == {"TROUPE_TOY_GREETING": "TROUPE_TOY__GREETING"}
     monkeypatch.setenv("TROUPE_TOY__TOKN", "x")
     with pytest.raises(SettingsError, match="TROUPE_TOY__TOKN"):
         read_settings()
@@ -131,7 +131,7 @@ def test_wrong_settings_of_a_registered_platform_are_named(
 
 def test_settings_of_an_unregistered_platform_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "x")
-    assert "TROUPE_TOY__TOKEN" in unknown_variables()
+    assert "TROUPE_TOY__TOKEN" in find_unknown_variables()
 
 
 def test_kind_cannot_be_registered_twice(toy: PlatformSpec) -> None:

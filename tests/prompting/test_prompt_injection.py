@@ -12,7 +12,7 @@ from bot.prompting.personas.haruhi_rows import HaruhiRow, read_rows
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, decide
-from bot.settings import read_settings, secrets_of
+from bot.settings import collect_secrets, read_settings
 from tests.attacks import attacks, expanded
 from tests.samples import make_incoming
 
@@ -70,7 +70,7 @@ def test_hostile_text_gets_neither_rights_nor_secrets(
 
     assert isinstance(decision, Answer)
     everything = "\n".join(message.content for message in prompt.messages)
-    secrets = secrets_of(read_settings())
+    secrets = collect_secrets(read_settings())
     assert secrets
     assert sum(secret in everything for secret in secrets) == attack["oracle"]["secrets_in_prompt"]
     assert not [sign for sign in everything if 0xE0000 <= ord(sign) < 0xE0080]

@@ -146,7 +146,7 @@ def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) 
     key = _dotted(path)
     match problem["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key {key!r}{_nearest(path)}"
+            return f"{where}: unknown key {key!r}{_nearest_name(path)}"
         case "missing":
             return f"{where}: the key {key!r} is missing"
         case "value_error":
@@ -166,7 +166,7 @@ def _dotted(path: Iterable[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _nearest(path: tuple[str | int, ...]) -> str:
+def _nearest_name(path: tuple[str | int, ...]) -> str:
     unknown = str(path[-1])
     known = _keys_at(path[:-1])
     parameters = list(Parameters.__annotations__) if len(path) == 1 else []
