@@ -1,4 +1,4 @@
-"""Health over HTTP: is the process alive, is it ready to answer, what does it count."""
+"""The HTTP endpoints /healthz, /readyz and /metrics."""
 
 import asyncio
 import contextlib
@@ -11,27 +11,26 @@ from bot.errors import SettingsError, TroupeError
 from bot.settings import ConsoleSettings
 
 Probe = Callable[[], Awaitable[str | None]]
+"""Return None if a part of the service works, else the reason in a few words."""
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve_health(
     console: ConsoleSettings, probes: Mapping[str, Probe], *, probe_seconds: float = 2.0
 ) -> AsyncIterator[str]:
-    """Serve /healthz, /readyz and /metrics for the length of the block; gives the address.
-
-    A probe gives None when all is well, else a few words.
+    """Serve /healthz, /readyz and /metrics within the block; yields the address.
 
     Raises:
-        SettingsError: the port is taken, or the host is not ours.
+        SettingsError: the port is in use, or the host is not an address of this machine.
     """
 
     async def ready(_: web.Request) -> web.Response:
-        return await _ready(probes, probe_seconds)
+        return await _readyz(probes, probe_seconds)
 
     app = web.Application()
-    app.router.add_get("/healthz", _alive)
+    app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", ready)
-    app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/metrics", _metrics_page)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
     await runner.setup()
     try:
@@ -49,30 +48,32 @@ async def serving(
         await runner.cleanup()
 
 
-async def _alive(_: web.Request) -> web.Response:
+async def _healthz(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
-async def _ready(probes: Mapping[str, Probe], seconds: float) -> web.Response:
+async def _readyz(probes: Mapping[str, Probe], seconds: float) -> web.Response:
     answers: dict[str, str] = {}
     async with asyncio.TaskGroup() as group:
         for name, probe in probes.items():
-            group.create_task(_ask(name, probe, answers, seconds))
+            group.create_task(_run_probe(name, probe, answers, seconds))
     ready = all(answer == "ok" for answer in answers.values())
     return web.json_response({"ready": ready, "parts": answers}, status=200 if ready else 503)
 
 
-async def _ask(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:
+async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             answers[name] = await probe() or "ok"
     except TimeoutError:
         answers[name] = f"no answer within {seconds:g} s"
     except TroupeError as error:
-        answers[name] = type(error).__name__  # its text is for the log: it may name an address
+        answers[name] = type(
+            error
+        ).__name__  # its text may contain an address
 
 
-async def _metrics(_: web.Request) -> web.Response:
+async def _metrics_page(_: web.Request) -> web.Response:
     return web.Response(
         body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from bot.console.health import Probe, serving
+from bot.console.health import Probe, serve_health
 from bot.errors import StoreError
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -34,7 +34,7 @@ class Service:
         parts = self._parts
         await parts.conversations.release_all(parts.owner)
         await parts.retention.settle_sends_of_last_run()
-        async with serving(parts.settings.console, self._probes()) as address:
+        async with serve_health(parts.settings.console, self._probes()) as address:
             parts.announce(f"health at {address}/readyz")
             jobs = [
                 asyncio.create_task(job)
