@@ -68,9 +68,7 @@ async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: 
     except TimeoutError:
         answers[name] = f"no answer within {seconds:g} s"
     except TroupeError as error:
-        answers[name] = type(
-            error
-        ).__name__  # its text may contain an address
+        answers[name] = type(error).__name__  # its text may contain an address
 
 
 async def _metrics_page(_: web.Request) -> web.Response:

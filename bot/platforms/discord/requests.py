@@ -70,20 +70,20 @@ def translate(error: Exception) -> PlatformError:
 
 
 def _by_status(error: discord.HTTPException) -> PlatformError:
-    said = f"Discord answered {error.status} ({error.code}): {error.text}"
+    answer = f"Discord answered {error.status} ({error.code}): {error.text}"
     if error.code == _UNKNOWN_MESSAGE:
-        return MessageNotFound(said)
+        return MessageNotFound(answer)
     if error.code == _INVALID_WEBHOOK_TOKEN:
-        return Refused(said)
+        return Refused(answer)
     match error.status:
         case 401:
             return PlatformFatal(BOT_REJECTED)
         case 429:
             return RateLimited(_retry_after(error))
         case status if status >= 500:
-            return OutcomeUnknown(said)
+            return OutcomeUnknown(answer)
         case _:
-            return Refused(said)
+            return Refused(answer)
 
 
 def _retry_after(error: discord.HTTPException) -> float:
