@@ -329,7 +329,10 @@ async def forgets_during_an_answer(deployment: Deployment) -> None:
     deployment.ask(conversation)
     await deployment.wait_until_right(conversation)
     assert (
-        sum(said.startswith("Forgotten") for said in deployment.platforms.bot_texts(conversation))
+        sum(
+            said.startswith("Deleted for good")
+            for said in deployment.platforms.bot_texts(conversation)
+        )
         == 1
     )
 
