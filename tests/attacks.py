@@ -1,7 +1,7 @@
 """The hostile inputs of attacks.json, expanded, and beside them our own of the same form."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,12 +24,19 @@ def attacks(*categories: str) -> list[dict[str, Any]]:
     return found
 
 
-def with_ours(category: str, ours: Mapping[str, Any]) -> list[ParameterSet]:
+def with_ours(
+    category: str, ours: Mapping[str, Any], slow: Collection[str] = ()
+) -> list[ParameterSet]:
     """The inputs of a category behind `ours`, by title, which run without the shared folder, too.
 
-    Use as parameters `(title, given)`.
+    Use as parameters `(title, given)`; those whose title is in `slow` are marked so.
     """
-    own = [pytest.param(title, given, id=f"our {title}") for title, given in ours.items()]
+    own = [
+        pytest.param(
+            title, given, id=f"our {title}", marks=[pytest.mark.slow] if title in slow else []
+        )
+        for title, given in ours.items()
+    ]
     try:
         found = attacks(category)
     except pytest.skip.Exception as absent:

@@ -8,10 +8,12 @@ from hypothesis import settings
 
 from bot.storage.sql.database import Database, open_database
 
-# How hard the property tests try: a little at every run, a lot behind `make soak`.
-settings.register_profile("quick", max_examples=200, deadline=None)
+# How many examples a property test tries: `make check` takes "quick", `make soak` takes "soak",
+# everything else takes "full".
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("full", max_examples=200, deadline=None)
 settings.register_profile("soak", max_examples=10_000, deadline=None)
-settings.load_profile("quick")
+settings.load_profile("full")
 
 
 @pytest.fixture

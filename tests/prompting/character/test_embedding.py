@@ -5,8 +5,10 @@ import pytest
 from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
 
+LONG = [pytest.param(text, marks=pytest.mark.slow) for text in ("word " * 10_000, "字" * 9000)]
 
-@pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, "word " * 10_000, "字" * 9000])
+
+@pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, *LONG])
 def test_any_text_gets_a_vector(text: str) -> None:
     assert len(NANO_E5.document(text)) == 384
 

@@ -21,6 +21,8 @@ from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.text_spans import render_spans
 from tests.attacks import attacks, expanded
 
+pytestmark = pytest.mark.slow
+
 HI = [{"role": "user", "content": "Hi"}]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
