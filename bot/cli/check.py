@@ -97,10 +97,10 @@ async def _test_presets(settings: Settings) -> str:
     found = (
         f"{len(presets)} in {presets_folder(settings.presets_dir)}; {default.name} is the default"
     )
-    unused = [
+    unsupported = [
         f"{preset.name}'s {key}" for preset in presets.values() for key in preset.unsupported_keys
     ]
-    return f"{found}; nothing comes yet of {', '.join(unused)}" if unused else found
+    return f"{found}; not supported yet: {', '.join(unsupported)}" if unsupported else found
 
 
 async def _render_templates(presets: Mapping[str, Preset], renderer: Renderer) -> None:

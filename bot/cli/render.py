@@ -33,9 +33,9 @@ from bot.settings import Settings, read_settings
 from bot.templates import get, names
 from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
-_SOMEBODY = Person("render:1", "You")
+_UNNAMED_USER = Person("render:1", "You")
 _NO_TIME = datetime.fromtimestamp(0, UTC)
-_HERE = Address("render", "1")
+_ADDRESS = Address("render", "1")
 
 
 class View(StrEnum):
@@ -91,7 +91,7 @@ def read_messages(text: str, source: str) -> list[Message]:
     try:
         messages = msgspec.json.decode(text, type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UserError(f"{source} is no list of messages with role and content: {error}") from None
+        raise UserError(f"{source} is not a list of messages: {error}") from None
     if not messages:
         raise UserError(f"{source} is an empty list; at least one message is needed")
     return messages
@@ -106,7 +106,7 @@ async def render_preset(
         UserError: it cannot be shown in this view.
         TemplateError: the template fails.
     """
-    draft = _draft(preset, messages)
+    draft = _compose_draft(preset, messages)
     prompt = (await fit_draft(draft, preset.max_input_tokens, estimate_prompt_tokens)).prompt
     provider = settings.providers.get(preset.provider)
     if provider is None:
@@ -138,13 +138,13 @@ async def render_preset(
         return _format_rendered(rendered, view)
 
 
-async def render_template(word: str, messages: Sequence[Message], view: View) -> str:
+async def render_template(name_or_file: str, messages: Sequence[Message], view: View) -> str:
     """Show what a registered template, or the Jinja in a file, makes of the messages."""
     if view is View.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
         return _format_rendered(
-            await renderer.render(messages, _template_choice(word), ModelTemplate()), view
+            await renderer.render(messages, _template_choice(name_or_file), ModelTemplate()), view
         )
 
 
@@ -170,21 +170,21 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_rendered(made: RenderedPrompt, view: View) -> str:
+def _format_rendered(rendered: RenderedPrompt, view: View) -> str:
     if view is View.TEXT:
-        return made.text
-    counts = count_tokens([piece.text for piece in made.spans])
+        return rendered.text
+    counts = count_tokens([span.text for span in rendered.spans])
     lines = []
-    for piece, count in zip(made.spans, counts, strict=True):
-        line = f"{count:>7}  {'' if piece.trusted else 'message':<7}  {piece.text!r}"
-        lines.append(typer.style(line, fg="magenta", bold=True) if piece.trusted else line)
+    for span, count in zip(rendered.spans, counts, strict=True):
+        line = f"{count:>7}  {'' if span.trusted else 'message':<7}  {span.text!r}"
+        lines.append(typer.style(line, fg="magenta", bold=True) if span.trusted else line)
     lines.append(
         f"about {sum(counts)} tokens: an estimate by cl100k_base, without a model of this template"
     )
     return "\n".join(lines) + "\n"
 
 
-def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
+def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     *earlier, newest = messages
     if newest.role != "user":
         raise UserError("the last message must be the user's: it is what the preset answers")
@@ -193,14 +193,14 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         for each in earlier
     )
     incoming = Incoming(
-        address=_HERE,
+        address=_ADDRESS,
         external_key="1",
         message_id=None,
         author=_speaker(newest),
         text=newest.content,
         at=_NO_TIME,
         wake=WakeReason.DM,
-        scopes=(_HERE.lane,),
+        scopes=(_ADDRESS.lane,),
     )
     session = Session(1, turns)
     return compose(preset, session, incoming)
@@ -208,22 +208,22 @@ def _draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 
 def _speaker(message: Message) -> Person:
     """Return the person that the file names; messages without a `name` are all one person's."""
-    return Person(f"render:{message.name}", message.name) if message.name else _SOMEBODY
+    return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
-def _template_choice(word: str) -> TemplateChoice:
-    if word in names():
-        return TemplateChoice(named=word)
-    file = Path(word)
+def _template_choice(name_or_file: str) -> TemplateChoice:
+    if name_or_file in names():
+        return TemplateChoice(named=name_or_file)
+    file = Path(name_or_file)
     if not _is_file(file):
         try:
-            get(word)
+            get(name_or_file)
         except TemplateError as error:
-            raise UserError(f"{error} (nor is there such a file)") from None
+            raise UserError(f"{error} (and there is no such file)") from None
     try:
         return TemplateChoice(source=file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{word} cannot be read: {error}") from None
+        raise UserError(f"{name_or_file} cannot be read: {error}") from None
 
 
 def _is_file(path: Path) -> bool:

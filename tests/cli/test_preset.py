@@ -70,7 +70,7 @@ def test_validate_names_keys_without_effect(folder: Path) -> None:
 
     said = troupe("preset", "validate", "nova.json")
 
-    assert said == "nova.json: nova is fine; nothing comes yet of busy\n"
+    assert said == "nova.json: nova is fine; not supported yet: busy\n"
 
 
 def test_import_writes_modelfile_as_preset(folder: Path) -> None:

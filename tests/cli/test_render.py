@@ -149,8 +149,11 @@ def test_render_names_problem_and_remedy_in_one_line(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "the input is no list of messages"),
-        ('[{"x":' + "[" * 99_999, "the input is no list of messages .*: maximum recursion depth"),
+        ("{", "the input is not a list of messages"),
+        (
+            '[{"x":' + "[" * 99_999,
+            "not a list of messages: maximum recursion depth",
+        ),
         ('[{"role": "tool", "content": ""}]', r"Invalid enum value 'tool' - at `\$\[0\].role`"),
         ("[]", "the input is an empty list"),
         ('[{"role": "assistant", "content": "x"}]', "the last message must be the user's"),

@@ -40,7 +40,7 @@ _SYSTEM = "You are Nora, the keeper of a small library by the sea. " + " ".join(
     f"Rule {number}: you answer kindly, you name the shelf, and you never invent a book."
     for number in range(1, 25)
 )
-_ASKED = (
+_QUESTION = (
     "This is question {turn} from visitor {visitor}. I was at the harbour this morning and met "
     "the lamp keeper and his dog, and they told me about a book on ships and storms with a blue "
     "cover that somebody left on the third table near the window last {day}. Do you know which one "
@@ -86,8 +86,8 @@ class _BenchRun:
     async def ask(self, backend: Backend, visitor: int) -> None:
         history = self.histories[visitor]
         number = len(history) // 2 + 1
-        text = _ASKED.format(turn=number, visitor=visitor, day=_DAYS[(number + visitor) % 7])
-        history.append(Message("user", text))
+        question = _QUESTION.format(turn=number, visitor=visitor, day=_DAYS[(number + visitor) % 7])
+        history.append(Message("user", question))
         prompt = Prompt(
             tuple(history),
             "default",
@@ -97,9 +97,9 @@ class _BenchRun:
         )
         answer: list[str] = []
         began, first = time.perf_counter(), 0.0
-        async with aclosing(backend.generate(prompt)) as pieces:
-            async for piece in pieces:
-                match piece:
+        async with aclosing(backend.generate(prompt)) as events:
+            async for event in events:
+                match event:
                     case Delta(text):
                         first = first or time.perf_counter() - began
                         answer.append(text)

@@ -28,6 +28,6 @@ def validate_presets(
         preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
         if problems := unsupported_parameters(preset, settings):
             raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
-        unused = ", ".join(preset.unsupported_keys)
-        note = f"; nothing comes yet of {unused}" if unused else ""
+        unsupported = ", ".join(preset.unsupported_keys)
+        note = f"; not supported yet: {unsupported}" if unsupported else ""
         print_line(f"{file}: {preset.name} is fine{note}")
