@@ -69,7 +69,7 @@ def test_preset_without_a_character_is_unchanged(tmp_path: Path) -> None:
     [
         ({"character": "absent.jsonl"}, "cannot be read"),
         ({"character": "nora.exe"}, ".exe files cannot be read as characters; use .jsonl"),
-        ({"character": "haruhu"}, "no known role"),
+        ({"character": "haruhu"}, "is not a built-in role"),
         ({"character": "nora.jsonl"}, "add 'role_name'"),
     ],
 )
