@@ -100,6 +100,7 @@ async def test_exit_at_start_reports_the_end_of_the_log(log: Path) -> None:
             pytest.fail("it started")
 
 
+@pytest.mark.slow
 async def test_process_that_never_answers_is_stopped(log: Path) -> None:
     async def never() -> bool:
         return False
@@ -154,6 +155,7 @@ async def test_process_dies_with_its_killed_parent(tmp_path: Path) -> None:
     await wait_until(lambda: not alive(child))
 
 
+@pytest.mark.slow
 async def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
     async with supervised("stubborn", IGNORES_SIGTERM, ready=says_up(log), log_file=log) as child:
         pid = child.pid
