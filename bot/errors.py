@@ -12,7 +12,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
-├── CoordinatorUnavailable  Redis is unavailable: poll SQL instead
+├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: wrong token, missing intent; no retry helps
 │   ├── RateLimited         ... for now; `retry_after_seconds` says how long
@@ -70,7 +70,7 @@ class EmbeddingError(TroupeError):
     pass
 
 
-class CoordinatorUnavailable(TroupeError):
+class SignalsUnavailable(TroupeError):
     pass
 
 

@@ -3,7 +3,7 @@
 Each has a contract test in tests/contracts/ that runs over all of its implementations.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
@@ -13,7 +13,10 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import (
     ChatSetting,
     Claim,
+    ClaimedMessage,
+    FinishedTurn,
     InboxMessage,
+    OpenedPart,
     PresetVersion,
     Session,
     SessionTurns,
@@ -231,41 +234,42 @@ class Embedder(Protocol):
 
 
 class Inbox(Intake, Protocol):
-    """The received messages that are not answered yet."""
-
-    async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        """Return conversations with unanswered messages and no lease, oldest message first."""
-        ...
+    """Messages that were received and are not answered yet."""
 
 
 class Conversations(Protocol):
-    """Claims on conversations, and their histories.
+    """Histories, and who may process them; each method is one transaction.
 
-    Every method that takes a claim raises `Fenced` if a later claim exists.
+    What takes a claim raises `Fenced` if a later claim exists.
     """
 
-    async def claim(self, conversation: str, owner: str, lease_seconds: float) -> Claim | None:
-        """Claim a conversation with a new epoch; None while another owner's lease runs."""
+    async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        """Return conversations with something unanswered that nobody holds, oldest first."""
+        ...
+
+    async def begin(
+        self, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> Sequence[ClaimedMessage]:
+        """Claim those of these conversations that are ready, each with its oldest message.
+
+        A claim fences all earlier ones. The attempt at the message is counted.
+        """
         ...
 
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
-        """Extend the lease to this many seconds from now."""
+        """Hold it for so long from now on."""
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Give it back as it is; what is unanswered can be claimed at once."""
         ...
 
     async def release_all(self, owner: str) -> None:
-        """End all leases of an owner, left from before it was restarted."""
-        ...
-
-    async def release(self, claim: Claim) -> bool:
-        """End the lease; return whether unanswered messages are in the inbox."""
-        ...
-
-    async def next_message(self, claim: Claim) -> InboxMessage | None:
-        """Return the oldest unanswered message and count an attempt; None if there is none."""
+        """Give back everything that this owner held in an earlier life."""
         ...
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Take back the attempt that `next_message` counted: the process stops on purpose."""
+        """Take back the count of `begin` or `finish`: the attempt was ended on purpose."""
         ...
 
     async def load_session(self, conversation: str, max_turns: int) -> Session:
@@ -273,71 +277,93 @@ class Conversations(Protocol):
         ...
 
     async def forget(self, claim: Claim) -> int:
-        """Delete all sessions of a conversation; return the number of deleted turns.
+        """Delete the history of a conversation, all its sessions, for good; return its turns.
 
-        Receipts, summaries and what people set for themselves there are deleted as well.
+        What people said of themselves there goes with it.
         """
         ...
 
-    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> int:
-        """Queue the first text of a part of an answer that still grows; return the outbox id.
+    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
+        """Queue the first message of an answer that is still being written.
 
-        A part of a turn is queued once, whichever process calls this and how often.
+        The same part of the same turn is queued once, whatever process asks and how often.
         """
         ...
 
-    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
-        """Mark the message as answered, append the turns and queue the answer, in one transaction.
+    async def finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
+    ) -> FinishedTurn:
+        """Mark the message as answered, append the turns and queue the answer.
 
         The only way in which an answer reaches anybody. A part that was opened early is edited to
-        its final text; one that was opened but is not in the result is deleted.
+        its final text; one that was opened but is not in the result is deleted. Then the next
+        message is begun, or the conversation released if there is none or `go_on` is false.
         """
         ...
 
 
 class Outbox(Protocol):
-    """Messages to send, strictly in order within a lane. `not_before` is in Unix seconds."""
+    """What is to be sent, strictly in order within a lane. `not_before` is in Unix seconds.
 
-    async def due_lanes(self, limit: int) -> Sequence[str]:
-        """Return lanes whose first unsent row is due."""
+    Rows are taken under a lease; whoever reports on a row raises `Fenced` once another has it.
+    """
+
+    async def due_lanes(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        """Return lanes whose first unsent row is due and held by nobody."""
         ...
 
-    async def take(self, lane: str) -> OutboxRow | None:
-        """Return the first unsent row of a lane if it is due, else None.
+    async def take(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
+        """Take the first unsent row of each of these lanes that is due.
 
-        A pending row is committed as `sending` before it is returned (with its old `state`); one
-        with an unknown outcome is returned unchanged, to be reconciled.
+        A pending row is committed as being sent before it is given (its `state` still says
+        pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
+        sender's lease has ended.
         """
         ...
 
-    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
-        """Mark a row as done; `external_id` is the new message's id, None for an edit."""
+    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
+        """Note that it arrived, and take the next row of its lane.
+
+        `external_id` is the message that it became, None for a change of one.
+        """
+        ...
+
+    async def mark_dead(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+        """Note that the platform refused it for good, and take the next row of its lane."""
         ...
 
     async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
-        """Note that the outcome is unknown and is to be reconciled after `not_before`."""
+        """Note that nobody knows whether it arrived: reconcile it then."""
         ...
 
     async def reschedule(self, row: OutboxRow, not_before: float) -> None:
-        """Make a row pending again: it has certainly not been sent."""
+        """Note that nothing arrived for certain: send it then."""
         ...
 
-    async def mark_dead(self, row: OutboxRow, reason: str) -> None:
-        """Give up a row that the platform refused for good; the next row of its lane follows."""
+    async def release_all(self) -> None:
+        """Let what this sender held in an earlier life be taken again at once."""
         ...
 
     async def external_id(self, row_id: int) -> str | None:
-        """Return the id of a row's message, None until it is sent; raise `Refused` if dead."""
+        """The message that a row became; None until then. Raises `Refused` if it never will."""
         ...
 
     async def known_ids(self, address: Address) -> Set[str]:
-        """Return the ids of the messages in this chat that belong to a sent row."""
+        """The ids of the messages in this chat that are accounted for."""
         ...
 
-    async def expire_sending(self, *, older_than_seconds: float, settle_seconds: float) -> int:
-        """Mark rows as unknown that have been `sending` for so long; return their number.
 
-        They are due `settle_seconds` after their request was started.
+class Delivery(Protocol):
+    """Sends what is in the outbox."""
+
+    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+        """Send a row that was taken, or whatever is due in the lane; never waits."""
+        ...
+
+    async def wait_until_sent(self, row_id: int) -> str:
+        """Wait until this or another process has sent a row; return the message's id.
+
+        Raises `Refused` if it never will be sent.
         """
         ...
 
@@ -432,34 +458,15 @@ class Stories(Protocol):
 # --- coordination ----------------------------------------------------------------------------
 
 
-class Coordinator(Protocol):
-    """Queues of keys that are ready, with leases. Its data may be lost at any time.
+class Signals(Protocol):
+    """What one process tells the others and may be lost: which keys are ready, what has changed."""
 
-    All methods raise `CoordinatorUnavailable`; the callers then poll SQL.
-    """
-
-    async def notify(self, queue: str, keys: Sequence[str]) -> None:
-        """Make keys ready; one that is leased becomes ready again when it is released."""
+    def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
+        """Call `handler` with the keys of every signal of a topic; it must not block or raise."""
         ...
 
-    async def claim(
-        self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
-    ) -> Sequence[str]:
-        """Lease ready keys to an owner; wait up to `wait_seconds` for the first one."""
-        ...
-
-    async def renew(
-        self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
-    ) -> None:
-        """Extend the leases of an owner; a lease that it lost stays lost."""
-        ...
-
-    async def release(self, queue: str, key: str, owner: str) -> None:
-        """End a lease, if this owner has it."""
-        ...
-
-    async def release_expired(self, queue: str) -> int:
-        """Make keys with expired leases ready again; return their number."""
+    def publish(self, topic: str, keys: Sequence[str]) -> None:
+        """Tell the subscribers here at once, and those elsewhere soon; never waits or fails."""
         ...
 
 

@@ -162,8 +162,8 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server for wake-ups; by default an embedded Valkey in the"
-        " data directory.",
+        description="The Redis or Valkey server for wake-ups between processes, or `embedded` for the"
+        " bundled Valkey; by default they stay in the process.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."

@@ -4,9 +4,8 @@ import asyncio
 import heapq
 import itertools
 import struct
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence, Set
-from dataclasses import dataclass, field
 
 from typing_extensions import override
 
@@ -23,13 +22,12 @@ from bot.chat.prompt import (
 )
 from bot.chat.story import PackedVector
 from bot.errors import (
-    CoordinatorUnavailable,
     EmbeddingError,
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
 )
-from bot.ports import Backend, Clock, Coordinator, Embedder, Surface
+from bot.ports import Backend, Clock, Embedder, Surface
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -202,93 +200,6 @@ class FakeBackend(Backend):
     @override
     async def close(self) -> None:
         pass
-
-
-@dataclass
-class _Queue:
-    ready: dict[str, None] = field(default_factory=dict)  # an ordered set
-    leases: dict[str, tuple[str, float]] = field(default_factory=dict)  # key -> owner, until
-    dirty: set[str] = field(default_factory=set)
-    signal: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class FakeCoordinator(Coordinator):
-    """A coordinator in memory; while `is_down` it raises `CoordinatorUnavailable`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.is_down = False
-        self._clock = clock
-        self._queues: dict[str, _Queue] = defaultdict(_Queue)
-
-    def clear(self) -> None:
-        """Lose all data, as a restarted server does."""
-        self._queues.clear()
-
-    def leased_keys(self, queue: str) -> set[str]:
-        return set(self._queues[queue].leases)
-
-    @override
-    async def notify(self, queue: str, keys: Sequence[str]) -> None:
-        at = self._at(queue)
-        for key in keys:
-            if key in at.leases:
-                at.dirty.add(key)
-            else:
-                at.ready.setdefault(key)
-                at.signal.set()
-
-    @override
-    async def claim(
-        self, queue: str, owner: str, *, limit: int, lease_seconds: float, wait_seconds: float
-    ) -> Sequence[str]:
-        at = self._at(queue)
-        if not at.ready and wait_seconds > 0:
-            at.signal.clear()
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    await at.signal.wait()
-            except TimeoutError:
-                return []
-            at = self._at(queue)
-        keys = list(at.ready)[:limit]
-        for key in keys:
-            del at.ready[key]
-            at.leases[key] = owner, self._clock.now() + lease_seconds
-        return keys
-
-    @override
-    async def renew(
-        self, queue: str, keys: Sequence[str], owner: str, lease_seconds: float
-    ) -> None:
-        at = self._at(queue)
-        for key in keys:
-            if key in at.leases and at.leases[key][0] == owner:
-                at.leases[key] = owner, self._clock.now() + lease_seconds
-
-    @override
-    async def release(self, queue: str, key: str, owner: str) -> None:
-        at = self._at(queue)
-        if key not in at.leases or at.leases[key][0] != owner:
-            return
-        del at.leases[key]
-        if key in at.dirty:
-            at.dirty.remove(key)
-            await self.notify(queue, [key])
-
-    @override
-    async def release_expired(self, queue: str) -> int:
-        at = self._at(queue)
-        expired = [key for key, (_, until) in at.leases.items() if until <= self._clock.now()]
-        for key in expired:
-            del at.leases[key]
-            at.dirty.discard(key)
-        await self.notify(queue, expired)
-        return len(expired)
-
-    def _at(self, queue: str) -> _Queue:
-        if self.is_down:
-            raise CoordinatorUnavailable("the fake is down")
-        return self._queues[queue]
 
 
 class FakeEmbedder(Embedder):

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, InboxMessage
+from bot.ports import Conversations
 
 ALICE = Person("telegram:1", "Alice")
 BOB = Person("telegram:2", "Bob")
@@ -44,3 +46,11 @@ async def format_receipt(number: int, receipt: Receipt) -> str:
 
 def mask_secret(text: str) -> str:
     return text.replace("sk-canary", "***")
+
+
+async def begin(
+    conversations: Conversations, key: str = "telegram:5", owner: str = "me"
+) -> tuple[Claim, InboxMessage]:
+    """Claim a conversation that has a message."""
+    [begun] = await conversations.begin([key], owner, 60)
+    return begun.claim, begun.message

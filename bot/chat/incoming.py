@@ -25,11 +25,18 @@ class Address:
     """The platform's chat id; on Discord a thread is a chat of its own."""
     thread: str | None = None
     """A Telegram topic."""
+    bot_id: str = ""
+    """Which bot of the platform; empty: the first one of this installation."""
+
+    @property
+    def source(self) -> str:
+        """The platform, and the bot on it where an installation has several."""
+        return f"{self.platform}@{self.bot_id}" if self.bot_id else self.platform
 
     @property
     def lane(self) -> str:
         """The key within which messages are sent in order and share one rate limit."""
-        return f"{self.platform}:{self.chat}"
+        return f"{self.source}:{self.chat}"
 
     @property
     def conversation(self) -> str:

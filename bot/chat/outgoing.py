@@ -1,5 +1,6 @@
 """Outgoing messages: the parts of an answer, the rows of the outbox, the limits of a channel."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -112,3 +113,5 @@ class OutboxRow:
     not_before: float
     """Unix seconds."""
     file: Attachment | None = None
+    send_before: float = math.inf
+    """By `Clock.monotonic`: a request that has not begun by then is not made any more."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.chat.incoming import Incoming, Person
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
 
@@ -46,7 +46,15 @@ class InboxMessage:
     @property
     def turn(self) -> str:
         """The name of the turn that answers it, the same on every attempt."""
-        return f"{self.incoming.address.platform}:{self.incoming.external_key}"
+        return f"{self.incoming.address.source}:{self.incoming.external_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedMessage:
+    """A conversation that was claimed, and its oldest unanswered message."""
+
+    claim: Claim
+    message: InboxMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,25 @@ class TurnResult:
     """One for each character that answered."""
     new_session: bool = False
     """Whether the turns start a new session."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTurn:
+    """What comes after a message that was finished."""
+
+    next_message: InboxMessage | None
+    """The next one of the conversation; None: it was released."""
+    row: OutboxRow | None
+    """The first row of its lane, taken for sending; None: another sender has the lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPart:
+    """A first message that was queued while its answer is being written."""
+
+    row_id: int
+    row: OutboxRow | None
+    """The row, taken for sending; None: it has to wait for others of its lane."""
 
 
 @dataclass(frozen=True, slots=True)

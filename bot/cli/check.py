@@ -20,9 +20,9 @@ from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends
-from bot.service.resources import stories_by_preset
+from bot.service.resources import EMBEDDED_REDIS, stories_by_preset
 from bot.settings import Settings, find_unknown_variables, read_settings
-from bot.storage.coordination.redis import open_coordinator
+from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -60,7 +60,7 @@ async def check_everything(settings: Settings, report: Report) -> bool:
 
     presets_are_valid = await test("presets", _test_presets(settings))
     await test("database", _test_database(settings))
-    await test("coordinator", _test_coordinator(settings))
+    await test("signals", _test_signals(settings))
     for spec in settings.configured_platforms:
         platform = make_platform(spec, settings.platform(spec), PlatformContext())
         await test(platform.name, _test_platform(platform))
@@ -120,11 +120,12 @@ async def _test_database(settings: Settings) -> str:
         return "SQLite" if database.is_sqlite else "PostgreSQL"
 
 
-async def _test_coordinator(settings: Settings) -> str:
+async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
-        return "an embedded Valkey, started with the service"
-    async with open_coordinator(settings.redis_url.get_secret_value()) as coordinator:
-        await coordinator.release_expired("check")
+        return "in this process; TROUPE_REDIS_URL lets several processes wake each other"
+    if settings.redis_url.get_secret_value() == EMBEDDED_REDIS:
+        return "the bundled Valkey, started with the service"
+    await check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
 
 

@@ -9,19 +9,22 @@ import asyncio
 import base64
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
+from typing_extensions import override
 
 from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState, OutgoingMessage
 from bot.errors import (
+    Fenced,
     OutcomeUnknown,
     PlatformFatal,
     RateLimited,
     Refused,
     Unreachable,
 )
-from bot.ports import Clock, Outbox, Surface
+from bot.ports import Clock, Delivery, Outbox, Surface
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.telemetry.metrics import OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +32,7 @@ _MAX_LANE_WAIT_SECONDS = 5.0
 """A row that is due later than this is left to a later call of `work`."""
 _MAX_BACKOFF_SECONDS = 60.0
 _FATAL_RETRY_SECONDS = 30.0
+_POLL_SECONDS = 1.0
 _NONCE_CHARS = 24  # Discord accepts 25
 
 
@@ -51,21 +55,22 @@ class Sender:
         self._surfaces = surfaces
         self._clock = clock
         self._settle_seconds = settle_seconds
-        self._sent_events: dict[int, asyncio.Event] = {}
+        self._arrivals: dict[int, asyncio.Future[str | None]] = {}
 
-    async def work(self, lane: str) -> None:
-        """Send the rows of a lane that are due now or within a few seconds."""
-        while row := await self._outbox.take(lane):
-            if row.address.platform not in self._surfaces:
-                _log.warning("platform_not_running", lane=lane)
-                await self._postpone(row, self._clock.now() + _MAX_BACKOFF_SECONDS)
-                return
-            due = await self._deliver(row)
-            wait = due - self._clock.now()
-            if wait > _MAX_LANE_WAIT_SECONDS:
-                return
-            if wait > 0:
-                await self._clock.sleep(wait)
+    async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
+        """Take the first row of each of these lanes that is due and on a platform served here."""
+        served = [key for key in keys if _platform_of(key) in self._surfaces]
+        rows = await self._outbox.take(served) if served else ()
+        return {row.address.lane: row for row in rows}
+
+    async def work(self, row: OutboxRow) -> None:
+        """Deliver a row that was taken, then those of its lane that are due within seconds."""
+        following: OutboxRow | None = row
+        try:
+            while following is not None:
+                following = await self._deliver(following)
+        except Fenced as error:  # it took too long: another sender has the row
+            _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until this or another process has sent a row; return the message's id.
@@ -73,34 +78,39 @@ class Sender:
         Raises:
             Refused: The row will never be sent.
         """
-        sent = self._sent_events.setdefault(row_id, asyncio.Event())
+        arrival = self._arrivals.setdefault(row_id, asyncio.get_running_loop().create_future())
         try:
-            while (external_id := await self._outbox.external_id(row_id)) is None:
-                try:
-                    async with asyncio.timeout(1):
-                        await sent.wait()
-                except TimeoutError:
-                    continue
-            return external_id
+            while True:
+                done, _ = await asyncio.wait([arrival], timeout=_POLL_SECONDS)
+                external_id = arrival.result() if done else await self._outbox.external_id(row_id)
+                if external_id is not None:
+                    return external_id
+                if done:
+                    raise Refused("the first message of the answer was refused")
         finally:
-            self._sent_events.pop(row_id, None)
+            self._arrivals.pop(row_id, None)
 
-    async def _deliver(self, row: OutboxRow) -> float:
-        """Carry out or reconcile a row; return the time from which its lane can go on."""
+    async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
+        """Carry out or reconcile a row; return the next one of its lane if it is due."""
+        if self._clock.monotonic() > row.send_before:  # the process stood still meanwhile
+            _log.warning("sender_late", row=row.id, lane=row.address.lane)
+            return None
         now = self._clock.now()
         outcome = "sent"
+        following: OutboxRow | None = None
+        due: float | None = None  # when to take the row again, if it could not be settled
         try:
             if row.state is OutboxState.UNKNOWN:
-                await self._reconcile(row)
+                following = await self._reconcile(row)
             else:
-                await self._mark_sent(row, await self._carry_out(row))
+                following = await self._mark_sent(row, await self._carry_out(row))
         except RateLimited as error:
             outcome = "rate_limited"
             due = now + error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
             await self._postpone(row, due)
         except Unreachable:
             outcome = "unreachable"
-            due = now + min(2.0 ** min(row.attempts, 6), _MAX_BACKOFF_SECONDS)
+            due = now + min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, due)
         except PlatformFatal:
             outcome = "fatal"
@@ -113,27 +123,39 @@ class Sender:
             await self._outbox.mark_unknown(row, due)
         except Refused as error:
             outcome = "refused"
-            due = now
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
-            await self._outbox.mark_dead(row, str(error))
-            self._notify_waiters(row)
-        else:
-            due = now
+            following = await self._outbox.mark_dead(row, str(error))
+            self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
-        return due
+        return following if due is None else await self._take_again(row.address.lane, due)
 
-    async def _reconcile(self, row: OutboxRow) -> None:
-        """Resolve an unknown outcome: `sent` if the message exists, else `pending`."""
+    async def _take_again(self, lane: str, due: float) -> OutboxRow | None:
+        """Wait for a moment that is near, then take the lane once more."""
+        wait = due - self._clock.now()
+        if wait > _MAX_LANE_WAIT_SECONDS:
+            return None  # polling finds it when it is due
+        if wait > 0:
+            await self._clock.sleep(wait)
+        rows = await self._outbox.take([lane])
+        return rows[0] if rows else None
+
+    async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
+        """Resolve an unknown outcome: `sent` if the message exists, else `pending`.
+
+        Returns:
+            The row to deliver next.
+        """
         found = None
         # Edits, deletions and responses to interactions may simply be repeated.
         if row.op is OutboxOperation.SEND and row.interaction is None:
             found = await self._find(row)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
-        if found is None:
-            await self._outbox.reschedule(row, self._clock.now())
-        else:
-            await self._mark_sent(row, found)
+        if found is not None:
+            return await self._mark_sent(row, found)
+        now = self._clock.now()
+        await self._outbox.reschedule(row, now)
+        return await self._take_again(row.address.lane, now)
 
     async def _find(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.platform]
@@ -156,13 +178,15 @@ class Sender:
                 await surface.delete(row.address, _target_id(row))
         return None
 
-    async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> None:
-        await self._outbox.mark_sent(row, external_id)
-        self._notify_waiters(row)
+    async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
+        following = await self._outbox.mark_sent(row, external_id)
+        self._notify_waiters(row, external_id)
+        return following
 
-    def _notify_waiters(self, row: OutboxRow) -> None:
-        if row.id in self._sent_events:
-            self._sent_events[row.id].set()
+    def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
+        arrival = self._arrivals.get(row.id)
+        if arrival is not None and not arrival.done():
+            arrival.set_result(external_id)
 
     async def _postpone(self, row: OutboxRow, due: float) -> None:
         """Try again later; an unknown outcome stays unknown, since only the platform can tell."""
@@ -177,6 +201,30 @@ class Sender:
         if row.op is not OutboxOperation.SEND or limits.placeholder is None:
             return min(1.0, self._settle_seconds)  # harmless to repeat
         return self._settle_seconds
+
+
+class LaneDelivery(Delivery):
+    """Hands rows to the sender through its worker pool."""
+
+    def __init__(self, sender: Sender, lanes: KeyedWorkerPool[OutboxRow]) -> None:
+        self._sender = sender
+        self._lanes = lanes
+
+    @override
+    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+        if row is None:
+            self._lanes.wake([lane])
+        else:
+            self._lanes.start(lane, row)
+
+    @override
+    async def wait_until_sent(self, row_id: int) -> str:
+        return await self._sender.wait_until_sent(row_id)
+
+
+def _platform_of(lane: str) -> str:
+    """Return the platform of a key such as `discord:123` or `telegram@55:123`."""
+    return lane.partition(":")[0].partition("@")[0]
 
 
 def make_nonce(turn: str, part: int) -> str:

@@ -1,6 +1,6 @@
 """Store received messages in the inbox, then wake the conversations that they belong to."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from typing_extensions import override
@@ -14,7 +14,7 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED
 class InboxIntake(Intake):
     """Calls `wake` with the conversations after their messages are committed."""
 
-    def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+    def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], None]) -> None:
         self._inbox = inbox
         self._wake = wake
 
@@ -23,7 +23,7 @@ class InboxIntake(Intake):
         await self._inbox.receive([_with_storable_text(one) for one in messages], cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
-        await self._wake(list(dict.fromkeys(one.address.conversation for one in messages)))
+        self._wake(list(dict.fromkeys(one.address.conversation for one in messages)))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:

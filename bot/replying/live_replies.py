@@ -1,16 +1,16 @@
 """Open live replies with a typing indicator, and split final texts into parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutgoingPart
+from bot.chat.outgoing import Limits, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import PlatformError, RateLimited
-from bot.ports import Clock, Conversations, Surface
+from bot.ports import Clock, Conversations, Delivery, Surface
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
 
@@ -25,8 +25,7 @@ class LiveReplies:
         self,
         conversations: Conversations,
         surfaces: Mapping[str, Surface],
-        wait_until_sent: Callable[[int], Awaitable[str]],
-        wake_lanes: Callable[[Sequence[str]], Awaitable[None]],
+        delivery: Delivery,
         clock: Clock,
     ) -> None:
         """Take the ways out.
@@ -34,14 +33,12 @@ class LiveReplies:
         Args:
             conversations: queues the first message of a part.
             surfaces: by platform; best-effort ones, whose edits never delay deliveries.
-            wait_until_sent: waits for an outbox row and returns the id of its message.
-            wake_lanes: has the outbox rows of lanes delivered.
+            delivery: sends rows, and says which message a row became.
             clock: time.
         """
         self._conversations = conversations
         self._surfaces = surfaces
-        self._wait_until_sent = wait_until_sent
-        self._wake_lanes = wake_lanes
+        self._delivery = delivery
         self._clock = clock
 
     def limits(self, address: Address) -> Limits:
@@ -54,9 +51,9 @@ class LiveReplies:
         """Split a final text into the parts of an answer; none if nothing of it is visible."""
         return final_parts(text, self.limits(address), first_part)
 
-    async def wake_lane(self, address: Address) -> None:
-        """Have what was queued for a channel delivered."""
-        await self._wake_lanes([address.lane])
+    def deliver(self, address: Address, row: OutboxRow | None) -> None:
+        """Have what was queued for a channel delivered; `row` if it was taken already."""
+        self._delivery.deliver(address.lane, row)
 
     @asynccontextmanager
     async def live(
@@ -67,14 +64,14 @@ class LiveReplies:
         surface = self._surfaces[address.platform]
 
         async def open_part(part: OutgoingPart) -> int:
-            row = await self._conversations.open(claim, message, part)
-            await self.wake_lane(address)
-            return row
+            opened = await self._conversations.open(claim, message, part)
+            self.deliver(address, opened.row)
+            return opened.row_id
 
         typing = asyncio.create_task(keep_typing(surface, address, self._clock))
         try:
             async with LiveReply(
-                surface, address, open_part, self._wait_until_sent, self._clock, first_part
+                surface, address, open_part, self._delivery.wait_until_sent, self._clock, first_part
             ) as live_reply:
                 yield live_reply
         finally:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module  # noqa: TID251 # loads numpy only where there are stories
+from importlib import import_module  # noqa: TID251 # for what few installations need
 
 import structlog
 
@@ -12,18 +12,17 @@ from bot.backends.factory import prepare_model
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
-from bot.ports import Backend, Coordinator, PreloadingBackend
+from bot.ports import Backend, PreloadingBackend, Signals
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.files import preset_version
 from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
+from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
-from bot.storage.coordination.redis import open_coordinator
 from bot.storage.data_dir import lock_data_dir
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database
@@ -31,6 +30,9 @@ from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.stories.index import index_stories
 from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
+
+EMBEDDED_REDIS = "embedded"
+"""The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +42,7 @@ class Resources:
     """What has to be opened before the service can be built."""
 
     database: Database
-    coordinator: Coordinator
+    signals: Signals
     renderer: Renderer
     resolver: PresetResolver
     backends: Mapping[str, Backend]
@@ -70,11 +72,11 @@ async def open_resources(
             stack.push_async_callback(backend.close)
         preloading = asyncio.create_task(preload_default(backends, resolver.default))
         stack.push_async_callback(cancel_and_wait, [preloading])
-        coordinator = await stack.enter_async_context(_open_coordinator(settings))
+        signals = await stack.enter_async_context(_open_signals(settings))
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
-        yield Resources(database, coordinator, renderer, resolver, backends, retrieve_stories)
+        yield Resources(database, signals, renderer, resolver, backends, retrieve_stories)
 
 
 async def _make_resolver(
@@ -88,14 +90,19 @@ async def _make_resolver(
 
 
 @contextlib.asynccontextmanager
-async def _open_coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
-    """Connect to Redis; without an address a Valkey of our own is started."""
+async def _open_signals(settings: Settings) -> AsyncIterator[Signals]:
+    """Open the signals: in this process, over the bundled Valkey, or over a Redis."""
+    if settings.redis_url is None:
+        yield InProcessSignals()
+        return
+    redis_signals = import_module("bot.storage.coordination.redis_signals")
     async with contextlib.AsyncExitStack() as stack:
-        if settings.redis_url is None:
-            url = await stack.enter_async_context(run_embedded_valkey(settings.data_dir))
-        else:
-            url = settings.redis_url.get_secret_value()
-        yield await stack.enter_async_context(open_coordinator(url))
+        url = settings.redis_url.get_secret_value()
+        if url == EMBEDDED_REDIS:
+            embedded = import_module("bot.storage.coordination.embedded_valkey")
+            running = embedded.run_embedded_valkey(settings.data_dir)
+            url = await stack.enter_async_context(running)
+        yield await stack.enter_async_context(redis_signals.open_signals(url))
 
 
 async def prepare_models(

@@ -33,7 +33,7 @@ class Service:
         """
         parts = self._parts
         await parts.conversations.release_all(parts.owner)
-        await parts.retention.settle_sends_of_last_run()
+        await parts.outbox.release_all()
         async with serve_health(parts.settings.console, self._probes()) as address:
             parts.announce(f"health at {address}/readyz")
             jobs = [
@@ -43,7 +43,6 @@ class Service:
                     parts.conversation_pool.run(),
                     parts.lane_pool.run(),
                     parts.summarizer.run(),
-                    parts.retention.settle_abandoned_sends(),
                     parts.retention.delete_expired_rows(),
                 )
             ]
@@ -83,7 +82,7 @@ class Service:
 
     async def _database_problem(self) -> str | None:
         try:
-            await self._parts.pending_conversations(1)
+            await self._parts.ready_conversations(1)
         except StoreError as error:
             return str(error)
         return None

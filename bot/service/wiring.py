@@ -11,12 +11,14 @@ from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import Incoming
+from bot.chat.outgoing import OutboxRow
+from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
-from bot.delivery.sender import Sender
+from bot.delivery.sender import LaneDelivery, Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
@@ -35,6 +37,7 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.units.lanes import Sender as LaneSender
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.logs import SecretMasker
 from bot.turn.answer import AnswerPipeline
@@ -79,15 +82,19 @@ class Wiring:
 
     @cached_property
     def conversations(self) -> SqlConversations:
-        return SqlConversations(self._resources.database, self.clock)
+        return SqlConversations(self._resources.database, self.clock, self._lane_sender)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
-        return SqlOutbox(self._resources.database, self.clock)
+        return SqlOutbox(self._resources.database, self.clock, self._lane_sender)
 
     @cached_property
     def retention(self) -> RetentionJobs:
-        return RetentionJobs(self._resources.database, self.outbox, self.settings, self.clock)
+        return RetentionJobs(self._resources.database, self.settings, self.clock)
+
+    @cached_property
+    def _lane_sender(self) -> LaneSender:
+        return LaneSender(self.owner, self.settings.delivery.settle_seconds)
 
     # --- platforms and delivery -------------------------------------------------------------
 
@@ -128,8 +135,7 @@ class Wiring:
         return LiveReplies(
             self.conversations,
             self._rate_limited_surfaces(best_effort=True),
-            self._sender.wait_until_sent,
-            self.lane_pool.wake,
+            LaneDelivery(self._sender, self.lane_pool),
             self.clock,
         )
 
@@ -189,34 +195,37 @@ class Wiring:
     # --- worker pools -----------------------------------------------------------------------
 
     @cached_property
-    def conversation_pool(self) -> KeyedWorkerPool:
+    def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
         """Processes the inboxes of conversations."""
         return KeyedWorkerPool(
             "conversations",
-            coordinator=self._resources.coordinator,
-            pending_keys=self.pending_conversations,
+            signals=self._resources.signals,
+            ready_keys=self.ready_conversations,
+            claim=self.worker.claim,
             process=self.worker.work,
-            owner=self.owner,
             max_concurrent=_MAX_CONVERSATIONS,
             clock=self.clock,
         )
 
     @cached_property
-    def lane_pool(self) -> KeyedWorkerPool:
+    def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
         """Delivers the lanes of the outbox."""
         return KeyedWorkerPool(
             "lanes",
-            coordinator=self._resources.coordinator,
-            pending_keys=self.outbox.due_lanes,
+            signals=self._resources.signals,
+            ready_keys=self._due_lanes,
+            claim=self._sender.take,
             process=self._sender.work,
-            owner=self.owner,
             max_concurrent=_MAX_LANES,
             clock=self.clock,
         )
 
-    async def pending_conversations(self, limit: int) -> Sequence[str]:
-        """Return conversations with unfinished messages that this process can answer."""
-        return await self.inbox.pending_conversations(limit, list(self.platforms))
+    async def ready_conversations(self, limit: int) -> Sequence[str]:
+        """Return conversations with unanswered messages that this process can answer."""
+        return await self.conversations.ready(limit, self.platforms.keys())
+
+    async def _due_lanes(self, limit: int) -> Sequence[str]:
+        return await self.outbox.due_lanes(limit, self.platforms.keys())
 
     async def wait_until_idle(self) -> None:
         """Wait until every received message was answered and every answer was sent."""

@@ -8,7 +8,7 @@ is fenced by its epoch.
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
+from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.commands.handlers import CommandHandlers
 from bot.commands.request import CommandRequest
 from bot.errors import BackendError, Fenced, StoreError, UserError
@@ -77,82 +77,88 @@ class ConversationWorker:
         self._clock = clock
         self.stopping = False
 
-    async def work(self, conversation: str) -> None:
-        """Process every unfinished message of a conversation, unless another worker has it."""
-        more = True
-        while more and not self.stopping:
-            claim = await self._conversations.claim(conversation, self._owner, LEASE_SECONDS)
-            if claim is None:
-                return
-            try:
-                async with renewed_lease(self._conversations, claim, self._clock):
-                    await self._process_inbox(claim)
-                more = await self._conversations.release(claim)
-            except Fenced as error:
-                _log.warning("fenced", conversation=conversation, reason=str(error))
-                return
-            except asyncio.CancelledError:  # others need not wait for the lease to expire
-                with contextlib.suppress(Fenced, StoreError):
-                    await self._conversations.release(claim)
-                raise
+    async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
+        """Claim those of these conversations that are ready, each with its oldest message."""
+        claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
+        return {one.claim.conversation: one for one in claimed}
 
-    async def _process_inbox(self, claim: Claim) -> None:
-        while not self.stopping and (message := await self._conversations.next_message(claim)):
-            try:
-                await self._process(claim, message)
-            except (asyncio.CancelledError, StoreError):  # neither is the message's fault
-                with contextlib.suppress(Fenced, StoreError):
-                    await self._conversations.undo_attempt(claim, message)
-                raise
+    async def work(self, claimed: ClaimedMessage) -> None:
+        """Process the messages of a claimed conversation in order, until there are none."""
+        claim = claimed.claim
+        message: InboxMessage | None = claimed.message
+        try:
+            async with renewed_lease(self._conversations, claim, self._clock):
+                while message is not None:
+                    message = await self._process_or_undo(claim, message)
+        except Fenced as error:
+            _log.warning("fenced", conversation=claim.conversation, reason=str(error))
+        except (asyncio.CancelledError, StoreError):  # others need not wait for the lease to expire
+            with contextlib.suppress(Fenced, StoreError):
+                await self._conversations.release(claim)
+            raise
 
-    async def _process(self, claim: Claim, message: InboxMessage) -> None:
-        """Process one message; a failure is replied, and the conversation goes on."""
+    async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+        try:
+            return await self._process(claim, message)
+        except (asyncio.CancelledError, StoreError):  # neither is the message's fault
+            with contextlib.suppress(Fenced, StoreError):
+                await self._conversations.undo_attempt(claim, message)
+            raise
+
+    async def _process(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+        """Process one message; a failure is replied, and the conversation goes on.
+
+        Returns:
+            The next message; None: there is none, and the conversation was released.
+        """
         outcome = "failed"
         try:
             if message.crashes >= _MAX_CRASHES:
                 outcome = "set_aside"
                 _log.error("set_aside", turn=message.turn, crashes=message.crashes)
-                await self._finish_with_text(claim, message, _SET_ASIDE)
+                following = await self._finish_with_text(claim, message, _SET_ASIDE)
             else:
-                outcome = await self._handle(claim, message)
+                outcome, following = await self._handle(claim, message)
         except (Fenced, StoreError):
             raise
         except UserError as error:
             outcome = "told"
-            await self._finish_with_text(claim, message, f"⚠ {error}")
+            following = await self._finish_with_text(claim, message, f"⚠ {error}")
         except BackendError as error:
             _log.warning("not_answered", turn=message.turn, reason=str(error))
-            await self._finish_with_text(claim, message, f"⚠ {error.notice}")
+            following = await self._finish_with_text(claim, message, f"⚠ {error.notice}")
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn)
-            await self._finish_with_text(claim, message, _BUG)
+            following = await self._finish_with_text(claim, message, _BUG)
         incoming = message.incoming
         MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
+        return following
 
-    async def _handle(self, claim: Claim, message: InboxMessage) -> str:
-        """Decide what happens to a message and do it; return the outcome for the metrics."""
+    async def _handle(self, claim: Claim, message: InboxMessage) -> tuple[str, InboxMessage | None]:
+        """Decide what happens to a message and do it.
+
+        Returns:
+            The outcome for the metrics, and the next message.
+        """
         stages, incoming = self._stages, message.incoming
         active = await stages.resolver.resolve(incoming.scopes)
         recent = await self._recent(claim, active)
         decision = decide(incoming, active, recent, dice=stages.dice, now=self._now())
         match decision:
             case Ignore():
-                await self._conversations.finish(claim, message, TurnResult())
-                return "ignored"
+                return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
                 turns = [_user_turn(message)]
-                await self._conversations.finish(claim, message, TurnResult(turns))
-                return "overheard"
+                return "overheard", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 request = CommandRequest(command, incoming, active, recent, self._now())
-                await self._run_command(claim, message, request)
-                return "command"
+                return "command", await self._run_command(claim, message, request)
             case Answer(speakers):
                 result = await stages.pipeline.answer(claim, message, active, speakers)
                 turns = [_user_turn(message), *result.turns]
-                await self._finish(claim, message, replace(result, turns=turns))
-                return "answered"
+                result = replace(result, turns=turns)
+                return "answered", await self._finish(claim, message, result)
 
     async def _recent(self, claim: Claim, active: ActiveCharacters) -> Sequence[Turn]:
         """Load the newest turns if routing depends on them."""
@@ -163,7 +169,7 @@ class ConversationWorker:
 
     async def _run_command(
         self, claim: Claim, message: InboxMessage, request: CommandRequest
-    ) -> None:
+    ) -> InboxMessage | None:
         result = await self._stages.commands.handle(request)
         text = result.text
         if result.deletes_history:
@@ -174,12 +180,12 @@ class ConversationWorker:
             outgoing = (OutgoingPart(0, text, file=result.file),)
         greeting = result.greeting
         turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
-        await self._finish(
-            claim, message, TurnResult(turns, outgoing, new_session=result.new_session)
-        )
+        stored = TurnResult(turns, outgoing, new_session=result.new_session)
+        following = await self._finish(claim, message, stored)
         if result.new_session:
             for memory in self._memories:
                 await memory.end_session(claim.conversation)
+        return following
 
     async def _delete_history(self, claim: Claim) -> str:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""
@@ -188,15 +194,21 @@ class ConversationWorker:
         turns = await self._conversations.forget(claim)
         return f"Deleted for good: {turns} messages and everything that was kept of them."
 
-    async def _finish_with_text(self, claim: Claim, message: InboxMessage, text: str) -> None:
+    async def _finish_with_text(
+        self, claim: Claim, message: InboxMessage, text: str
+    ) -> InboxMessage | None:
         """Reply with a text of the service's own, which is no part of the history."""
         outgoing = self._stages.replies.final_parts(message.incoming.address, text)
-        await self._finish(claim, message, TurnResult(outgoing=outgoing))
+        return await self._finish(claim, message, TurnResult(outgoing=outgoing))
 
-    async def _finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
-        """Store the result, then wake the lane that it is delivered in."""
-        await self._conversations.finish(claim, message, result)
-        await self._stages.replies.wake_lane(message.incoming.address)
+    async def _finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult
+    ) -> InboxMessage | None:
+        """Store the result and have it delivered; return the next message."""
+        finished = await self._conversations.finish(claim, message, result, go_on=not self.stopping)
+        if result.outgoing:
+            self._stages.replies.deliver(message.incoming.address, finished.row)
+        return finished.next_message
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)

@@ -51,7 +51,7 @@ async def test_check_reports_a_line_for_each_thing() -> None:
         "ok     settings",
         "ok     presets: 1 in presets; assistant is the default",
         "ok     database: SQLite",
-        "ok     coordinator: an embedded Valkey, started with the service",
+        "ok     signals: in this process; TROUPE_REDIS_URL lets several processes wake each other",
         "ok     provider echo: an echo",
     ]
 
@@ -158,7 +158,7 @@ async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> N
     assert [line.split(":")[0] for line in wrong_lines(lines)] == [
         "presets",
         "database",
-        "coordinator",
+        "signals",
     ]
 
 

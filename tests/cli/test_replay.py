@@ -20,7 +20,7 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
-from tests.samples import make_incoming
+from tests.samples import begin, make_incoming
 
 SECRET = "sk-thesecretofanoperator"
 
@@ -41,10 +41,7 @@ def store_receipt(receipt: Receipt) -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
             conversations = SqlConversations(database, SystemClock())
             await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-            claim = await conversations.claim("telegram:5", "me", 60)
-            assert claim is not None
-            heard = await conversations.next_message(claim)
-            assert heard is not None
+            claim, heard = await begin(conversations)
             await conversations.finish(claim, heard, TurnResult(receipts=[receipt]))
 
     asyncio.run(finish())

@@ -13,10 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from bot.ports import Coordinator, Stories
+from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
+from bot.runtime.signals import InProcessSignals
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
-from bot.storage.coordination.redis import open_coordinator
+from bot.storage.coordination.redis_signals import open_signals
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
@@ -24,7 +25,8 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.stories import open_stories
-from tests.fakes import FakeCoordinator
+from bot.storage.units.lanes import Sender
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -34,7 +36,14 @@ class Store:
     database: Database
     inbox: SqlInbox
     conversations: SqlConversations
+    """Queues what is to be sent and leaves it to others."""
+    sending_conversations: SqlConversations
+    """Takes rows for `outbox` in the same unit that queues them."""
     outbox: SqlOutbox
+    other_outbox: SqlOutbox
+    """That of a second sender."""
+    patient_outbox: SqlOutbox
+    """That of a sender whose platforms accept a request up to a minute late."""
     chat_settings: SqlChatSettings
     preset_versions: SqlPresetVersions
     stories: Stories
@@ -76,24 +85,39 @@ async def store(empty_database: str) -> AsyncIterator[Store]:
             database,
             SqlInbox(database, clock),
             SqlConversations(database, clock),
-            SqlOutbox(database, clock),
+            SqlConversations(database, clock, Sender("me", 0)),
+            SqlOutbox(database, clock, Sender("me", 0)),
+            SqlOutbox(database, clock, Sender("other", 0)),
+            SqlOutbox(database, clock, Sender("patient", 60)),
             SqlChatSettings(database, clock),
             SqlPresetVersions(database, clock),
             await open_stories(database),
         )
 
 
-@pytest.fixture(params=["valkey", "redis", "fake"])
-async def coordinator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordinator]:
-    if request.param == "fake":
-        yield FakeCoordinator(SystemClock())
+@dataclass
+class SignalPeers:
+    """Two processes' ends of the signals; in one process both are the same."""
+
+    here: Signals
+    there: Signals
+
+
+@pytest.fixture(params=["valkey", "redis", "in_process"])
+async def signals(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SignalPeers]:
+    if request.param == "in_process":
+        one = InProcessSignals()
+        yield SignalPeers(one, one)
         return
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "valkey":
             url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
         else:
             url = await stack.enter_async_context(_run_redis_server(tmp_path))
-        yield await stack.enter_async_context(open_coordinator(url))
+        here = await stack.enter_async_context(open_signals(url))
+        there = await stack.enter_async_context(open_signals(url))
+        await wait_until(lambda: here.is_connected and there.is_connected)
+        yield SignalPeers(here, there)
 
 
 @contextlib.asynccontextmanager

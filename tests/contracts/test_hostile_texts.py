@@ -15,12 +15,12 @@ from bot.chat.session import Turn, TurnResult
 from bot.chat.storable import make_storable
 from bot.errors import PresetError
 from bot.intake.intake import InboxIntake
-from bot.ports import Coordinator
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
 from bot.storage.sql.tables import choice, metadata, turn
 from tests.attacks import with_ours
-from tests.contracts.conftest import Store
-from tests.samples import make_incoming
+from tests.contracts.conftest import SignalPeers, Store
+from tests.samples import begin, make_incoming
+from tests.waiting import wait_until
 
 TEXTS = with_ours(
     "store_injection",
@@ -37,7 +37,7 @@ TEXTS = with_ours(
 LEASE = 60.0
 
 
-async def _wake_nobody(_keys: Sequence[str]) -> None:
+def _wake_nobody(_keys: Sequence[str]) -> None:
     """Wake no worker."""
 
 
@@ -48,10 +48,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
     sent = replace(make_incoming(text, quote=text), author=Person("telegram:1", text))
 
     await InboxIntake(store.inbox, _wake_nobody).receive([sent], {})
-    claim = await store.conversations.claim("telegram:5", "me", LEASE)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
+    claim, message = await begin(store.conversations)
     author = message.incoming.author
     assert (message.incoming.text, message.incoming.quote, author.name) == (stored, stored, stored)
 
@@ -61,8 +58,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
     )
     await store.chat_settings.set(stored, "persona", stored, author.id)
     [found] = (await store.conversations.load_session("telegram:5", 10)).turns
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+    [row] = await store.outbox.take(["telegram:5"])
     assert (found.text, found.speaker, row.text) == (stored, author, stored)
     assert await store.chat_settings.get_all([stored], "persona") == {stored: stored}
     assert await store.chat_settings.get_all([f"{stored}%", "%", "_"], "persona") == {}
@@ -78,20 +74,16 @@ async def _check_nothing_else_changed(store: Store) -> None:
     assert stored == (1, 1)
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_hostile_key_is_one_key_and_no_command(
-    coordinator: Coordinator, title: str, text: str
+async def test_hostile_key_is_one_key_of_a_signal(
+    signals: SignalPeers, title: str, text: str
 ) -> None:
-    key = make_storable(text)
-    await coordinator.notify("q", ["before", key])
-
-    taken = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
-    await coordinator.notify("q", [key])
-    await coordinator.release("q", key, "me")
-
-    assert sorted(taken) == sorted(["before", key])
-    again = await coordinator.claim("q", "me", limit=9, lease_seconds=60, wait_seconds=0)
-    assert list(again) == [key]
+    key, received = make_storable(text), list[str]()
+    signals.there.subscribe("q", received.extend)
+    signals.here.publish("q", ["before", key])
+    await wait_until(lambda: len(received) >= 2)
+    assert received == ["before", key]
 
 
 @pytest.mark.parametrize(("title", "text"), TEXTS)

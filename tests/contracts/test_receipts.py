@@ -12,7 +12,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import receipt
 from tests.contracts.conftest import Store
-from tests.samples import make_incoming
+from tests.samples import begin, make_incoming
 
 RECEIPT = Receipt(
     preset="nora",
@@ -43,11 +43,7 @@ RECEIPT = Receipt(
 
 async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([make_incoming(key=key)], {})
-    claim = await store.conversations.claim("telegram:5", "me", 60)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
-    return claim, message
+    return await begin(store.conversations)
 
 
 async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> None:

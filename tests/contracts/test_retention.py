@@ -9,25 +9,21 @@ from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import inbox, outbox
 from tests.contracts.conftest import Store
-from tests.samples import make_incoming
+from tests.samples import begin, make_incoming
 
 DAY = 86_400.0
 
 
 async def take_message(store: Store) -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([make_incoming()], {})
-    claim = await store.conversations.claim("telegram:5", "me", 60)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
-    return claim, message
+    return await begin(store.conversations)
 
 
 async def send_rows(store: Store, how_many: int) -> None:
     for _ in range(how_many):
-        row = await store.outbox.take("telegram:5")
-        assert row is not None
+        [row] = await store.outbox.take(["telegram:5"])
         await store.outbox.mark_sent(row, str(row.id))
+        await store.outbox.release_all()
 
 
 async def make_older(store: Store, days: float) -> None:
@@ -71,6 +67,5 @@ async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> No
     await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (0, 2), "the edit needs the message's id"
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+    [row] = await store.outbox.take(["telegram:5"])
     assert row.external_id is not None

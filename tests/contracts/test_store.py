@@ -1,7 +1,9 @@
-"""Contract of the repositories, on SQLite and on PostgreSQL."""
+"""What the repositories promise, on SQLite and on PostgreSQL."""
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,16 +11,17 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, update
 
-from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
+from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
+from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.errors import Fenced, Refused
 from bot.storage.sql.migrations import make_alembic_config
-from bot.storage.sql.tables import NEWEST_REVISION, inbox, outbox, turn
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, make_incoming
 
 LEASE = 60.0
-OPEN_DATABASE = """
+OPENING = """
 import asyncio, sys
 from bot.storage.sql.database import open_database
 async def main():
@@ -28,27 +31,62 @@ asyncio.run(main())
 """
 
 
-async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
+LANE = "telegram:5"
+
+
+async def claimed(
+    store: Store, key: str = LANE, owner: str = "me", lease: float = LEASE
+) -> ClaimedMessage | None:
+    begun = await store.conversations.begin([key], owner, lease)
+    return begun[0] if begun else None
+
+
+async def begin(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([make_incoming(key=key)], {})
-    claim = await store.conversations.claim("telegram:5", "me", LEASE)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
+    begun = await claimed(store)
+    assert begun is not None
+    return begun.claim, begun.message
+
+
+async def answer(store: Store, *texts: str) -> tuple[Claim, InboxMessage]:
+    claim, message = await begin(store)
+    outgoing = [OutgoingPart(part, text) for part, text in enumerate(texts)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
     return claim, message
 
 
-def person_turn(text: str) -> Turn:
+async def take(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow | None:
+    rows = await (outbox or store.outbox).take([LANE])
+    return rows[0] if rows else None
+
+
+async def taken(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow:
+    row = await take(store, outbox)
+    assert row is not None
+    return row
+
+
+async def ready(store: Store, *platforms: str) -> Sequence[str]:
+    return await store.conversations.ready(10, platforms or ["telegram"])
+
+
+async def due(store: Store, *platforms: str) -> Sequence[str]:
+    return await store.outbox.due_lanes(10, platforms or ["telegram"])
+
+
+def said(text: str) -> Turn:
     return Turn("user", text, ALICE, datetime(2026, 11, 21, tzinfo=UTC))
 
 
-async def test_received_message_is_returned_unchanged(store: Store) -> None:
-    sent = make_incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
-    await store.inbox.receive([sent], {"telegram:offset": "8"})
-    claim = await store.conversations.claim(sent.address.conversation, "me", LEASE)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
-    assert message.incoming == sent
+# --- receive, begin ---------------------------------------------------------------------------
+
+
+async def test_received_message_is_given_back_whole(store: Store) -> None:
+    message = make_incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
+    await store.inbox.receive([message], {"telegram:offset": "8"})
+    begun = await claimed(store, message.address.conversation)
+    assert begun is not None
+    assert begun.message.incoming == message
     assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
 
 
@@ -59,202 +97,255 @@ async def test_message_delivered_twice_is_stored_once(store: Store) -> None:
     assert count == 1
 
 
-async def test_messages_are_processed_in_the_order_they_were_received(store: Store) -> None:
+async def test_message_delivered_again_after_its_answer_is_not_begun(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult())
+    await store.inbox.receive([make_incoming(key="5:1")], {})
+    assert await claimed(store) is None
+    assert await ready(store) == []
+
+
+async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store) -> None:
     await store.inbox.receive([make_incoming(key=f"5:{n}") for n in range(3)], {})
-    claim = await store.conversations.claim("telegram:5", "me", LEASE)
-    assert claim is not None
+    begun = await claimed(store)
+    assert begun is not None
     keys = []
-    while message := await store.conversations.next_message(claim):
+    message: InboxMessage | None = begun.message
+    while message is not None:
         keys.append(message.incoming.external_key)
-        await store.conversations.finish(claim, message, TurnResult())
+        finished = await store.conversations.finish(begun.claim, message, TurnResult())
+        message = finished.next_message
     assert keys == ["5:0", "5:1", "5:2"]
+    assert await ready(store) == []
 
 
-async def test_conversation_is_leased_to_one_owner_at_a_time(store: Store) -> None:
+async def test_conversation_is_held_by_one_until_it_is_released(store: Store) -> None:
+    claim, _ = await begin(store)
+    assert await claimed(store, owner="other") is None
+    assert await ready(store) == []
+    await store.conversations.release(claim)
+    assert await ready(store) == [LANE]
+    assert await claimed(store, owner="other") is not None
+
+
+async def test_expired_lease_lets_others_claim(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
-    first = await store.conversations.claim("telegram:5", "me", LEASE)
-    assert await store.conversations.claim("telegram:5", "other", LEASE) is None
-    assert await store.inbox.pending_conversations(10, ["telegram"]) == []
-    assert first is not None
-    assert await store.conversations.release(first) is True
-    assert await store.inbox.pending_conversations(10, ["telegram"]) == ["telegram:5"]
-    assert await store.conversations.claim("telegram:5", "other", LEASE) is not None
+    assert await claimed(store, lease=-1) is not None
+    assert await ready(store) == [LANE]
+    assert await claimed(store, owner="other") is not None
 
 
-async def test_only_conversations_of_running_platforms_are_pending(store: Store) -> None:
+async def test_released_conversation_waits_for_its_next_message(store: Store) -> None:
+    claim, message = await begin(store)
+    finished = await store.conversations.finish(claim, message, TurnResult())
+    assert finished.next_message is None
+    assert await ready(store) == []
+    await store.inbox.receive([make_incoming(key="5:2")], {})
+    assert await ready(store) == [LANE]
+
+
+async def test_finish_that_does_not_go_on_leaves_the_rest_to_others(store: Store) -> None:
+    await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
+    begun = await claimed(store)
+    assert begun is not None
+    finished = await store.conversations.finish(
+        begun.claim, begun.message, TurnResult(), go_on=False
+    )
+    assert finished.next_message is None
+    after = await claimed(store, owner="other")
+    assert after is not None
+    assert (after.message.incoming.external_key, after.message.crashes) == ("5:2", 0)
+
+
+async def test_only_conversations_of_served_platforms_are_ready(store: Store) -> None:
     await store.inbox.receive([make_incoming(platform="discord"), make_incoming()], {})
-    assert await store.inbox.pending_conversations(10, ["telegram", "terminal"]) == ["telegram:5"]
-    assert await store.inbox.pending_conversations(10, []) == []
+    assert await ready(store, "telegram", "terminal") == [LANE]
+    assert await ready(store, "tele") == []
 
 
-async def test_restarted_owner_releases_its_own_leases(store: Store) -> None:
+async def test_restarted_owner_need_not_wait_for_its_own_lease(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
-    await store.conversations.claim("telegram:5", "me", LEASE)
-    await store.conversations.claim("telegram:6", "other", LEASE)
+    await claimed(store)
+    await claimed(store, "telegram:6", owner="other")
     await store.conversations.release_all("me")
-    assert await store.inbox.pending_conversations(10, ["telegram"]) == ["telegram:5"]
+    assert await ready(store) == [LANE]
 
 
-async def test_later_claim_fences_every_method_of_an_earlier_one(store: Store) -> None:
+async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
-    old = await store.conversations.claim("telegram:5", "me", 0)
+    old = await claimed(store, lease=-1)
+    new = await claimed(store, owner="other")
     assert old is not None
-    message = await store.conversations.next_message(old)
-    assert message is not None
-    new = await store.conversations.claim("telegram:5", "other", LEASE)
     assert new is not None
-    assert new.epoch > old.epoch
-    with pytest.raises(Fenced):
-        await store.conversations.finish(
-            old, message, TurnResult(turns=[person_turn("x")], outgoing=[OutgoingPart(0, "x")])
-        )
-    with pytest.raises(Fenced):
-        await store.conversations.renew(old, LEASE)
-    with pytest.raises(Fenced):
-        await store.conversations.release(old)
-    with pytest.raises(Fenced):
-        await store.conversations.open(old, message, OutgoingPart(0, "x"))
-    with pytest.raises(Fenced):
-        await store.conversations.next_message(old)
-    with pytest.raises(Fenced):
-        await store.conversations.undo_attempt(old, message)
-    assert (await store.conversations.load_session("telegram:5", 10)).turns == ()
-    assert await store.outbox.due_lanes(10) == []
-    still = await store.conversations.next_message(new)
-    assert still is not None
-    assert still.crashes == 1, "counted for the two claims that received it, and for no other"
+    assert new.claim.epoch > old.claim.epoch
+    claim, message = old.claim, old.message
+    result = TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, "x")])
+    for stale in (
+        store.conversations.finish(claim, message, result),
+        store.conversations.renew(claim, LEASE),
+        store.conversations.release(claim),
+        store.conversations.open(claim, message, OutgoingPart(0, "x")),
+        store.conversations.undo_attempt(claim, message),
+        store.conversations.forget(claim),
+    ):
+        with pytest.raises(Fenced):
+            await stale
+    assert (await store.conversations.load_session(LANE, 10)).turns == ()
+    assert await due(store) == []
 
 
-async def test_attempts_are_counted_and_a_deliberate_stop_is_not(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
+    claim, message = await begin(store)
     assert message.crashes == 0
-    again = await store.conversations.next_message(claim)
+    await store.conversations.release(claim)
+    again = await claimed(store)
     assert again is not None
-    assert again.crashes == 1
-    await store.conversations.undo_attempt(claim, again)
-    third = await store.conversations.next_message(claim)
+    assert again.message.crashes == 1
+    await store.conversations.undo_attempt(again.claim, again.message)
+    await store.conversations.release(again.claim)
+    third = await claimed(store)
     assert third is not None
-    assert third.crashes == 1
+    assert third.message.crashes == 1
 
 
-async def test_finish_stores_turns_and_queues_the_answer(store: Store) -> None:
-    claim, message = await take_message(store)
-    answer = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
-    await store.conversations.finish(
-        claim,
-        message,
-        TurnResult(
-            turns=[person_turn("hello"), answer],
-            outgoing=[OutgoingPart(0, "hi"), OutgoingPart(1, "!")],
-        ),
-    )
-    session = await store.conversations.load_session("telegram:5", 10)
-    assert session.turns == (person_turn("hello"), answer)
-    assert await store.conversations.next_message(claim) is None
-    first = await store.outbox.take("telegram:5")
+async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None:
+    other = make_incoming()
+    other = replace(other, address=replace(other.address, bot_id="77"))
+    await store.inbox.receive([make_incoming()], {})
+    await store.inbox.receive([other], {})
+    assert sorted(await ready(store)) == [LANE, "telegram@77:5"]
+    first, second = await claimed(store), await claimed(store, "telegram@77:5")
     assert first is not None
-    assert (first.op, first.part, first.text, first.reply_to) == (
-        OutboxOperation.SEND,
-        0,
-        "hi",
-        "1",
+    assert second is not None
+    for begun in (first, second):
+        result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+        await store.conversations.finish(begun.claim, begun.message, result)
+    rows = await store.outbox.take([LANE, "telegram@77:5"])
+    assert [row.address.bot_id for row in rows] == ["", "77"]
+
+
+# --- finish, open -----------------------------------------------------------------------------
+
+
+async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: Store) -> None:
+    claim, message = await begin(store)
+    reply = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
+    outgoing = [OutgoingPart(0, "hi"), OutgoingPart(1, "!")]
+    await store.conversations.finish(
+        claim, message, TurnResult(turns=[said("hello"), reply], outgoing=outgoing)
     )
+    session = await store.conversations.load_session(LANE, 10)
+    assert session.turns == (said("hello"), reply)
+    row = await taken(store)
+    assert (row.op, row.part, row.text, row.reply_to) == (OutboxOperation.SEND, 0, "hi", "1")
 
 
-async def test_unstorable_characters_of_an_answer_are_replaced(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> None:
+    claim, message = await begin(store)
+    outgoing = [OutgoingPart(0, "hi"), OutgoingPart(1, "!")]
+    finished = await store.sending_conversations.finish(
+        claim, message, TurnResult(outgoing=outgoing)
+    )
+    assert finished.row is not None
+    assert finished.row.text == "hi"
+    assert await take(store) is None, "it is being sent"
+    following = await store.outbox.mark_sent(finished.row, "m1")
+    assert following is not None
+    assert following.text == "!"
+    assert await store.outbox.mark_sent(following, "m2") is None
+    assert await due(store) == []
+
+
+async def test_unstorable_characters_are_replaced(store: Store) -> None:
+    claim, message = await begin(store)
     odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
     part = OutgoingPart(0, odd, file=Attachment("prompt.txt", odd))
-
-    await store.conversations.finish(
-        claim, message, TurnResult(turns=[person_turn(odd)], outgoing=[part])
-    )
-
-    row = await store.outbox.take("telegram:5")
-    session = await store.conversations.load_session("telegram:5", 1)
-    assert row is not None
+    await store.conversations.finish(claim, message, TurnResult(turns=[said(odd)], outgoing=[part]))
+    row = await taken(store)
+    session = await store.conversations.load_session(LANE, 1)
     assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
-    assert session.turns == (person_turn(plain),)
+    assert session.turns == (said(plain),)
 
 
 async def test_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
-    claim, message = await take_message(store)
+    claim, message = await begin(store)
     await store.conversations.finish(claim, message, TurnResult())
     payload = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalar())
     assert payload is None
 
 
-async def test_new_session_hides_the_old_one(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(turns=[person_turn("old")]))
-    claim, message = await take_message(store, "5:2")
+async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("old")]))
+    claim, message = await begin(store, "5:2")
     greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
     await store.conversations.finish(claim, message, TurnResult(turns=[greeting], new_session=True))
-    session = await store.conversations.load_session("telegram:5", 10)
+    session = await store.conversations.load_session(LANE, 10)
     assert session.turns == (greeting,)
     assert session.number == 2
 
 
-async def test_forget_deletes_every_session_of_one_conversation(store: Store) -> None:
+async def test_forget_deletes_every_session_and_no_other_conversation(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
-    other = await store.conversations.claim("telegram:6", "me", LEASE)
+    other = await claimed(store, "telegram:6")
     assert other is not None
-    elsewhere = await store.conversations.next_message(other)
-    assert elsewhere is not None
-    await store.conversations.finish(other, elsewhere, TurnResult(turns=[person_turn("there")]))
-    claim, message = await take_message(store)
+    await store.conversations.finish(other.claim, other.message, TurnResult(turns=[said("there")]))
+    await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
+    begun = await claimed(store)
+    assert begun is not None
     await store.conversations.finish(
-        claim,
-        message,
-        TurnResult(turns=[person_turn("CANARY"), person_turn("CANARY")], new_session=True),
+        begun.claim, begun.message, TurnResult([said("CANARY"), said("CANARY")], new_session=True)
     )
 
-    forgotten = await store.conversations.forget(claim)
+    forgotten = await store.conversations.forget(begun.claim)
 
     left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
     assert (forgotten, left) == (2, ["there"])
 
 
-async def test_forget_clears_the_text_of_dead_outbox_rows(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, "CANARY")])
-    )
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
-    await store.outbox.mark_dead(row, "blocked")
-
+async def test_forget_leaves_no_text_that_could_never_be_sent(store: Store) -> None:
+    claim, _ = await answer(store, "CANARY")
+    await store.outbox.mark_dead(await taken(store), "blocked")
     await store.conversations.forget(claim)
-
     left = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
     assert left == [""]
 
 
-async def test_load_session_returns_the_newest_turns_oldest_first(store: Store) -> None:
-    claim, message = await take_message(store)
-    turns = [person_turn(str(n)) for n in range(5)]
+async def test_load_session_gives_the_newest_turns_oldest_first(store: Store) -> None:
+    claim, message = await begin(store)
+    turns = [said(str(n)) for n in range(5)]
     await store.conversations.finish(claim, message, TurnResult(turns=turns))
-    session = await store.conversations.load_session("telegram:5", 2)
+    session = await store.conversations.load_session(LANE, 2)
     assert [turn.text for turn in session.turns] == ["3", "4"]
 
 
-async def test_part_is_opened_once(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
+    claim, message = await begin(store)
     first = await store.conversations.open(claim, message, OutgoingPart(0, "…"))
-    assert await store.conversations.open(claim, message, OutgoingPart(0, "other")) == first
+    again = await store.conversations.open(claim, message, OutgoingPart(0, "other"))
+    assert again.row_id == first.row_id
 
 
-async def test_opened_parts_are_edited_and_surplus_parts_deleted(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
+    claim, message = await begin(store)
+    first = await store.sending_conversations.open(claim, message, OutgoingPart(0, "…"))
+    assert first.row is not None
+    assert first.row.id == first.row_id
+    second = await store.sending_conversations.open(claim, message, OutgoingPart(1, "…"))
+    assert second.row is None, "the first one of its lane is under way"
+
+
+async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) -> None:
+    claim, message = await begin(store)
     for part in (0, 1):
         await store.conversations.open(claim, message, OutgoingPart(part, "…"))
     await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "done")]))
     done = []
-    while row := await store.outbox.take("telegram:5"):
+    row = await take(store)
+    while row is not None:
         done.append((row.op, row.part, row.text, row.external_id))
-        await store.outbox.mark_sent(
-            row, f"m{row.part}" if row.op is OutboxOperation.SEND else None
-        )
+        is_send = row.op is OutboxOperation.SEND
+        row = await store.outbox.mark_sent(row, f"m{row.part}" if is_send else None)
     assert done == [
         (OutboxOperation.SEND, 0, "…", None),
         (OutboxOperation.SEND, 1, "…", None),
@@ -264,97 +355,157 @@ async def test_opened_parts_are_edited_and_surplus_parts_deleted(store: Store) -
 
 
 async def test_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, "all of it", placeholder="…")])
-    )
-    opening = await store.outbox.take("telegram:5")
-    assert opening is not None
+    claim, message = await begin(store)
+    outgoing = [OutgoingPart(0, "all of it", placeholder="…")]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
+    opening = await taken(store)
     assert (opening.op, opening.text) == (OutboxOperation.SEND, "…")
-    assert await store.outbox.take("telegram:5") is None, "strictly in order"
-    await store.outbox.mark_sent(opening, "77")
-    text = await store.outbox.take("telegram:5")
+    assert await take(store) is None, "strictly in order"
+    text = await store.outbox.mark_sent(opening, "77")
     assert text is not None
     assert (text.op, text.text, text.external_id) == (OutboxOperation.EDIT, "all of it", "77")
 
 
-async def test_first_row_of_a_lane_holds_back_the_rest(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, "a"), OutgoingPart(1, "b")])
-    )
-    head = await store.outbox.take("telegram:5")
-    assert head is not None
-    await store.outbox.reschedule(head, not_before=4e9)
-    assert await store.outbox.take("telegram:5") is None
-    assert await store.outbox.due_lanes(10) == []
-    await store.outbox.reschedule(head, not_before=0)
-    assert await store.outbox.due_lanes(10) == ["telegram:5"]
+# --- the outbox, and who may change its rows --------------------------------------------------
+
+
+async def test_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
+    await answer(store, "a", "b")
+    await store.outbox.reschedule(await taken(store), not_before=4e9)
+    assert await take(store) is None
+    assert await due(store) == []
+
+
+async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
+    await answer(store, "a", "b")
+    head = await taken(store)
     assert await store.outbox.external_id(head.id) is None
-    await store.outbox.mark_dead(head, "blocked")
+    following = await store.outbox.mark_dead(head, "blocked")
+    assert following is not None
+    assert following.text == "b"
     with pytest.raises(Refused, match="blocked"):
         await store.outbox.external_id(head.id)
-    after = await store.outbox.take("telegram:5")
-    assert after is not None
-    assert after.text == "b"
 
 
-async def test_pending_row_is_taken_by_one_of_many_senders(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
+async def test_rescheduled_row_is_due_at_its_moment(store: Store) -> None:
+    await answer(store, "a")
+    await store.outbox.reschedule(await taken(store), not_before=1.0)
+    assert await due(store) == [LANE]
+    assert await due(store, "discord") == []
+    assert (await taken(store)).attempts == 2
+
+
+async def test_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
+    await answer(store, "a")
     async with asyncio.TaskGroup() as group:
-        taken = [group.create_task(store.outbox.take("telegram:5")) for _ in range(10)]
-    assert sum(one.result() is not None for one in taken) == 1
+        tasks = [
+            group.create_task(take(store, outbox))
+            for outbox in (store.outbox, store.other_outbox)
+            for _ in range(5)
+        ]
+    assert sum(task.result() is not None for task in tasks) == 1
 
 
-async def test_expired_sending_row_becomes_unknown(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
-    taken = await store.outbox.take("telegram:5")
-    assert taken is not None
-    assert taken.state is OutboxState.PENDING
-    assert await store.outbox.expire_sending(older_than_seconds=60, settle_seconds=0) == 0
-    assert await store.outbox.expire_sending(older_than_seconds=0, settle_seconds=0) == 1
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
+    await answer(store, "a")
+    row = await taken(store)
+    assert row.state is OutboxState.PENDING
+    await expire_lease(store)
+    row = await taken(store, store.other_outbox)
     assert row.state is OutboxState.UNKNOWN
-    await store.outbox.mark_sent(row, "9")
+    await store.other_outbox.mark_sent(row, "9")
     assert await store.outbox.known_ids(row.address) == {"9"}
     assert await store.outbox.external_id(row.id) == "9"
 
 
-async def test_unknown_row_is_not_due_before_it_has_settled(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
-    await store.outbox.take("telegram:5")
-    await store.outbox.expire_sending(older_than_seconds=0, settle_seconds=60)
-    assert await store.outbox.take("telegram:5") is None
+async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
+    await answer(store, "a")
+    await taken(store)
+    await expire_lease(store)
+    assert await take(store, store.patient_outbox) is None
+    assert await due(store) == []
 
 
-async def test_sent_row_leaves_no_text_in_the_outbox(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, "secret")])
-    )
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
-    await store.outbox.mark_sent(row, "9")
+async def test_restarted_sender_finds_its_own_rows_at_once(store: Store) -> None:
+    await answer(store, "a")
+    await taken(store)
+    assert await take(store) is None
+    await store.outbox.release_all()
+    assert (await taken(store)).state is OutboxState.UNKNOWN
+
+
+async def test_two_senders_are_never_given_one_unknown_row(store: Store) -> None:
+    await answer(store, "a")
+    await store.outbox.mark_unknown(await taken(store), not_before=0)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(take(store, outbox))
+            for outbox in (store.outbox, store.other_outbox, store.outbox, store.other_outbox)
+        ]
+    assert sum(task.result() is not None for task in tasks) == 1
+
+
+@pytest.mark.parametrize("report", ["sent", "dead", "unknown", "pending"])
+async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report: str) -> None:
+    """A late `reschedule` once reopened a row that had been sent: a second copy on Telegram."""
+    await answer(store, "a")
+    late = await taken(store)
+    await expire_lease(store)
+    await store.other_outbox.mark_sent(await taken(store, store.other_outbox), "9")
+    with pytest.raises(Fenced):
+        await _report(store.outbox, late, report)
+    assert await store.outbox.external_id(late.id) == "9"
+    assert await due(store) == []
+
+
+async def _report(outbox: SqlOutbox, row: OutboxRow, report: str) -> None:
+    match report:
+        case "sent":
+            await outbox.mark_sent(row, "10")
+        case "dead":
+            await outbox.mark_dead(row, "no")
+        case "unknown":
+            await outbox.mark_unknown(row, 0)
+        case _:
+            await outbox.reschedule(row, 0)
+
+
+async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
+    store: Store,
+) -> None:
+    await answer(store, "a")
+    late = await taken(store)
+    await store.outbox.reschedule(late, not_before=0)
+    await taken(store)
+    with pytest.raises(Fenced):
+        await store.outbox.reschedule(late, not_before=0)
+
+
+async def test_sent_row_leaves_no_text(store: Store) -> None:
+    await answer(store, "secret")
+    await store.outbox.mark_sent(await taken(store), "9")
     text = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalar())
     assert text == ""
+
+
+async def expire_lease(store: Store) -> None:
+    """Let the lease of the sender that has the lane end now."""
+    await store.database.write(lambda c: c.execute(update(lane).values(due_at=1.0)).rowcount)
 
 
 FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 
-async def test_file_is_sent_with_its_part_only(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
+    claim, message = await begin(store)
     parts = [OutgoingPart(0, "here", file=FILE), OutgoingPart(1, "done", placeholder="…")]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
-    taken = []
-    while row := await store.outbox.take("telegram:5"):
-        taken.append((row.op, row.text, row.file))
-        await store.outbox.mark_sent(row, f"m{row.part}")
-    assert taken == [
+    sent = []
+    row = await take(store)
+    while row is not None:
+        sent.append((row.op, row.text, row.file))
+        row = await store.outbox.mark_sent(row, f"m{row.part}")
+    assert sent == [
         (OutboxOperation.SEND, "here", FILE),
         (OutboxOperation.SEND, "…", None),
         (OutboxOperation.EDIT, "done", None),
@@ -362,16 +513,16 @@ async def test_file_is_sent_with_its_part_only(store: Store) -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_file_is_deleted_once_its_row_is_sent_or_dead(store: Store, refused: bool) -> None:
-    claim, message = await take_message(store)
+async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
+    store: Store, refused: bool
+) -> None:
+    claim, message = await begin(store)
     await store.conversations.finish(
         claim, message, TurnResult(outgoing=[OutgoingPart(0, "x", file=FILE)])
     )
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+    row = await taken(store)
     await store.outbox.mark_unknown(row, not_before=0)
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+    row = await taken(store)
     assert (row.state, row.file) == (OutboxState.UNKNOWN, FILE)
 
     await (store.outbox.mark_dead(row, "no") if refused else store.outbox.mark_sent(row, "9"))
@@ -381,7 +532,7 @@ async def test_file_is_deleted_once_its_row_is_sent_or_dead(store: Store, refuse
     assert tuple(left) == (None, None)
 
 
-async def test_setting_is_resolved_from_the_narrowest_scope(store: Store) -> None:
+async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
     await store.chat_settings.set("guild", "preset", "a", "discord:1")
     await store.chat_settings.set("channel", "preset", "b", "discord:1")
     scopes = ["thread", "channel", "guild"]
@@ -395,8 +546,8 @@ async def test_setting_is_resolved_from_the_narrowest_scope(store: Store) -> Non
     assert await store.chat_settings.resolve(["elsewhere"], "preset") is None
 
 
-async def test_failing_unit_does_not_affect_concurrent_writes(store: Store) -> None:
-    def failing_unit(connection: Connection) -> None:
+async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:
+    def spoiled(connection: Connection) -> None:
         connection.execute(update(inbox).values(crashes=1))
         raise Fenced("on purpose")
 
@@ -405,24 +556,24 @@ async def test_failing_unit_does_not_affect_concurrent_writes(store: Store) -> N
             group.create_task(store.inbox.receive([make_incoming(key=f"5:{n}")], {"last": str(n)}))
             for n in range(50)
         ]
-        failing = group.create_task(expect_fenced(store, failing_unit))
+        failing = group.create_task(fails(store, spoiled))
     assert all(write.done() for write in writes)
     assert failing.done()
     rows = await store.database.read(lambda c: c.execute(select(inbox.c.crashes)).scalars().all())
     assert rows == [0] * 50
 
 
-async def expect_fenced(store: Store, unit: object) -> None:
+async def fails(store: Store, unit: object) -> None:
     with pytest.raises(Fenced):
         await store.database.write(unit)  # type: ignore[arg-type]
 
 
 @pytest.mark.service
-async def test_processes_that_start_at_once_create_the_tables_once(empty_database: str) -> None:
-    """Separate processes, because Alembic serves one caller at a time."""
+async def test_processes_that_start_at_once_make_the_tables_once(empty_database: str) -> None:
+    """A process each: Alembic works for one caller at a time."""
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", OPEN_DATABASE, empty_database, stderr=-1
+            sys.executable, "-c", OPENING, empty_database, stderr=-1
         )
         for _ in range(3)
     ]
@@ -431,18 +582,18 @@ async def test_processes_that_start_at_once_create_the_tables_once(empty_databas
         assert process.returncode == 0, complaint.decode()
 
 
-async def test_migrations_create_exactly_these_tables(store: Store) -> None:
+async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
     def unit(connection: Connection) -> bool:
         config = make_alembic_config()
         config.attributes["connection"] = connection
-        command.check(config)  # raises if a migration is missing
+        command.check(config)  # raises when a migration is missing
         return True
 
     assert await store.database.write(unit)
 
 
-async def test_row_queued_before_the_file_columns_is_still_sent(store: Store) -> None:
-    claim, message = await take_message(store)
+async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
+    claim, message = await begin(store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
 
     def unit(connection: Connection) -> bool:
@@ -453,10 +604,9 @@ async def test_row_queued_before_the_file_columns_is_still_sent(store: Store) ->
         return True
 
     assert await store.database.write(unit)
-    row = await store.outbox.take("telegram:5")
-    assert row is not None
+    row = await taken(store)
     assert (row.text, row.file) == ("a", None)
 
 
-def test_newest_revision_matches_the_migrations() -> None:
+def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
     assert ScriptDirectory.from_config(make_alembic_config()).get_current_head() == NEWEST_REVISION

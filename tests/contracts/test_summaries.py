@@ -9,7 +9,7 @@ from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from tests.contracts.conftest import Store
-from tests.samples import ALICE, make_incoming
+from tests.samples import ALICE, begin, make_incoming
 
 CONVERSATION = "telegram:5"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -18,10 +18,7 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 async def save_summary(store: Store) -> tuple[SqlSummaries, Summary]:
     """Store three turns, and a summary of the first two."""
     await store.inbox.receive([make_incoming()], {})
-    claim = await store.conversations.claim(CONVERSATION, "me", 60)
-    assert claim is not None
-    message = await store.conversations.next_message(claim)
-    assert message is not None
+    claim, message = await begin(store.conversations, CONVERSATION)
     turns = [Turn("user", text, ALICE, AT) for text in ("日本 🙂", "two", "three")]
     await store.conversations.finish(claim, message, TurnResult(turns=turns))
     summaries = SqlSummaries(store.database)
@@ -68,8 +65,8 @@ async def test_summary_is_invalidated_by_edit_of_covered_turn_only(store: Store)
 
 async def test_summary_is_deleted_with_its_conversation(store: Store) -> None:
     await save_summary(store)
-    claim = await store.conversations.claim(CONVERSATION, "me", 60)
-    assert claim is not None
+    await store.inbox.receive([make_incoming(key="5:2")], {})
+    claim, _ = await begin(store.conversations, CONVERSATION)
     await store.conversations.forget(claim)
     rows = select(func.count()).select_from(summary)
     assert await store.database.write(lambda c: c.execute(rows).scalar_one()) == 0

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
@@ -25,8 +25,9 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import outbox
+from bot.storage.units.lanes import Sender as LaneSender
 from tests.fakes import LIMITS, FakeClock, FakeSurface
-from tests.samples import make_incoming
+from tests.samples import begin, make_incoming
 from tests.waiting import advance_in_steps, wait_until
 
 LANE = "telegram:5"
@@ -43,7 +44,7 @@ class Delivery:
         self.database = database
         self.clock = FakeClock()
         self.surface = FakeSurface(limits)
-        self.outbox = SqlOutbox(database, self.clock)
+        self.outbox = SqlOutbox(database, self.clock, LaneSender("me", settle_seconds=10))
         self.sender = Sender(
             self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
         )
@@ -61,10 +62,7 @@ class Delivery:
         """Queue an answer with one part for each text; a part with a file has no placeholder."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
-        claim = await conversations.claim(LANE, "me", 60)
-        assert claim is not None
-        message = await conversations.next_message(claim)
-        assert message is not None
+        claim, message = await begin(conversations, LANE)
         placeholder = self.surface.limits(message.incoming.address).placeholder
         opened_with = None if file else placeholder
         parts = [OutgoingPart(part, text, opened_with, file) for part, text in enumerate(texts)]
@@ -82,13 +80,21 @@ class Delivery:
 
     async def crash(self) -> None:
         """Leave the row behind as a process that is killed during a request does."""
-        await self.outbox.take(LANE)
-        await self.outbox.expire_sending(older_than_seconds=0, settle_seconds=0)
+        await self.outbox.take([LANE])
+        await self.database.write(
+            lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
+        )
+        await self.outbox.release_all()
+
+    async def work(self) -> None:
+        """Let the sender deliver what is due, as its pool does."""
+        for row in (await self.sender.take([LANE])).values():
+            await self.sender.work(row)
 
 
 @asynccontextmanager
 async def working(delivery: Delivery) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(delivery.sender.work(LANE))
+    task = asyncio.create_task(delivery.work())
     try:
         yield task
     finally:
@@ -99,7 +105,7 @@ async def working(delivery: Delivery) -> AsyncIterator[asyncio.Task[None]]:
 async def test_queued_rows_are_sent_in_order(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a", "b", "c")
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a", "b", "c"]
     assert await delivery.states() == [OutboxState.SENT] * 3
 
@@ -108,11 +114,11 @@ async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> 
     delivery = Delivery(database)
     delivery.surface.fail_next("send", RateLimited(60))
     await delivery.queue("a", "b")
-    await delivery.sender.work(LANE)
-    await delivery.sender.work(LANE)
+    await delivery.work()
+    await delivery.work()
     assert delivery.texts == []
     await delivery.clock.advance(61)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a", "b"]
 
 
@@ -126,7 +132,7 @@ async def test_row_with_a_long_delay_is_rescheduled(
     delivery = Delivery(database)
     delivery.surface.fail_next("send", error)
     await delivery.queue("a")
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert await delivery.states() == [OutboxState.PENDING]
     assert seconds <= await delivery.due_in() <= seconds + 0.5
 
@@ -156,7 +162,7 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
                 await asyncio.sleep(0.002)
         pauses.append(round(await delivery.due_in()))
         await delivery.clock.advance(pauses[-1])
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert delivery.texts == ["a"]
 
@@ -165,7 +171,7 @@ async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) 
     delivery = Delivery(database)
     delivery.surface.fail_next("send", Refused("too rude"))
     await delivery.queue("a", "b")
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["b"]
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT]
 
@@ -174,7 +180,7 @@ async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database)
     delivery = Delivery(database, WITH_PLACEHOLDER)
     delivery.surface.fail_next("send", Refused("blocked"))
     await delivery.queue("a")
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
     assert delivery.calls("edit") == 0
 
@@ -190,7 +196,7 @@ async def test_message_with_a_lost_response_is_found_and_not_sent_again(
         await wait_until(lambda: delivery.calls("send") == 1)
         await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a", "b"]
     assert delivery.calls("send") == 2
     assert delivery.calls("find") == 1
@@ -207,7 +213,7 @@ async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
         await wait_until(lambda: delivery.calls("send") == 1)
         await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a"]
     assert len(delivery.surface.nonces) == 2
     assert len(set(delivery.surface.nonces)) == 1
@@ -229,7 +235,7 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
         await wait_until(lambda: delivery.calls("send") == 1)
         await advance_in_steps(delivery.clock, 11)
     await delivery.clock.advance(11)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["here"]
     assert list(delivery.surface.files.values()) == [file]
     assert delivery.calls("send") == (1 if arrived else 2)
@@ -242,7 +248,7 @@ async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     delivery = Delivery(database, WITH_PLACEHOLDER)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a")
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert await delivery.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
     assert await delivery.due_in() == 10
 
@@ -264,7 +270,7 @@ async def test_message_sent_by_a_killed_process_is_found(database: Database) -> 
     await delivery.queue("a")
     await delivery.crash()
     delivery.surface.messages["2"] = "a"
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a"]
     assert delivery.calls("send") == 0
 
@@ -309,7 +315,7 @@ async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
     await delivery.queue("a")
     await delivery.crash()
     delivery.surface.fail_next("find", Refused("the chat is gone"))
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.calls("send") == 0
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
 
@@ -320,29 +326,31 @@ async def test_response_to_an_interaction_is_repeated_without_a_search(
     delivery = Delivery(database)
     await delivery.queue("a", said=replace(make_incoming(), interaction="app:token"))
     await delivery.crash()
-    await delivery.sender.work(LANE)
+    await delivery.work()
     assert delivery.texts == ["a"]
     assert delivery.calls("find") == 0
 
 
-async def test_row_of_a_platform_that_is_not_running_is_rescheduled(
+async def test_sender_leaves_rows_of_other_platforms_to_other_processes(
     database: Database,
 ) -> None:
-    delivery = Delivery(database, platforms=())
-    await delivery.queue("a")
-    await delivery.sender.work(LANE)
-    assert await delivery.states() == [OutboxState.PENDING]
-    assert await delivery.due_in() == 60
+    elsewhere, here = Delivery(database, platforms=("discord",)), Delivery(database)
+    await elsewhere.queue("a")
+    await elsewhere.work()
+    assert await elsewhere.states() == [OutboxState.PENDING]
+    await here.work()
+    assert here.texts == ["a"]
 
 
-async def test_unknown_outcome_stays_unknown_while_its_platform_is_not_running(
-    database: Database,
-) -> None:
+async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Database) -> None:
     delivery = Delivery(database, platforms=())
     await delivery.queue("a")
     await delivery.crash()
-    await delivery.sender.work(LANE)
-    assert await delivery.states() == [OutboxState.UNKNOWN]
+    await delivery.work()
+    assert await delivery.states() == [OutboxState.SENDING]
+    here = Delivery(database)
+    await here.work()
+    assert await delivery.states() == [OutboxState.SENT]
 
 
 def test_nonce_is_derived_from_turn_and_part() -> None:
@@ -359,7 +367,7 @@ async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> No
     waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await delivery.sender.work(LANE)
+    await delivery.work()
     async with asyncio.timeout(0.5):
         assert await waiting == "1"
 
@@ -369,7 +377,7 @@ async def test_waiter_notices_a_row_sent_by_another_process(database: Database) 
     await delivery.queue("a")
     waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
-    await other.sender.work(LANE)
+    await other.work()
     await advance_in_steps(delivery.clock, 2)
     assert await waiting == "1"
 
@@ -379,7 +387,7 @@ async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
     await delivery.queue("a")
     waiting = [asyncio.create_task(delivery.sender.wait_until_sent(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     async with asyncio.timeout(5):
         assert [await one for one in waiting] == ["1"] * 3
 
@@ -391,7 +399,7 @@ async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> No
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert delivery.sender._sent_events == {}
+    assert delivery.sender._arrivals == {}
 
 
 async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
@@ -400,7 +408,7 @@ async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
     delivery.surface.fail_next("send", Refused("blocked"))
     waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
     await asyncio.sleep(0.05)
-    await delivery.sender.work(LANE)
+    await delivery.work()
     await advance_in_steps(delivery.clock, 2)
     with pytest.raises(Refused):
         await waiting
@@ -410,5 +418,5 @@ async def test_two_senders_never_take_the_same_row(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     async with asyncio.TaskGroup() as group:
-        taken = [group.create_task(delivery.outbox.take(LANE)) for _ in range(5)]
-    assert sum(one.result() is not None for one in taken) == 1
+        taken = [group.create_task(delivery.outbox.take([LANE])) for _ in range(5)]
+    assert sum(len(one.result()) for one in taken) == 1

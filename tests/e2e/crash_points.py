@@ -22,9 +22,9 @@ import bot.cli.app
 import bot.delivery.sender
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.chat.incoming import Incoming
-from bot.chat.outgoing import OutboxRow, OutboxState
+from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
-from bot.chat.session import Claim, InboxMessage, TurnResult
+from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
 from bot.delivery.sender import Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
@@ -98,10 +98,6 @@ def _had_messages(_: None, messages: Sequence[Incoming], cursors: Mapping[str, s
     return bool(messages)
 
 
-def _is_pending(row: OutboxRow | None, lane: str) -> bool:
-    return row is not None and row.state is OutboxState.PENDING
-
-
 def _during_generation(passed: OnPass) -> None:
     original = OpenAICompatibleBackend.generate
 
@@ -119,7 +115,14 @@ def _during_generation(passed: OnPass) -> None:
 def _between_parts(passed: OnPass) -> None:
     in_parts: set[str] = set()
 
-    def note(_: None, claim: Claim, message: InboxMessage, result: TurnResult) -> bool:
+    def note(
+        _: FinishedTurn,
+        claim: Claim,
+        message: InboxMessage,
+        result: TurnResult,
+        *,
+        go_on: bool = True,
+    ) -> bool:
         if len(result.outgoing) > 1:
             in_parts.add(message.turn)
         return False
@@ -144,13 +147,13 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
     "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _had_messages),
     "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _had_messages),
     "after_claim": lambda passed: _after(
-        SqlConversations, SqlConversations.claim, passed, lambda claim, *_: claim is not None
+        SqlConversations, SqlConversations.begin, passed, lambda begun, *_: bool(begun)
     ),
     "after_open": lambda passed: _after(SqlConversations, SqlConversations.open, passed),
     "during_generation": _during_generation,
     "before_finish": lambda passed: _before(SqlConversations, SqlConversations.finish, passed),
     "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
-    "after_take": lambda passed: _after(SqlOutbox, SqlOutbox.take, passed, _is_pending),
+    "after_take": lambda passed: _before(Sender, Sender._carry_out, passed),
     "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
@@ -163,8 +166,9 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
 def _blind_resend() -> None:
     """A send of unknown outcome is repeated as a new message."""
 
-    async def resend(self: Sender, row: OutboxRow) -> None:
+    async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self._outbox.reschedule(row, self._clock.now())
+        return await self._take_again(row.address.lane, self._clock.now())
 
     Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)

@@ -84,6 +84,7 @@ class Deployment:
 async def deployment(
     platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
 ) -> AsyncIterator[Deployment]:
+    service.settings["TROUPE_REDIS_URL"] = "embedded"  # the kill test runs without
     await service.start_and_wait()
     yield Deployment(platforms, model, service)
     if service.is_running:

@@ -62,6 +62,7 @@ async def deployment(
         "topic": platforms.telegram_topics()[1],
         "telegram_dm": platforms.telegram_dm(),
     }
+    service.settings["TROUPE_REDIS_URL"] = "embedded"  # the kill test runs without
     await service.start_and_wait()
     yield Deployment(platforms, model, service, conversations)
     if service.is_running:

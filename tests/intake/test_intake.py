@@ -9,6 +9,7 @@ from bot.chat.incoming import Incoming
 from bot.errors import StoreError
 from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
+from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from tests.samples import make_incoming
@@ -18,7 +19,7 @@ class RecordingWaker:
     def __init__(self) -> None:
         self.woken: list[Sequence[str]] = []
 
-    async def wake(self, conversations: Sequence[str]) -> None:
+    def wake(self, conversations: Sequence[str]) -> None:
         self.woken.append(conversations)
 
 
@@ -47,7 +48,10 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
         {"offset": "3"},
     )
     assert waker.woken == [["telegram:5", "telegram:6"]]
-    assert await inbox.pending_conversations(10, ["telegram"]) == ["telegram:5", "telegram:6"]
+    assert await SqlConversations(database, SystemClock()).ready(10, ["telegram"]) == [
+        "telegram:5",
+        "telegram:6",
+    ]
     assert await intake.cursors("off") == {"offset": "3"}
 
 

@@ -19,7 +19,7 @@ from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
 from bot.summaries.summarizer import Summarizer
 from tests.fakes import FakeBackend, ScriptStep
-from tests.samples import ALICE, make_incoming
+from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until
 
 CHAT = "telegram:5"
@@ -60,10 +60,7 @@ class Setup:
     async def say(self, *texts: str, new_session: bool = False) -> None:
         self._received += 1
         await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
-        claim = await self._conversations.claim(CHAT, "me", 60)
-        assert claim is not None
-        message = await self._conversations.next_message(claim)
-        assert message is not None
+        claim, message = await begin(self._conversations, CHAT)
         turns = [
             Turn("assistant", text, None, AT) if n % 2 else Turn("user", text, ALICE, AT)
             for n, text in enumerate(texts)
@@ -73,9 +70,11 @@ class Setup:
         )
 
     async def forget(self) -> None:
-        claim = await self._conversations.claim(CHAT, "me", 60)
-        assert claim is not None
+        self._received += 1
+        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
+        claim, _ = await begin(self._conversations, CHAT)
         await self._conversations.forget(claim)
+        await self._conversations.release(claim)
 
     async def summary_part(self) -> str | None:
         part = await self.summarizer.load_part(NORA, CHAT)

@@ -63,12 +63,11 @@ async def channels_do_not_block_each_other(database: Database, _given: Any) -> N
     go_on = asyncio.Event()
     busy = Setup(database, backend=FakeBackend([go_on, "at last"]))
     await busy.receive(*[make_incoming("again", key=f"5:{number}") for number in range(300)])
-    worker = asyncio.create_task(busy.worker.work("telegram:5"))
+    worker = asyncio.create_task(busy.work())
     other = Setup(database, backend=FakeBackend(["here"]), owner="other")
     await other.receive(make_incoming("hello?", chat="6", key="6:1"))
 
-    await other.worker.work("telegram:6")
-    await other.deliver(["telegram:6"])
+    await other.work("telegram:6")
 
     assert other.texts == ["here"]
     assert not worker.done()

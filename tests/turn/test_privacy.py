@@ -96,8 +96,7 @@ async def forget_keeps_other_channels(setup: Setup, folder: Path) -> None:
 
 async def _say_elsewhere(setup: Setup, said: Incoming) -> None:
     await setup.receive(said)
-    await setup.worker.work(said.address.conversation)
-    await setup.deliver([said.address.lane])
+    await setup.work(said.address.conversation)
 
 
 Scenario = Callable[[Setup, Path], Awaitable[None]]

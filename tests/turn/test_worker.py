@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, WakeReason
-from bot.chat.outgoing import Attachment, Limits
+from bot.chat.outgoing import Attachment, Limits, OutboxRow
 from bot.chat.prompt import QueuePosition, ReasoningDelta
-from bot.chat.session import Claim, InboxMessage, Session, TurnResult
+from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
@@ -20,7 +20,7 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
-from bot.ports import ConversationMemory
+from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
@@ -32,6 +32,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import conversation, inbox, turn
+from bot.storage.units.lanes import Sender as LaneSender
 from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
@@ -52,10 +53,12 @@ class FullDiskConversations(SqlConversations):
     full = False
 
     @override
-    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
+    async def finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
+    ) -> FinishedTurn:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        await super().finish(claim, message, result)
+        return await super().finish(claim, message, result, go_on=go_on)
 
 
 class FakeMemory(ConversationMemory):
@@ -73,7 +76,7 @@ class FakeMemory(ConversationMemory):
         self.calls.append(f"forget {conversation}")
 
 
-class Setup:
+class Setup(Delivery):
     """A worker whose answers are delivered at once to a fake channel."""
 
     def __init__(
@@ -96,8 +99,10 @@ class Setup:
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
         self.inbox = SqlInbox(database, self.clock)
-        self.conversations = FullDiskConversations(database, self.clock)
-        self.outbox = SqlOutbox(database, self.clock)
+        lane_sender = LaneSender(owner, 0)
+        self.conversations = FullDiskConversations(database, self.clock, lane_sender)
+        self.outbox = SqlOutbox(database, self.clock, lane_sender)
+        self._sending: dict[str, asyncio.Task[None]] = {}
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
         chat_settings = SqlChatSettings(database, self.clock)
         personas = UserPersonas(chat_settings)
@@ -109,8 +114,7 @@ class Setup:
         replies = LiveReplies(
             self.conversations,
             {"telegram": self.surface},
-            self.sender.wait_until_sent,
-            self.deliver,
+            self,
             self.clock,
         )
         commands = CommandHandlers(
@@ -137,9 +141,37 @@ class Setup:
     async def _is_platform_admin(self, said: Incoming) -> bool:
         return said.author != BOB
 
-    async def deliver(self, lanes: Sequence[str] = (CHAT,)) -> None:
-        for lane in lanes:
-            await self.sender.work(lane)
+    @override
+    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+        """Send a row, or what is due in a lane, beside the worker; in order for each lane."""
+        before = self._sending.get(lane)
+        self._sending[lane] = asyncio.create_task(self._send(lane, row, before))
+
+    async def _send(
+        self, lane: str, row: OutboxRow | None, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        rows = [row] if row else (await self.sender.take([lane])).values()
+        for one in rows:
+            await self.sender.work(one)
+
+    @override
+    async def wait_until_sent(self, row_id: int) -> str:
+        return await self.sender.wait_until_sent(row_id)
+
+    async def work(self, key: str = CHAT) -> None:
+        """Process and deliver everything in a conversation, as the pools do."""
+        while not self.worker.stopping and (claimed := await self.worker.claim([key])):
+            await self.worker.work(claimed[key])
+        await self.finish_sending()
+
+    async def finish_sending(self) -> None:
+        """Wait until everything that was handed over is sent."""
+        while sending := [task for task in self._sending.values() if not task.done()]:
+            await asyncio.wait(sending)
+        for task in self._sending.values():
+            task.result()
 
     async def receive(self, *said: str | Incoming) -> None:
         for one in said:
@@ -151,7 +183,7 @@ class Setup:
     async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""
         await self.receive(*said)
-        await self.worker.work(CHAT)
+        await self.work()
 
     async def session(self) -> Session:
         return await self.conversations.load_session(CHAT, 100)
@@ -176,7 +208,7 @@ class Setup:
 @asynccontextmanager
 async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
     """Process the conversation in a task beside the block."""
-    task = asyncio.create_task(setup.worker.work(CHAT))
+    task = asyncio.create_task(setup.work())
     try:
         yield task
     finally:
@@ -190,7 +222,7 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
 async def test_message_is_answered_once_and_stored(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Hi ", "there."]))
     await setup.say("hello")
-    await setup.worker.work(CHAT)
+    await setup.work()
     assert setup.texts == ["Hi there."]
     assert await setup.history() == [("user", "hello"), ("assistant", "Hi there.")]
     assert len(setup.backend.prompts) == 1
@@ -387,7 +419,7 @@ async def test_context_prompt_sends_an_admin_one_file(database: Database) -> Non
     await setup.say("/context prompt", "hello")
     setup.surface.responses_to_lose = 1
     await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
-    await setup.deliver()
+    await setup.work()
 
     assert setup.texts == [
         "⚠ There is no recent answer in this channel to show the context of.",
@@ -570,7 +602,7 @@ async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_o
     restarted = Setup(
         database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock
     )
-    await restarted.worker.work(CHAT)
+    await restarted.work()
 
     assert restarted.texts == ["z"]
     assert await restarted.history() == [("user", "hello"), ("assistant", "z")]
@@ -584,7 +616,7 @@ async def test_message_that_crashed_too_often_is_set_aside(
     await database.write(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
-    await setup.worker.work(CHAT)
+    await setup.work()
     assert [text[:25] for text in setup.texts] == ["⚠ Processing this message", "Hi."]
     assert len(setup.backend.prompts) == 1
 
@@ -624,7 +656,7 @@ async def test_lease_is_renewed_while_the_model_generates(database: Database) ->
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         for _ in range(6):
             await advance_in_steps(setup.clock, 5)
-        assert await setup.conversations.claim(CHAT, "other", 15) is None
+        assert await setup.conversations.begin([CHAT], "other", 15) == []
         go_on.set()
         await worker
     assert setup.texts == ["At last."]
@@ -642,7 +674,7 @@ async def test_cancellation_does_not_count_as_a_crash(database: Database) -> Non
         assert worker.cancelled()
     assert setup.backend.closed_early == 1
     assert await setup.crashes_of_pending() == [0]
-    assert await setup.conversations.claim(CHAT, "other", 15) is not None
+    assert await setup.conversations.begin([CHAT], "other", 15) != []
 
 
 async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
@@ -652,7 +684,7 @@ async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
         with pytest.raises(StoreError):
             await setup.say(*([] if await setup.crashes_of_pending() else ["hello"]))
     setup.conversations.full = False
-    await setup.worker.work(CHAT)
+    await setup.work()
     assert setup.texts == ["Hi."]
 
 
@@ -672,8 +704,8 @@ async def test_stopping_worker_starts_no_further_message(database: Database) -> 
 async def test_conversation_claimed_by_another_worker_is_skipped(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend())
     await setup.receive("hello")
-    await setup.conversations.claim(CHAT, "other", 15)
-    await setup.worker.work(CHAT)
+    await setup.conversations.begin([CHAT], "other", 15)
+    await setup.work()
     assert setup.backend.prompts == []
 
 

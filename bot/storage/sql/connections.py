@@ -1,99 +1,119 @@
-"""Connection pools that run units of work; the one for SQLite runs them in threads.
+"""How work gets its connection: a writer thread on SQLite, the event loop on PostgreSQL.
 
-SQLite has no network to wait for, so a unit runs in one thread from its first statement to its
-commit. An asynchronous driver would switch threads for every call of the cursor: about 75 times a
-message, which cost more than the SQL itself.
+SQLite has no network to wait for, so work runs in a thread from its first statement to its commit.
+An asynchronous driver would change threads for every call of the cursor: some 75 times a message,
+which cost more than all the SQL.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
+
+from bot.storage.engine.sqlite_writer import SqliteWriter
+from bot.storage.engine.statements import StartUnit
 
 T = TypeVar("T")
 UnitOfWork = Callable[[Connection], T]
-"""A function that runs statements on a connection, in one transaction if it writes."""
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # deleted text is overwritten, not only unlinked
+    "PRAGMA secure_delete=ON",  # what is forgotten is overwritten, not only let go
 )
-_READER_THREADS = 4
+_SQLITE_READERS = 4
 
 
 class ConnectionPool(Protocol):
-    """Runs units of work; errors of the driver are raised unchanged."""
+    """Runs units of work; what the driver raises goes through as it is."""
 
-    async def read(self, unit: UnitOfWork[T]) -> T: ...
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries on the driver itself, and commit it."""
+        ...
+
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        """Run a function that only reads."""
+        ...
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        """Run the unit in its own transaction and commit it."""
+        """Run a function in a transaction of its own and commit it."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SqliteThreadPool(ConnectionPool):
-    """One thread that writes and a few that read."""
+    """One thread that writes, some that read."""
 
     def __init__(self, url: URL) -> None:
-        self._write_engine = _create_sqlite_engine(url, 1)
-        self._read_engine = _create_sqlite_engine(url, _READER_THREADS)
-        # With a plain BEGIN, two transactions that read and then write lose an update or fail.
-        event.listen(self._write_engine, "begin", _begin_immediate)
-        self._write_threads = ThreadPoolExecutor(1, "database writer")
-        self._read_threads = ThreadPoolExecutor(_READER_THREADS, "database reader")
+        self._file = url.database or ":memory:"
+        self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
+        event.listen(self._reader, "connect", _prepare)
+        self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
+        self._writer = SqliteWriter(self._open)
+        self._engines: dict[int, Engine] = {}
+
+    @override
+    async def run(self, start: StartUnit[T]) -> T:
+        return await self._writer.run(start)
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._read_threads, self._read, unit
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._write_threads, self._commit, unit
-        )
+        return await self._writer.commit(lambda connection: self._with_core(connection, unit))
 
     @override
     async def close(self) -> None:
-        for threads, engine in (
-            (self._write_threads, self._write_engine),
-            (self._read_threads, self._read_engine),
-        ):
-            await asyncio.to_thread(threads.shutdown)
-            engine.dispose()
+        await self._writer.close()
+        await asyncio.to_thread(self._reading.shutdown)
+        self._reader.dispose()
 
     def _read(self, unit: UnitOfWork[T]) -> T:
-        with self._read_engine.connect() as connection:
+        with self._reader.connect() as connection:
             return unit(connection)
 
-    def _commit(self, unit: UnitOfWork[T]) -> T:
-        with self._write_engine.begin() as connection:
-            return unit(connection)
+    def _open(self) -> sqlite3.Connection:
+        # The thread that opens it is the only one that uses it, but for the last close.
+        connection = sqlite3.connect(self._file, check_same_thread=False)
+        _prepare(connection)
+        return connection
+
+    def _with_core(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
+        """Run a function of SQLAlchemy's inside the transaction that is open on the driver."""
+        engine = self._engines.get(id(connection))
+        if engine is None:
+            engine = self._engines[id(connection)] = _borrowing(connection)
+        with engine.connect() as borrowed:
+            return unit(borrowed)
 
 
-def _create_sqlite_engine(url: URL, connections: int) -> Engine:
-    engine = create_engine(url, pool_size=connections, max_overflow=0)
-    event.listen(engine, "connect", _set_pragmas)
+def _borrowing(connection: sqlite3.Connection) -> Engine:
+    """An engine over one connection that leaves beginning and ending to the writer."""
+    engine = create_engine(
+        "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
+    )
+    for name in ("do_begin", "do_commit", "do_rollback"):
+        setattr(engine.dialect, name, _leave)
     return engine
 
 
-def _set_pragmas(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # BEGIN is emitted explicitly
+def _leave(_connection: object) -> None:
+    """Do nothing: the writer's thread begins and ends the transaction."""
+
+
+def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
+    connection.isolation_level = None  # BEGIN is ours to say
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)
     cursor.close()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

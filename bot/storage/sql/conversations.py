@@ -1,316 +1,240 @@
-"""Conversations in SQL: claims, the messages to answer, the history of a session."""
+"""Histories, and who may process them: each step of a message is one unit of work."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Executable, bindparam, delete, exists, insert, select, update
+import msgspec
+from sqlalchemy import BindParameter, Connection, bindparam, delete, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Person
+from bot.chat.incoming import Incoming, Person
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnResult
+from bot.chat.session import (
+    Claim,
+    ClaimedMessage,
+    FinishedTurn,
+    InboxMessage,
+    OpenedPart,
+    Session,
+    Turn,
+    TurnResult,
+)
 from bot.chat.storable import make_storable
-from bot.errors import Fenced
 from bot.ports import Clock, Conversations
-from bot.storage.sql import inbox as inbox_rows
+from bot.storage.engine.statements import Unit
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import (
-    Insert,
-    choice,
-    conversation,
-    inbox,
-    is_unanswered,
-    outbox,
-    receipt,
-    summary,
-    turn,
-    upsert,
-)
+from bot.storage.sql.tables import choice, conversation, inbox, outbox, receipt, summary, turn
+from bot.storage.units import conversations as units
+from bot.storage.units import lanes
+from bot.storage.units.dialects import served_text
+
+_decode = msgspec.json.Decoder(Incoming).decode
 
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
     *(turn.c.preset, turn.c.preset_version),
 )
-
-# Statements are built once: building one costs more than running it.
-
-
-def _build_claim(insert: Insert) -> Executable:
-    return (
-        insert.values(epoch=1)
-        .on_conflict_do_update(
-            index_elements=["key"],
-            set_={
-                "epoch": conversation.c.epoch + 1,
-                "owner": insert.excluded.owner,
-                "lease_until": insert.excluded.lease_until,
-            },
-            # An owner that restarts under its old name takes its own lease over.
-            where=(conversation.c.lease_until <= bindparam("now"))
-            | (conversation.c.owner == insert.excluded.owner),
-        )
-        .returning(conversation.c.epoch)
-    )
-
-
-_CLAIM = upsert(conversation, _build_claim)
-_UPDATE_CLAIMED = (
-    update(conversation)
-    .where(
-        conversation.c.key == bindparam("conversation_key"),
-        conversation.c.epoch == bindparam("claimed_epoch"),
-    )
-    .returning(conversation.c.session)
-)
-_LOCK_CLAIMED = _UPDATE_CLAIMED.values(owner=conversation.c.owner)  # changes nothing, locks the row
-_SET_LEASE = _UPDATE_CLAIMED.values(lease_until=bindparam("until"))
-_START_SESSION = _UPDATE_CLAIMED.values(session=conversation.c.session + 1)
-_UNANSWERED_HERE = (is_unanswered, inbox.c.conversation == bindparam("conversation_key"))
-_HAS_UNANSWERED = select(exists().where(*_UNANSWERED_HERE))
-_OLDEST_ID = select(inbox.c.id).where(*_UNANSWERED_HERE).order_by(inbox.c.id).limit(1)
-_TAKE_OLDEST = (
-    update(inbox)
-    .where(inbox.c.id == _OLDEST_ID.scalar_subquery())
-    .values(crashes=inbox.c.crashes + 1)
-    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
-)
-_UPDATE_MESSAGE = update(inbox).where(inbox.c.id == bindparam("message_id"))
-_SET_CRASHES = _UPDATE_MESSAGE.values(crashes=bindparam("crash_count"))
-_MARK_DONE = _UPDATE_MESSAGE.values(state="done", payload=None)
-_SESSION_NUMBER = select(conversation.c.session).where(
-    conversation.c.key == bindparam("conversation_key")
-)
-_NEWEST_TURNS = (
+_OF: BindParameter[str] = bindparam("of")
+_SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
+_NEWEST = (
     select(*TURN_COLUMNS, turn.c.session)
-    .where(turn.c.conversation == bindparam("conversation_key"))
-    .where(turn.c.session == _SESSION_NUMBER.scalar_subquery())
+    .where(turn.c.conversation == _OF, turn.c.session == _SESSION.scalar_subquery())
     .order_by(turn.c.id.desc())
-    .limit(bindparam("max_turns"))
+    .limit(bindparam("most"))
 )
-_INSERT_TURNS = insert(turn)
-_DELETE_TURNS = delete(turn).where(turn.c.conversation == bindparam("conversation_key"))
-_DELETE_RECEIPTS = delete(receipt).where(receipt.c.conversation == bindparam("conversation_key"))
-_DELETE_SUMMARIES = delete(summary).where(summary.c.conversation == bindparam("conversation_key"))
+_HELD = select(conversation.c.epoch).where(conversation.c.key == _OF).with_for_update()
+_FORGET = delete(turn).where(turn.c.conversation == _OF)
+_FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == _OF)
+_FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
 _TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
-    inbox.c.conversation == bindparam("conversation_key")
+    inbox.c.conversation == _OF
 )
-# A sent row has no text any more; a dead one would keep it for days.
-_CLEAR_DEAD_TEXTS = (
+# What was sent has no text any more; what never could be sent would keep it for days.
+_FORGET_UNSENT = (
     update(outbox)
     .where(outbox.c.state == OutboxState.DEAD, outbox.c.turn.in_(_TURN_NAMES))
     .values(text="")
 )
-_QUEUE = insert(outbox)
-_INSERT_RECEIPTS = insert(receipt)
-# A part that is queued already stays as it is, but its id is returned.
-_QUEUE_ONCE = upsert(
-    outbox,
-    lambda insert: insert.on_conflict_do_update(
-        index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn}
-    ).returning(outbox.c.id),
-)
-_OPENED_PARTS = select(outbox.c.part).where(
-    outbox.c.turn == bindparam("turn_name"), outbox.c.op == OutboxOperation.SEND
-)
 
 
 class SqlConversations(Conversations):
-    def __init__(self, database: Database, clock: Clock) -> None:
+    """Conversations in SQL.
+
+    Args:
+        sender: takes rows for sending in the same unit that queues them; None: others send.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, sender: lanes.Sender | None = None
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._sender = sender
 
     @override
-    async def claim(self, conversation_key: str, owner: str, lease_seconds: float) -> Claim | None:
+    async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+        served, now = served_text(frozenset(platforms)), self._clock.now()
+        return await self._database.run(lambda: units.ready(served, limit, now))
+
+    @override
+    async def begin(
+        self, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> Sequence[ClaimedMessage]:
         now = self._clock.now()
-        values = {
-            "key": conversation_key,
-            "owner": owner,
-            "lease_until": now + lease_seconds,
-            "now": now,
-        }
 
-        def unit(connection: Connection) -> int | None:
-            claimed = connection.execute(_CLAIM[connection.dialect.name], values)
-            return claimed.scalar_one_or_none()
+        def unit() -> Unit[list[ClaimedMessage]]:
+            claimed = []
+            for key in sorted(keys):  # in one order, so that nobody deadlocks
+                found = yield from units.begin(key, owner, lease_seconds, now)
+                if found is not None:
+                    claim, message = found
+                    claimed.append(ClaimedMessage(claim, _to_message(message)))
+            return claimed
 
-        epoch = await self._database.write(unit)
-        return None if epoch is None else Claim(conversation_key, epoch, owner)
+        return await self._database.run(unit)
 
     @override
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
-        until = self._clock.now() + lease_seconds
-        await self._database.write(lambda c: _update_claimed(c, claim, _SET_LEASE, until=until))
+        now = self._clock.now()
+        await self._database.run(lambda: units.renew(claim, lease_seconds, now))
+
+    @override
+    async def release(self, claim: Claim) -> None:
+        await self._database.run(lambda: units.release(claim))
 
     @override
     async def release_all(self, owner: str) -> None:
-        release = (
-            update(conversation)
-            .where(conversation.c.owner == owner, conversation.c.lease_until > 0)
-            .values(lease_until=0.0)
+        held = update(conversation).where(
+            conversation.c.owner == owner, conversation.c.lease_until > 0
         )
-        await self._database.write(lambda c: c.execute(release).rowcount)
-
-    @override
-    async def release(self, claim: Claim) -> bool:
-        values = {"conversation_key": claim.conversation}
-
-        def unit(connection: Connection) -> bool:
-            _update_claimed(connection, claim, _SET_LEASE, until=0.0)
-            return bool(connection.execute(_HAS_UNANSWERED, values).scalar_one())
-
-        return await self._database.write(unit)
-
-    @override
-    async def next_message(self, claim: Claim) -> InboxMessage | None:
-        values = {"conversation_key": claim.conversation}
-
-        def unit(connection: Connection) -> InboxMessage | None:
-            row = connection.execute(_TAKE_OLDEST, values).one_or_none()
-            if row is None:
-                return None
-            _update_claimed(connection, claim)
-            return InboxMessage(row.id, inbox_rows.decode(row.payload), row.crashes - 1)
-
-        return await self._database.write(unit)
+        await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
 
     @override
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        values = {"message_id": message.id, "crash_count": message.crashes}
-
-        def unit(connection: Connection) -> None:
-            _update_claimed(connection, claim)
-            connection.execute(_SET_CRASHES, values)
-
-        await self._database.write(unit)
+        await self._database.run(lambda: units.undo_attempt(claim, message.id, message.crashes))
 
     @override
     async def load_session(self, conversation_key: str, max_turns: int) -> Session:
-        values = {"conversation_key": conversation_key, "max_turns": max_turns}
+        asked = {"of": conversation_key, "most": max_turns}
 
         def unit(connection: Connection) -> Session:
-            rows = connection.execute(_NEWEST_TURNS, values).all()
-            if rows:
-                number = rows[0].session
-            else:
-                number = connection.execute(_SESSION_NUMBER, values).scalar() or 1
-            return Session(number, tuple(map(to_turn, reversed(rows))))
+            rows = connection.execute(_NEWEST, asked).all()
+            current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
+            return Session(current, tuple(map(to_turn, reversed(rows))))
 
         return await self._database.read(unit)
 
     @override
     async def forget(self, claim: Claim) -> int:
-        # What people set for themselves in this conversation has the scope person@conversation.
-        set_here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
-        delete_settings = delete(choice).where(set_here)
-        values = {"conversation_key": claim.conversation}
+        # what people said of themselves here is kept under person@conversation
+        here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
+        told_here = delete(choice).where(here)
+        of = {"of": claim.conversation}
 
         def unit(connection: Connection) -> int:
-            _update_claimed(connection, claim)
-            for statement in (_DELETE_RECEIPTS, _DELETE_SUMMARIES, _CLEAR_DEAD_TEXTS):
-                connection.execute(statement, values)
-            connection.execute(delete_settings)
-            return connection.execute(_DELETE_TURNS, values).rowcount
+            if connection.execute(_HELD, of).scalar() != claim.epoch:
+                raise units.outdated(claim)
+            for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
+                connection.execute(statement, of)
+            connection.execute(told_here)
+            return connection.execute(_FORGET, of).rowcount
 
         turns = await self._database.write(unit)
         await self._database.truncate_log()
         return turns
 
     @override
-    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> int:
-        row = _to_outbox_row(message, opening.part, OutboxOperation.SEND, opening.text)
-
-        def unit(connection: Connection) -> int:
-            _update_claimed(connection, claim)
-            queued = connection.execute(_QUEUE_ONCE[connection.dialect.name], row)
-            return int(queued.scalar_one())
-
-        return await self._database.write(unit)
+    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
+        row, at = _row(message, opening.part, OutboxOperation.SEND, opening.text), self._moment()
+        number, taken = await self._database.run(
+            lambda: units.open_part(claim, row, self._sender, at)
+        )
+        return OpenedPart(number, taken)
 
     @override
-    async def finish(self, claim: Claim, message: InboxMessage, result: TurnResult) -> None:
-        now = self._clock.now()
-        receipts = [receipt_rows.to_row(claim, message, one, now) for one in result.receipts]
+    async def finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
+    ) -> FinishedTurn:
+        at, sender = self._moment(), self._sender
+        rows = units.FinishedRows(
+            message=message.id,
+            turns=[_to_turn_row(claim.conversation, one) for one in result.turns],
+            receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
+            new_session=result.new_session,
+        )
 
-        def unit(connection: Connection) -> None:
-            change = _START_SESSION if result.new_session else _LOCK_CLAIMED
-            session = _update_claimed(connection, claim, change)
-            connection.execute(_MARK_DONE, {"message_id": message.id})
-            if result.turns:
-                turns = [_to_turn_row(claim.conversation, session, one) for one in result.turns]
-                connection.execute(_INSERT_TURNS, turns)
-            rows = _outbox_rows(connection, message, result.outgoing)
-            if rows:
-                connection.execute(_QUEUE, rows)
-            if receipts:
-                connection.execute(_INSERT_RECEIPTS, receipts)
+        def unit() -> Unit[FinishedTurn]:
+            yield from units.finish(claim, rows)
+            taken = None
+            if result.outgoing or message.crashes:
+                opened = yield from units.opened_parts(message.turn)
+                if changes := _changes(message, result.outgoing, opened):
+                    yield from lanes.queue(changes, at.now)
+                    if sender is not None:
+                        taken = yield from lanes.take(message.incoming.address.lane, sender, at)
+            if not go_on:
+                yield from units.release(claim)
+                return FinishedTurn(None, taken)
+            following = yield from units.next_message(claim)
+            return FinishedTurn(_to_message(following) if following else None, taken)
 
-        await self._database.write(unit)
+        return await self._database.run(unit)
 
-
-def _update_claimed(
-    connection: Connection, claim: Claim, change: Executable = _LOCK_CLAIMED, **values: object
-) -> int:
-    """Check the epoch and lock the conversation for this transaction; return its session number."""
-    claimed = {"conversation_key": claim.conversation, "claimed_epoch": claim.epoch, **values}
-    session = connection.execute(change, claimed).scalar_one_or_none()
-    if session is None:
-        raise Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
-    return int(session)
+    def _moment(self) -> lanes.Moment:
+        return lanes.Moment(self._clock.now(), self._clock.monotonic())
 
 
-def _outbox_rows(
-    connection: Connection, message: InboxMessage, outgoing: Sequence[OutgoingPart]
+def _to_message(stored: units.NextMessage) -> InboxMessage:
+    return InboxMessage(stored.id, _decode(stored.payload), stored.crashes)
+
+
+def _changes(
+    message: InboxMessage, outgoing: Sequence[OutgoingPart], opened: set[int]
 ) -> list[dict[str, object]]:
-    """Return the sends, edits and deletions that give every part its final text."""
-    opened = set(connection.execute(_OPENED_PARTS, {"turn_name": message.turn}).scalars())
+    """What must happen on the platform so that the turn reads as `outgoing` says."""
     rows = []
     for one in outgoing:
         if one.part in opened:
-            rows.append(_to_outbox_row(message, one.part, OutboxOperation.EDIT, one.text))
+            rows.append(_row(message, one.part, OutboxOperation.EDIT, one.text))
         elif one.placeholder is not None:
-            rows.append(_to_outbox_row(message, one.part, OutboxOperation.SEND, one.placeholder))
-            rows.append(_to_outbox_row(message, one.part, OutboxOperation.EDIT, one.text))
+            rows.append(_row(message, one.part, OutboxOperation.SEND, one.placeholder))
+            rows.append(_row(message, one.part, OutboxOperation.EDIT, one.text))
         else:
-            send = OutboxOperation.SEND
-            rows.append(_to_outbox_row(message, one.part, send, one.text, one.file))
+            rows.append(_row(message, one.part, OutboxOperation.SEND, one.text, one.file))
     surplus = opened - {one.part for one in outgoing}
-    return rows + [
-        _to_outbox_row(message, part, OutboxOperation.DELETE, "") for part in sorted(surplus)
-    ]
+    return rows + [_row(message, part, OutboxOperation.DELETE, "") for part in sorted(surplus)]
 
 
-def _to_outbox_row(
+def _row(
     message: InboxMessage,
     part: int,
     op: OutboxOperation,
     text: str,
     file: Attachment | None = None,
 ) -> dict[str, object]:
-    incoming = message.incoming
+    asked = message.incoming
     return {
         "turn": message.turn,
         "part": part,
         "op": op,
-        "platform": incoming.address.platform,
-        "chat": incoming.address.chat,
-        "thread": incoming.address.thread,
-        "lane": incoming.address.lane,
+        "platform": asked.address.platform,
+        "bot_id": asked.address.bot_id,
+        "chat": asked.address.chat,
+        "thread": asked.address.thread,
+        "lane": asked.address.lane,
         "text": make_storable(text),
-        "reply_to": incoming.message_id,
-        # An interaction has one response, so only the first part responds to it.
-        "interaction": incoming.interaction if part == 0 else None,
-        "state": OutboxState.PENDING,
+        "reply_to": asked.message_id,
+        "interaction": asked.interaction if part == 0 else None,  # it has one response
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,
     }
 
 
-def _to_turn_row(conversation_key: str, session: int, one: Turn) -> dict[str, object]:
+def _to_turn_row(conversation_key: str, one: Turn) -> dict[str, object]:
     return {
         "conversation": conversation_key,
-        "session": session,
         "role": one.role,
         "speaker_id": one.speaker.id if one.speaker else None,
         "speaker_name": one.speaker.name if one.speaker else None,

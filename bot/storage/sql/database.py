@@ -4,12 +4,12 @@ On SQLite a single writer runs all units that are queued in one transaction (gro
 costs an fsync, so twenty messages cost about as much as one.
 """
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection, inspect
@@ -17,48 +17,42 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
-from bot.runtime.tasks import cancel_and_wait
+from bot.storage.engine.statements import StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.tables import NEWEST_REVISION
 
 T = TypeVar("T")
-_QueuedUnit = tuple[UnitOfWork[Any], asyncio.Future[Any]]
 
 _log = structlog.get_logger(__name__)
-_MAX_UNITS_PER_COMMIT = 200
-_CHECKPOINT_ATTEMPTS = 5  # each waits as long as SQLite waits for a lock
+_CHECKPOINT_ATTEMPTS = 5
+"""Each waits as long as SQLite waits for a lock."""
 
 
 class Database:
-    """Runs units of work; `read` and `write` raise `StoreError` when the database fails."""
+    """Run units of queries with `run`; `read` and `write` take functions of SQLAlchemy's.
+
+    All raise `StoreError` when the store fails. Whatever writes may be run twice, so it only uses
+    SQL.
+    """
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._queue: asyncio.Queue[_QueuedUnit] = asyncio.Queue()
-        self._closed = False
 
     @property
     def is_sqlite(self) -> bool:
         return isinstance(self._connections, SqliteThreadPool)
 
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries in a transaction and commit it."""
+        return await _translated(self._connections.run(start))
+
     async def read(self, unit: UnitOfWork[T]) -> T:
-        try:
-            return await self._connections.read(unit)
-        except (SQLAlchemyError, OSError) as error:
-            raise translate(error) from error
+        """Run a function that only reads."""
+        return await _translated(self._connections.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
-        """Run the unit in a transaction and commit it.
-
-        It may run twice, so it has no effects besides its statements.
-        """
-        if not self.is_sqlite:
-            return await self._commit(unit)
-        if self._closed:
-            raise StoreError("the database is closed")
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((unit, done))
-        return await done
+        """Run a function in a transaction and commit it."""
+        return await _translated(self._connections.commit(unit))
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
@@ -75,42 +69,7 @@ class Database:
     async def migrate(self) -> None:
         """Upgrade the tables to the newest revision, unless they have it."""
         if await self.read(_current_revision) != NEWEST_REVISION:
-            await self._commit(import_module("bot.storage.sql.migrations").upgrade)
-
-    async def run_writer(self) -> None:
-        """Commit the queued units of an SQLite database; runs until cancelled."""
-        batch: list[_QueuedUnit] = []
-        try:
-            while True:
-                batch = [await self._queue.get()]
-                while not self._queue.empty() and len(batch) < _MAX_UNITS_PER_COMMIT:
-                    batch.append(self._queue.get_nowait())
-                await self._commit_together(batch)
-        finally:
-            self._closed = True
-            while not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            for _, done in batch:
-                _fail(done, StoreError("the database was closed before it was written"))
-
-    async def _commit_together(self, batch: list[_QueuedUnit]) -> None:
-        results = await _run_to_end(self._commit(lambda c: [unit(c) for unit, _ in batch]))
-        error = results.exception()
-        if error is None:
-            for (_, done), result in zip(batch, results.result(), strict=True):
-                if not done.done():
-                    done.set_result(result)
-        elif len(batch) == 1:
-            _fail(batch[0][1], error)
-        else:  # one unit failed and rolled all of them back: give each its own transaction
-            for one in batch:
-                await self._commit_together([one])
-
-    async def _commit(self, unit: UnitOfWork[T]) -> T:
-        try:
-            return await self._connections.commit(unit)
-        except (SQLAlchemyError, OSError) as error:
-            raise translate(error) from error
+            await self.write(import_module("bot.storage.sql.migrations").upgrade)
 
 
 @contextlib.asynccontextmanager
@@ -155,12 +114,9 @@ async def _connect(url: str) -> AsyncIterator[Database]:
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
             "use postgresql+asyncpg or sqlite"
         )
-    database = Database(connections)
-    queue = asyncio.create_task(database.run_writer(), name="database writer")
     try:
-        yield database
+        yield Database(connections)
     finally:
-        await cancel_and_wait([queue])
         await connections.close()
 
 
@@ -170,23 +126,14 @@ def database_exists(url: str) -> bool:
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
 
 
-async def _run_to_end(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Wait for the end of a task; its error is for those who queued the units, not the writer."""
-    task = asyncio.create_task(work)
+async def _translated(work: Awaitable[T]) -> T:
     try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        await cancel_and_wait([task])
-        raise
-    return task
+        return await work
+    except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
+        raise translate(error) from error
 
 
-def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)
-
-
-def translate(error: SQLAlchemyError | OSError) -> StoreError:
+def translate(error: Exception) -> StoreError:
     """Make an error of one line from the driver's, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")

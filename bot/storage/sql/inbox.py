@@ -1,41 +1,23 @@
-"""The inbox in SQL: received messages until they are answered, and the platforms' cursors."""
+"""Messages from people that are not answered yet."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, upsert
+from bot.storage.sql.tables import cursor
+from bot.storage.units import conversations as units
 
-decode = msgspec.json.Decoder(Incoming).decode
 _encode = msgspec.json.Encoder().encode
-
-_INSERT = upsert(inbox, lambda insert: insert.on_conflict_do_nothing())
-_SET_CURSORS = upsert(
-    cursor,
-    lambda insert: insert.on_conflict_do_update(
-        index_elements=["name"], set_={"value": insert.excluded.value}
-    ),
-)
-_IS_LEASED = conversation.c.lease_until > bindparam("now")
-_PENDING = (
-    select(inbox.c.conversation)
-    .outerjoin(conversation, conversation.c.key == inbox.c.conversation)
-    .where(is_unanswered, ~func.coalesce(_IS_LEASED, False))
-    .group_by(inbox.c.conversation)
-    # A conversation is on one platform. As a condition of the rows, SQLite would choose the index
-    # of platforms, which holds every message ever received.
-    .having(func.min(inbox.c.platform).in_(bindparam("platforms", expanding=True)))
-    .order_by(func.min(inbox.c.id))
-    .limit(bindparam("max_conversations"))
-)
 
 
 class SqlInbox(Inbox):
+    """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
@@ -45,23 +27,16 @@ class SqlInbox(Inbox):
         now = self._clock.now()
         rows = [
             {
-                "platform": one.address.platform,
-                "external_key": one.external_key,
-                "conversation": one.address.conversation,
-                "payload": _encode(one),
+                "platform": message.address.platform,
+                "bot_id": message.address.bot_id,
+                "external_key": message.external_key,
+                "conversation": message.address.conversation,
+                "payload": _encode(message),
                 "received_at": now,
             }
-            for one in messages
+            for message in messages
         ]
-        cursor_rows = [{"name": name, "value": value} for name, value in cursors.items()]
-
-        def unit(connection: Connection) -> None:
-            if rows:
-                connection.execute(_INSERT[connection.dialect.name], rows)
-            if cursor_rows:
-                connection.execute(_SET_CURSORS[connection.dialect.name], cursor_rows)
-
-        await self._database.write(unit)
+        await self._database.run(lambda: units.receive(rows, cursors, now))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -70,12 +45,3 @@ class SqlInbox(Inbox):
         )
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.name: row.value for row in rows}
-
-    @override
-    async def pending_conversations(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        values = {
-            "now": self._clock.now(),
-            "max_conversations": limit,
-            "platforms": list(platforms),
-        }
-        return await self._database.read(lambda c: c.execute(_PENDING, values).scalars().all())

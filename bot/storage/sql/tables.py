@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0005"
+NEWEST_REVISION = "0006"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -46,13 +46,14 @@ inbox = Table(
     metadata,
     Column("id", _Id, primary_key=True),
     Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
     Column("payload", LargeBinary),  # the Incoming as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done
     Column("crashes", Integer, nullable=False, server_default="0"),
-    UniqueConstraint("platform", "external_key"),
+    UniqueConstraint("platform", "bot_id", "external_key"),
     sqlite_autoincrement=True,
 )
 # A partial index serves only queries that repeat its condition literally, with constants: for a
@@ -74,15 +75,26 @@ cursor = Table(
     Column("value", Text, nullable=False),
 )
 
-# The claim on a conversation. Each claim raises the epoch, which fences all earlier claims.
+# The claim on a conversation, and since when it has something unanswered. Each claim raises the
+# epoch, which fences all earlier claims.
 conversation = Table(
     "conversation",
     metadata,
     Column("key", Text, primary_key=True),
+    Column("platform", Text, nullable=False, server_default=""),
+    Column("bot_id", Text, nullable=False, server_default=""),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("owner", Text),
     Column("lease_until", Float, nullable=False, server_default="0"),
     Column("session", Integer, nullable=False, server_default="1"),
+    Column("ready_since", Float),  # NULL: everything is answered
+)
+is_ready = conversation.c.ready_since.is_not(None)
+Index(
+    "ix_conversation_ready",
+    conversation.c.ready_since,
+    sqlite_where=is_ready,
+    postgresql_where=is_ready,
 )
 
 # The histories. /new starts the next session; earlier ones are kept.
@@ -112,6 +124,7 @@ outbox = Table(
     Column("part", Integer, nullable=False),
     Column("op", Text, nullable=False),  # send | edit | delete
     Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),
     Column("chat", Text, nullable=False),
     Column("thread", Text),
     Column("lane", Text, nullable=False),
@@ -122,6 +135,7 @@ outbox = Table(
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("started_at", Float),
+    Column("owner", Text),  # the sender that holds it, in this attempt; NULL: nobody
     Column("external_id", Text),
     Column("error", Text),
     Column("file_name", Text),  # the attachment of a send; NULL once it is sent
@@ -138,6 +152,18 @@ Index(
     postgresql_where=is_unsent,
 )
 Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
+
+# When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
+lane = Table(
+    "lane",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),
+    Column("due_at", Float),
+)
+is_waiting = lane.c.due_at.is_not(None)
+Index("ix_lane_due", lane.c.due_at, sqlite_where=is_waiting, postgresql_where=is_waiting)
 
 # Settings made in chats: which preset a channel uses, and who set it.
 choice = Table(

@@ -1,0 +1,92 @@
+"""Units of work over asyncpg: prepared statements, a bounded pool, time limits everywhere."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import asyncpg
+
+from bot.errors import StoreError
+from bot.storage.engine.statements import Query, Rows, StartUnit
+
+T = TypeVar("T")
+MAX_CONNECTIONS = 8
+CONNECT_SECONDS = 5.0
+COMMAND_SECONDS = 20.0
+_SERVER_LIMITS = {
+    "lock_timeout": "5s",
+    # a stopped process must not hold a row's lock for ever
+    "idle_in_transaction_session_timeout": "15s",
+    "application_name": "troupe",
+}
+
+
+class AsyncpgPool:
+    """Runs units in transactions of a small pool.
+
+    Args:
+        dsn: `postgresql://user@host1:5432,host2:5432/name?target_session_attrs=primary`.
+        behind_pgbouncer: no prepared statements and no settings at connect, which a pooler in
+            transaction mode would hand to another client.
+    """
+
+    def __init__(self, dsn: str, *, behind_pgbouncer: bool = False) -> None:
+        options: Mapping[str, Any] = (
+            {"statement_cache_size": 0}
+            if behind_pgbouncer
+            else {"server_settings": dict(_SERVER_LIMITS)}
+        )
+        self._pool = asyncpg.create_pool(
+            dsn,
+            min_size=0,
+            max_size=MAX_CONNECTIONS,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            **options,
+        )
+        self._opened = False
+
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit in a transaction and commit it.
+
+        Raises:
+            StoreError: the server refused it; nothing of the unit was written.
+            OSError: the server is away.
+            TimeoutError: it took too long; whether it was committed is not known.
+        """
+        if not self._opened:
+            await self._pool
+            self._opened = True
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                return await _run_unit(connection, start)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreError(f"the database failed: {error}") from error
+
+    async def close(self) -> None:
+        if self._opened:
+            await self._pool.close()
+
+
+async def _run_unit(connection: Any, start: StartUnit[T]) -> T:
+    unit = start()
+    rows: Rows | None = None
+    try:
+        while True:
+            query = unit.send(rows) if rows is not None else next(unit)
+            rows = await _rows_of(connection, query)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    finally:
+        unit.close()
+
+
+async def _rows_of(connection: Any, query: Query) -> Rows:
+    sql = query.statement.compiled("postgresql")
+    if query.many:
+        rows = [{**sql.defaults, **values} for values in query.many]
+        await connection.executemany(sql.text, [[row[name] for name in sql.names] for row in rows])
+        return ()
+    values = {**sql.defaults, **query.values}
+    found: Rows = await connection.fetch(sql.text, *(values[name] for name in sql.names))
+    return found

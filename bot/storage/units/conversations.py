@@ -1,0 +1,257 @@
+"""Conversations: receive messages, claim one, finish its messages one after the other.
+
+A conversation is ready while `ready_since` is set. Claiming it raises its epoch; whatever is
+written for a claim names its epoch and is refused once there is a newer one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, bindparam, func, or_, select, update
+
+from bot.chat.outgoing import OutboxOperation, OutboxRow
+from bot.chat.session import Claim
+from bot.errors import Fenced
+from bot.storage.engine.statements import Statement, Unit
+from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
+from bot.storage.units import lanes
+from bot.storage.units.dialects import clock, insert_into, is_served, skip_locked
+
+_INBOX_ROW = ("platform", "bot_id", "external_key", "conversation", "payload", "received_at")
+_STORE = Statement(
+    lambda dialect: insert_into(inbox, dialect, *_INBOX_ROW).on_conflict_do_nothing()
+)
+_MAKE_READY = Statement(
+    lambda dialect: (
+        insert := insert_into(conversation, dialect, "key", "platform", "bot_id").values(
+            ready_since=clock(dialect)
+        )
+    ).on_conflict_do_update(
+        index_elements=["key"],
+        set_={
+            "ready_since": func.coalesce(conversation.c.ready_since, insert.excluded.ready_since)
+        },
+    )
+)
+_ADVANCE = Statement(
+    lambda dialect: (insert := insert_into(cursor, dialect, "name", "value")).on_conflict_do_update(
+        index_elements=["name"], set_={"value": insert.excluded.value}
+    )
+)
+_IS_READY = conversation.c.ready_since.is_not(None)
+_READY = Statement(
+    lambda dialect: skip_locked(
+        select(conversation.c.key)
+        .where(
+            _IS_READY,
+            conversation.c.lease_until <= clock(dialect),
+            is_served(conversation.c.platform, dialect),
+        )
+        .order_by(conversation.c.ready_since)
+        .limit(bindparam("most")),
+        dialect,
+    )
+)
+_CLAIM = Statement(
+    lambda dialect: (
+        update(conversation)
+        .where(
+            conversation.c.key == bindparam("of"),
+            _IS_READY,
+            # whoever restarts under its old name takes its own lease over
+            or_(
+                conversation.c.lease_until <= clock(dialect),
+                conversation.c.owner == bindparam("claimed_by"),
+            ),
+        )
+        .values(
+            epoch=conversation.c.epoch + 1,
+            owner=bindparam("claimed_by"),
+            lease_until=clock(dialect) + bindparam("seconds"),
+        )
+        .returning(conversation.c.epoch)
+    )
+)
+_HELD = and_(conversation.c.key == bindparam("of"), conversation.c.epoch == bindparam("at_epoch"))
+_RENEW = Statement(
+    lambda dialect: (
+        update(conversation)
+        .where(_HELD)
+        .values(lease_until=clock(dialect) + bindparam("seconds"))
+        .returning(conversation.c.session)
+    )
+)
+_LOCK = Statement(  # a change of nothing, for the lock of its row
+    update(conversation)
+    .where(_HELD)
+    .values(owner=conversation.c.owner)
+    .returning(conversation.c.session)
+)
+_BEGIN_SESSION = Statement(
+    update(conversation)
+    .where(_HELD)
+    .values(session=conversation.c.session + 1)
+    .returning(conversation.c.session)
+)
+_RELEASE = Statement(
+    update(conversation).where(_HELD).values(lease_until=0.0).returning(conversation.c.session)
+)
+_SETTLE = Statement(update(conversation).where(_HELD).values(lease_until=0.0, ready_since=None))
+_OLDEST = (
+    select(inbox.c.id)
+    .where(is_unanswered, inbox.c.conversation == bindparam("of"))
+    .order_by(inbox.c.id)
+    .limit(1)
+    .scalar_subquery()
+)
+_NEXT = Statement(
+    update(inbox)
+    .where(inbox.c.id == _OLDEST)
+    .values(crashes=inbox.c.crashes + 1)
+    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
+)
+_DONE = Statement(
+    update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)
+)
+_UNDO_ATTEMPT = Statement(
+    update(inbox).where(inbox.c.id == bindparam("message")).values(crashes=bindparam("before"))
+)
+_TURN_ROW = (
+    *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
+    "preset_version",
+)
+_APPEND = Statement(lambda dialect: insert_into(turn, dialect, *_TURN_ROW))
+_NOTE = Statement(
+    lambda dialect: insert_into(receipt, dialect, "conversation", "turn", "at", "content")
+)
+_OPENED = Statement(
+    select(outbox.c.part).where(
+        outbox.c.turn == bindparam("of_turn"), outbox.c.op == OutboxOperation.SEND
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NextMessage:
+    """An inbox row, as it is stored."""
+
+    id: int
+    payload: bytes
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRows:
+    """What `finish` writes."""
+
+    message: int
+    turns: Sequence[dict[str, Any]]
+    receipts: Sequence[dict[str, Any]]
+    new_session: bool
+
+
+def receive(rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float) -> Unit[None]:
+    """Store messages, make their conversations ready and advance the cursors."""
+    if rows:
+        yield _STORE.query_many(rows)
+        ready = {row["conversation"]: row for row in rows}
+        yield _MAKE_READY.query_many(
+            [
+                {"key": key, "platform": row["platform"], "bot_id": row["bot_id"], "now": now}
+                for key, row in sorted(ready.items())  # in one order, so that nobody deadlocks
+            ]
+        )
+    if cursors:
+        yield _ADVANCE.query_many([{"name": name, "value": to} for name, to in cursors.items()])
+
+
+def ready(served: str, limit: int, now: float) -> Unit[list[str]]:
+    """Return conversations that nobody holds, the longest waiting first."""
+    rows = yield _READY.query({"served": served, "most": limit, "now": now})
+    return [row[0] for row in rows]
+
+
+def begin(
+    key: str, owner: str, seconds: float, now: float
+) -> Unit[tuple[Claim, NextMessage] | None]:
+    """Claim a ready conversation and count an attempt at its oldest message."""
+    claimed = yield _CLAIM.query({"of": key, "claimed_by": owner, "seconds": seconds, "now": now})
+    if not claimed:
+        return None
+    claim = Claim(key, claimed[0][0], owner)
+    message = yield from next_message(claim)
+    return None if message is None else (claim, message)
+
+
+def next_message(claim: Claim) -> Unit[NextMessage | None]:
+    """Count an attempt at the oldest message; where there is none, release the conversation."""
+    rows = yield _NEXT.query({"of": claim.conversation})
+    if rows:
+        id_, payload, crashes = rows[0]
+        return NextMessage(id_, payload, crashes - 1)
+    yield _SETTLE.query(_of(claim))
+    return None
+
+
+def renew(claim: Claim, seconds: float, now: float) -> Unit[None]:
+    """Hold a claim for so long from now on; raises `Fenced`."""
+    _session(claim, (yield _RENEW.query(_of(claim, seconds=seconds, now=now))))
+
+
+def release(claim: Claim) -> Unit[None]:
+    """Give a conversation back as it is: others may claim it at once."""
+    _session(claim, (yield _RELEASE.query(_of(claim))))
+
+
+def undo_attempt(claim: Claim, message: int, crashes: int) -> Unit[None]:
+    """Take back the count of an attempt that was ended on purpose."""
+    yield from check(claim)
+    yield _UNDO_ATTEMPT.query({"message": message, "before": crashes})
+
+
+def opened_parts(turn_name: str) -> Unit[set[int]]:
+    """Return the parts of a turn that were queued before it was finished."""
+    return {row[0] for row in (yield _OPENED.query({"of_turn": turn_name}))}
+
+
+def open_part(
+    claim: Claim, row: dict[str, Any], sender: lanes.Sender | None, at: lanes.Moment
+) -> Unit[tuple[int, OutboxRow | None]]:
+    """Queue the first message of an answer in the making, and take it where its lane is free."""
+    yield from check(claim)
+    number = yield from lanes.queue_once(row, at.now)
+    taken = (yield from lanes.take(row["lane"], sender, at)) if sender else None
+    return number, taken
+
+
+def finish(claim: Claim, rows: FinishedRows) -> Unit[None]:
+    """Check the epoch, mark the message as answered, append its turns and receipts."""
+    change = _BEGIN_SESSION if rows.new_session else _LOCK
+    session = _session(claim, (yield change.query(_of(claim))))
+    yield _DONE.query({"message": rows.message})
+    if rows.turns:
+        yield _APPEND.query_many([{**row, "session": session} for row in rows.turns])
+    if rows.receipts:
+        yield _NOTE.query_many(rows.receipts)
+
+
+def check(claim: Claim) -> Unit[None]:
+    """Check the epoch of a claim and lock it until the unit is committed; raises `Fenced`."""
+    _session(claim, (yield _LOCK.query(_of(claim))))
+
+
+def outdated(claim: Claim) -> Fenced:
+    """Return the error of a claim that a later one has fenced."""
+    return Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
+
+
+def _of(claim: Claim, **values: object) -> dict[str, object]:
+    return {"of": claim.conversation, "at_epoch": claim.epoch, **values}
+
+
+def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
+    if not rows:
+        raise outdated(claim)
+    session: int = rows[0][0]
+    return session

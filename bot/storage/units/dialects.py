@@ -1,0 +1,46 @@
+"""What the two dialects spell differently: upserts, the clock of leases, locks."""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Float, Select, bindparam, cast, func
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import Table
+
+from bot.storage.engine.statements import DialectName
+from bot.storage.sql.tables import Insert
+
+
+def insert_into(table: Table, dialect: DialectName, *columns: str) -> Insert:
+    """Return an INSERT of these columns, each bound by its own name."""
+    values: dict[str, Any] = {name: bindparam(name) for name in columns}
+    if dialect == "sqlite":
+        return sqlite.insert(table).values(values)
+    return postgresql.insert(table).values(values).inline()
+
+
+def clock(dialect: DialectName) -> ColumnElement[float]:
+    """Return the time by which leases are judged, in Unix seconds.
+
+    Many machines share the database's own clock: one of theirs may be wrong. SQLite has no other
+    clock than its machine's, so there the process binds `now`.
+    """
+    if dialect == "sqlite":
+        return bindparam("now", type_=Float)
+    return cast(func.extract("epoch", func.clock_timestamp()), Float(53))
+
+
+def skip_locked(query: Select[tuple[str]], dialect: DialectName) -> Select[tuple[str]]:
+    """Lock the rows found, without those that somebody else has locked."""
+    return query.with_for_update(skip_locked=True) if dialect == "postgresql" else query
+
+
+def is_served(column: ColumnElement[str], dialect: DialectName) -> ColumnElement[bool]:
+    """Return whether a platform is in the bound text `served`: ",discord,telegram,"."""
+    find = func.instr if dialect == "sqlite" else func.strpos
+    wrapped = "," + column + ","
+    return find(bindparam("served"), wrapped) > 0
+
+
+def served_text(platforms: frozenset[str]) -> str:
+    """Return the value of `served` for `is_served`."""
+    return "," + ",".join(sorted(platforms)) + ","

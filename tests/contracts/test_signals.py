@@ -1,0 +1,106 @@
+"""What every implementation of signals promises: here at once, elsewhere soon, never in the way."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from bot.ports import Signals
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis_signals import open_signals
+from tests.contracts.conftest import SignalPeers
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.service
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def __call__(self, keys: Sequence[str]) -> None:
+        self.keys += keys
+
+
+async def test_subscriber_here_is_called_at_once(signals: SignalPeers) -> None:
+    heard = Recorder()
+    signals.here.subscribe("conversations", heard)
+    signals.here.publish("conversations", ["a", "b"])
+    assert heard.keys == ["a", "b"]
+
+
+async def test_subscriber_elsewhere_is_called_once(signals: SignalPeers) -> None:
+    heard, marker = Recorder(), Recorder()
+    signals.there.subscribe("conversations", heard)
+    signals.there.subscribe("marker", marker)
+    signals.here.publish("conversations", ["a", "b"])
+    signals.here.publish("marker", ["end"])
+    await wait_until(lambda: marker.keys == ["end"])
+    assert heard.keys == ["a", "b"]
+
+
+async def test_topics_are_separate(signals: SignalPeers) -> None:
+    heard, marker = Recorder(), Recorder()
+    signals.there.subscribe("lanes", heard)
+    signals.there.subscribe("marker", marker)
+    signals.here.publish("conversations", ["a"])
+    signals.here.publish("marker", ["end"])
+    await wait_until(lambda: marker.keys == ["end"])
+    assert heard.keys == []
+
+
+async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> None:
+    heard = Recorder()
+    signals.there.subscribe("conversations", heard)
+    for number in range(3000):
+        signals.here.publish("conversations", [str(number)])
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    await wait_until(lambda: heard.keys[-1:] == ["2999"])
+    assert heard.keys == [str(number) for number in range(3000)]
+
+
+async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_signals(url) as here,
+        open_signals(url) as there,
+    ):
+        await wait_until(lambda: here.is_connected and there.is_connected)
+        heard_here, heard_there = Recorder(), Recorder()
+        here.subscribe("conversations", heard_here)
+        there.subscribe("conversations", heard_there)
+        server = await _process_id(url)
+        os.kill(server, signal.SIGSTOP)
+        try:
+            here.publish("conversations", ["during"])
+            assert heard_here.keys == ["during"]
+        finally:
+            os.kill(server, signal.SIGCONT)
+        await _publish_until_heard(here, heard_there)
+
+
+async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    async with open_signals(f"unix://{tmp_path / 'nobody.sock'}") as signals:
+        heard = Recorder()
+        signals.subscribe("conversations", heard)
+        signals.publish("conversations", ["a"])
+        assert heard.keys == ["a"]
+        assert not signals.is_connected
+
+
+async def _process_id(url: str) -> int:
+    async with Redis.from_url(url) as client:
+        return int((await client.info("server"))["process_id"])
+
+
+async def _publish_until_heard(here: Signals, heard: Recorder) -> None:
+    def heard_after() -> bool:
+        here.publish("conversations", ["after"])
+        return "after" in heard.keys
+
+    await wait_until(heard_after)

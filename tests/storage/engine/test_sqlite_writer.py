@@ -1,0 +1,131 @@
+"""Units of work in the writer thread: committed together, undone alone."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, insert, select, update
+
+from bot.storage.engine.sqlite_writer import SqliteWriter
+from bot.storage.engine.statements import Statement, Unit
+
+note = Table("note", MetaData(), Column("id", Integer, primary_key=True), Column("text", Text))
+ADD = Statement(insert(note).values(text=bindparam("words")).returning(note.c.id))
+ADD_MANY = Statement(insert(note).values(text=bindparam("words"), id=bindparam("number")))
+ALL = Statement(select(note.c.text).order_by(note.c.id))
+MARK = Statement(update(note).where(note.c.id == bindparam("number")).values(text="done"))
+
+
+class Connections:
+    """Opens connections to one file, and counts the commits on them."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.commits = 0
+
+    def open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
+        connection.execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)")
+        connection.set_trace_callback(self._count)
+        return connection
+
+    def _count(self, statement: str) -> None:
+        self.commits += statement == "COMMIT"
+
+
+@pytest.fixture
+def connections(tmp_path: Path) -> Connections:
+    return Connections(tmp_path / "notes.db")
+
+
+@pytest.fixture
+async def writer(connections: Connections) -> AsyncIterator[SqliteWriter]:
+    writer = SqliteWriter(connections.open)
+    yield writer
+    await writer.close()
+
+
+def add(words: str) -> Unit[int]:
+    rows = yield ADD.query({"words": words})
+    return int(rows[0][0])
+
+
+def read() -> Unit[list[str]]:
+    rows = yield ALL.query()
+    return [row[0] for row in rows]
+
+
+def add_then_fail() -> Unit[None]:
+    yield ADD.query({"words": "undone"})
+    raise ValueError("no")
+
+
+async def test_unit_returns_its_value(writer: SqliteWriter) -> None:
+    assert await writer.run(lambda: add("one")) == 1
+    assert await writer.run(read) == ["one"]
+
+
+async def test_values_of_the_statement_are_kept(writer: SqliteWriter) -> None:
+    def unit() -> Unit[None]:
+        yield ADD_MANY.query_many([{"number": 1, "words": "a"}, {"number": 2, "words": "b"}])
+        yield MARK.query({"number": 2})
+
+    await writer.run(unit)
+    assert await writer.run(read) == ["a", "done"]
+
+
+async def test_units_that_arrive_together_share_a_commit(
+    writer: SqliteWriter, connections: Connections
+) -> None:
+    await writer.run(read)  # the thread is up
+    before = connections.commits
+    async with asyncio.TaskGroup() as group:
+        for number in range(50):
+            group.create_task(writer.run(lambda number=number: add(str(number))))  # type: ignore[misc]
+    assert connections.commits - before < 25
+    assert len(await writer.run(read)) == 50
+
+
+async def test_failing_unit_undoes_only_itself(writer: SqliteWriter) -> None:
+    async with asyncio.TaskGroup() as group:
+        good = [group.create_task(writer.run(lambda: add("kept"))) for _ in range(3)]
+        bad = group.create_task(expect_value_error(writer))
+        good += [group.create_task(writer.run(lambda: add("kept"))) for _ in range(3)]
+    assert bad.done()
+    assert all(task.done() for task in good)
+    assert await writer.run(read) == ["kept"] * 6
+
+
+async def expect_value_error(writer: SqliteWriter) -> None:
+    with pytest.raises(ValueError, match="no"):
+        await writer.run(add_then_fail)
+
+
+async def test_cancelled_caller_does_not_disturb_the_others(writer: SqliteWriter) -> None:
+    cancelled = asyncio.create_task(writer.run(lambda: add("nobody waits")))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    assert await writer.run(lambda: add("next")) in {1, 2}
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+
+async def test_database_that_cannot_be_opened_is_told_to_the_caller(tmp_path: Path) -> None:
+    writer = SqliteWriter(lambda: sqlite3.connect(tmp_path / "no" / "such" / "folder.db"))
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        await writer.run(read)
+    await writer.close()
+
+
+async def test_closed_writer_refuses_units_and_keeps_what_was_written(
+    connections: Connections,
+) -> None:
+    writer = SqliteWriter(connections.open)
+    adding = asyncio.create_task(writer.run(lambda: add("last")))
+    await asyncio.sleep(0)
+    await writer.close()
+    assert await adding == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        await writer.run(read)

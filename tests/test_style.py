@@ -1,0 +1,189 @@
+"""Rules of CONTRIBUTING.md that no linter knows: names, folders, imports, citations."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bot import errors
+from tests.checkout import CHECKOUT
+
+BOT = CHECKOUT / "bot"
+TOP_LEVEL_MODULES = {"__init__", "__main__", "errors", "ports", "settings"}
+MAX_MODULES = 15
+MAX_FUNCTION_LINES = 60
+
+# Words of the former private vocabulary, and the standard terms that replace them.
+PRIVATE_WORDS = {
+    "walk": "turn, conversation worker",
+    "desk": "worker pool",
+    "seat": "slot lease",
+    "shelf": "index",
+    "casting": "preset resolver",
+    "ensemble": "active characters",
+    "speaking": "answer pipeline",
+    "hearing": "receiving",
+    "overhear": "observe",
+    "rehearse": "preview",
+    "listening": "supervisor",
+    "nursery": "child launcher",
+    "siege": "load",
+    "errand": "task",
+    "crowd": "group",
+    "house": "service",
+}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text("utf-8")) for file in sorted(BOT.rglob("*.py"))}
+
+
+def named(file: Path) -> str:
+    return str(file.relative_to(CHECKOUT))
+
+
+def nodes() -> Iterator[tuple[Path, ast.AST]]:
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            yield file, node
+
+
+def test_class_names_are_unique() -> None:
+    files = defaultdict(list)
+    for file, node in nodes():
+        if isinstance(node, ast.ClassDef):
+            files[node.name].append(named(file))
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
+
+
+def test_folders_hold_at_most_15_modules() -> None:
+    modules = defaultdict(list)
+    for file in trees():
+        if file.stem != "__init__":
+            modules[named(file.parent)].append(file.stem)
+    assert {name: len(all_) for name, all_ in modules.items() if len(all_) > MAX_MODULES} == {}
+
+
+def test_top_level_modules_are_the_known_ones() -> None:
+    assert {file.stem for file in BOT.glob("*.py")} == TOP_LEVEL_MODULES
+
+
+def test_imports_stand_at_the_top() -> None:
+    hidden = [
+        f"{named(file)}:{inner.lineno}"
+        for file, node in nodes()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert hidden == []
+
+
+def test_error_classes_are_in_the_tree() -> None:
+    drawn = set(re.findall(r"\b[A-Z]\w+", errors.__doc__ or ""))
+    ours = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.TroupeError)
+    }
+    assert ours <= drawn
+    elsewhere = {
+        f"{named(file)}: {node.name}"
+        for file, node in nodes()
+        if isinstance(node, ast.ClassDef)
+        and file != BOT / "errors.py"
+        and any(isinstance(base, ast.Name) and base.id in ours for base in node.bases)
+        and not node.name.startswith("_")
+        and node.name not in drawn
+    }
+    assert elsewhere == set()
+
+
+@pytest.mark.parametrize("attribute", ["kind", "platform"])
+def test_nobody_asks_for_the_kind_of_a_plug_in(attribute: str) -> None:
+    """Differences are data or abilities of the plug-in: no `provider.kind == "llama_cpp"`."""
+    asked = [
+        f"{named(file)}:{node.lineno}"
+        for file, node in nodes()
+        if isinstance(node, ast.Compare)
+        and any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops)
+        and any(
+            isinstance(side, ast.Attribute) and side.attr == attribute
+            for side in (node.left, *node.comparators)
+        )
+        and any(
+            isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+            for side in (node.left, *node.comparators)
+            for constant in ast.walk(side)
+        )
+    ]
+    assert asked == []
+
+
+def test_functions_fit_on_a_page() -> None:
+    long = {
+        f"{named(file)}:{node.name}": node.end_lineno - node.lineno + 1
+        for file, node in nodes()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+        if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def identifiers(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case _:
+            pass
+
+
+def words(identifier: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", identifier)}
+
+
+def test_identifiers_are_standard_terms() -> None:
+    private = {
+        f"{named(file)}: {identifier}"
+        for file, node in nodes()
+        for identifier in [
+            *identifiers(node),
+            *([file.stem] if isinstance(node, ast.Module) else []),
+        ]
+        if words(identifier) & PRIVATE_WORDS.keys()
+    }
+    assert private == set()
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def cited_pages() -> Iterator[tuple[str, str, str]]:
+    """Every `docs/page.md#section` in the code, the tests and the pages themselves."""
+    files = [*BOT.rglob("*.py"), *(CHECKOUT / "tests").rglob("*.py"), *CHECKOUT.glob("*.md")]
+    for file in files:
+        for page, section in re.findall(r"\b(docs/[\w/.-]+\.md)(?:#([\w-]+))?", file.read_text()):
+            yield named(file), page, section
+
+
+def test_citations_point_to_existing_sections() -> None:
+    broken = [
+        f"{file}: {page}#{section}"
+        for file, page, section in cited_pages()
+        if not (CHECKOUT / page).is_file() or (section and section not in anchors(CHECKOUT / page))
+    ]
+    assert broken == []
+
+
+def test_code_cites_only_documents_of_the_repository() -> None:
+    foreign = re.compile(r"\b(SEEDS|STACK|RELIABILITY|FIELD|PERFORMANCE|DESIGN|STYLE)\.md\b")
+    assert [named(file) for file in BOT.rglob("*.py") if foreign.search(file.read_text())] == []
