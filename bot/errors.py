@@ -23,6 +23,16 @@ TroupeError                 every error that is raised on purpose; it names the 
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
+
+Declared beside the one part that raises and catches them, below the classes above:
+
+RequestFailed, HttpStatusError, ConnectionFailed, SseEventTooLong   backends/chat_completions
+EngineFailed, EngineRefused                                         backends/llama_cpp/engines
+InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
+NotModified, NotEditable, PollingConflict                           platforms/telegram/api.py
+UnknownRole, UnsupportedCapability                                  templates/lmdeploy
+JsonSyntaxError                                                     prompting/text/jsonc.py
+ChildFailed                                                         runtime/subprocesses.py
 """
 
 

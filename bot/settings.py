@@ -162,7 +162,7 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server for wake-ups between processes, or `embedded` for the"
+        description="The Redis or Valkey server for wake-ups between processes; `embedded` is the"
         " bundled Valkey; by default they stay in the process.",
     )
     providers: dict[str, AnyProviderSettings] = Field(

@@ -37,7 +37,7 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.units.lanes import Sender as LaneSender
+from bot.storage.units.lanes import SenderIdentity
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.logs import SecretMasker
 from bot.turn.answer import AnswerPipeline
@@ -93,8 +93,8 @@ class Wiring:
         return RetentionJobs(self._resources.database, self.settings, self.clock)
 
     @cached_property
-    def _lane_sender(self) -> LaneSender:
-        return LaneSender(self.owner, self.settings.delivery.settle_seconds)
+    def _lane_sender(self) -> SenderIdentity:
+        return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
     # --- platforms and delivery -------------------------------------------------------------
 

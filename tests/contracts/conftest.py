@@ -25,7 +25,7 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.stories import open_stories
-from bot.storage.units.lanes import Sender
+from bot.storage.units.lanes import SenderIdentity
 from tests.waiting import wait_until
 
 
@@ -85,10 +85,10 @@ async def store(empty_database: str) -> AsyncIterator[Store]:
             database,
             SqlInbox(database, clock),
             SqlConversations(database, clock),
-            SqlConversations(database, clock, Sender("me", 0)),
-            SqlOutbox(database, clock, Sender("me", 0)),
-            SqlOutbox(database, clock, Sender("other", 0)),
-            SqlOutbox(database, clock, Sender("patient", 60)),
+            SqlConversations(database, clock, SenderIdentity("me", 0)),
+            SqlOutbox(database, clock, SenderIdentity("me", 0)),
+            SqlOutbox(database, clock, SenderIdentity("other", 0)),
+            SqlOutbox(database, clock, SenderIdentity("patient", 60)),
             SqlChatSettings(database, clock),
             SqlPresetVersions(database, clock),
             await open_stories(database),

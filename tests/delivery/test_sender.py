@@ -25,7 +25,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import outbox
-from bot.storage.units.lanes import Sender as LaneSender
+from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming
 from tests.waiting import advance_in_steps, wait_until
@@ -44,7 +44,7 @@ class Delivery:
         self.database = database
         self.clock = FakeClock()
         self.surface = FakeSurface(limits)
-        self.outbox = SqlOutbox(database, self.clock, LaneSender("me", settle_seconds=10))
+        self.outbox = SqlOutbox(database, self.clock, SenderIdentity("me", settle_seconds=10))
         self.sender = Sender(
             self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
         )

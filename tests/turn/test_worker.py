@@ -32,7 +32,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import conversation, inbox, turn
-from bot.storage.units.lanes import Sender as LaneSender
+from bot.storage.units.lanes import SenderIdentity
 from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
@@ -99,7 +99,7 @@ class Setup(Delivery):
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
         self.inbox = SqlInbox(database, self.clock)
-        lane_sender = LaneSender(owner, 0)
+        lane_sender = SenderIdentity(owner, 0)
         self.conversations = FullDiskConversations(database, self.clock, lane_sender)
         self.outbox = SqlOutbox(database, self.clock, lane_sender)
         self._sending: dict[str, asyncio.Task[None]] = {}

@@ -67,7 +67,7 @@ class SqlConversations(Conversations):
     """
 
     def __init__(
-        self, database: Database, clock: Clock, sender: lanes.Sender | None = None
+        self, database: Database, clock: Clock, sender: lanes.SenderIdentity | None = None
     ) -> None:
         self._database = database
         self._clock = clock

@@ -37,7 +37,7 @@ _MAKE_DUE = (
 
 
 class SqlOutbox(Outbox):
-    def __init__(self, database: Database, clock: Clock, sender: lanes.Sender) -> None:
+    def __init__(self, database: Database, clock: Clock, sender: lanes.SenderIdentity) -> None:
         self._database = database
         self._clock = clock
         self._sender = sender

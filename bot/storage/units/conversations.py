@@ -216,7 +216,7 @@ def opened_parts(turn_name: str) -> Unit[set[int]]:
 
 
 def open_part(
-    claim: Claim, row: dict[str, Any], sender: lanes.Sender | None, at: lanes.Moment
+    claim: Claim, row: dict[str, Any], sender: lanes.SenderIdentity | None, at: lanes.Moment
 ) -> Unit[tuple[int, OutboxRow | None]]:
     """Queue the first message of an answer in the making, and take it where its lane is free."""
     yield from check(claim)

@@ -158,7 +158,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class SenderIdentity:
     """Who takes rows, and how late its platforms may accept a request that it gave up on."""
 
     owner: str
@@ -189,7 +189,7 @@ def due(served: str, limit: int, now: float) -> Unit[list[str]]:
     return [row[0] for row in rows]
 
 
-def take(key: str, sender: Sender, at: Moment) -> Unit[OutboxRow | None]:
+def take(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Take the first is_unsent row of a lane if the lane is due; its text has not left before.
 
     A row whose sender is gone becomes `unknown`, and is given once it had time to settle.
@@ -198,13 +198,13 @@ def take(key: str, sender: Sender, at: Moment) -> Unit[OutboxRow | None]:
     return (yield from _head(key, sender, leased, at)) if leased else None
 
 
-def take_next(key: str, sender: Sender, at: Moment) -> Unit[OutboxRow | None]:
+def take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Take the first is_unsent row of a lane that this sender holds."""
     leased = yield _HOLD.query({"of": key, "now": at.now})
     return (yield from _head(key, sender, leased, at)) if leased else None
 
 
-def _head(key: str, sender: Sender, leased: Rows, at: Moment) -> Unit[OutboxRow | None]:
+def _head(key: str, sender: SenderIdentity, leased: Rows, at: Moment) -> Unit[OutboxRow | None]:
     now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
     rows = yield _HEAD.query({"of": key})
     if not rows:
@@ -231,31 +231,31 @@ def _head(key: str, sender: Sender, leased: Rows, at: Moment) -> Unit[OutboxRow 
 
 
 def sent(
-    row: OutboxRow, external_id: str | None, sender: Sender, at: Moment
+    row: OutboxRow, external_id: str | None, sender: SenderIdentity, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Note that a row arrived, and take the next of its lane; raises `Fenced`."""
     key = yield from _change(row, sender, _SENT.query(_held(row, sender, arrived_as=external_id)))
     return (yield from take_next(key, sender, at))
 
 
-def dead(row: OutboxRow, reason: str, sender: Sender, at: Moment) -> Unit[OutboxRow | None]:
+def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Note that the platform refused a row for good, and take the next; raises `Fenced`."""
     key = yield from _change(row, sender, _DEAD.query(_held(row, sender, reason=reason)))
     return (yield from take_next(key, sender, at))
 
 
-def later(row: OutboxRow, state: OutboxState, moment: float, sender: Sender) -> Unit[None]:
+def later(row: OutboxRow, state: OutboxState, moment: float, sender: SenderIdentity) -> Unit[None]:
     """Give a row back as `pending` or `unknown`, due at a moment; raises `Fenced`."""
     change = _LATER.query(_held(row, sender, becomes=state, moment=moment))
     key = yield from _change(row, sender, change)
     yield _POSTPONE.query({"of": key, "moment": moment})
 
 
-def _held(row: OutboxRow, sender: Sender, **values: object) -> dict[str, object]:
+def _held(row: OutboxRow, sender: SenderIdentity, **values: object) -> dict[str, object]:
     return {"row": row.id, "sender": sender.owner, "attempt": row.attempts, **values}
 
 
-def _change(row: OutboxRow, sender: Sender, change: Query) -> Generator[Query, Rows, str]:
+def _change(row: OutboxRow, sender: SenderIdentity, change: Query) -> Generator[Query, Rows, str]:
     changed = yield change
     if not changed:
         raise Fenced(f"outbox row {row.id} is held by another sender than {sender.owner}")

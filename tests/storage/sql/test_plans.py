@@ -15,7 +15,7 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units.lanes import Sender
+from bot.storage.units.lanes import SenderIdentity
 from tests.samples import begin, make_incoming
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Chat:
     """A chat with one answer queued and one message left."""
 
     def __init__(self, database: Database) -> None:
-        clock, sender = SystemClock(), Sender("me", 0)
+        clock, sender = SystemClock(), SenderIdentity("me", 0)
         self.database = RecordingDatabase(database)
         self.inbox = SqlInbox(self.database, clock)
         self.outbox = SqlOutbox(self.database, clock, sender)
