@@ -44,6 +44,12 @@ class Address:
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
 
+def split_conversation_key(key: str) -> tuple[str, str | None]:
+    """Return the lane and the thread of a conversation's key."""
+    source, chat, *thread = key.split(":", 2)
+    return f"{source}:{chat}", thread[0] if thread else None
+
+
 class WakeReason(StrEnum):
     """Why a message is meant for the bot."""
 

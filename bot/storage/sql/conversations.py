@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, Connection, bindparam, delete, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Person
+from bot.chat.incoming import Incoming, Person, split_conversation_key
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -25,7 +25,7 @@ from bot.ports import Clock, Conversations
 from bot.storage.engine.statements import Unit
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, conversation, inbox, outbox, receipt, summary, turn
+from bot.storage.sql.tables import choice, conversation, outbox, receipt, summary, turn
 from bot.storage.units import conversations as units
 from bot.storage.units import lanes
 from bot.storage.units.dialects import served_text
@@ -48,13 +48,11 @@ _HELD = select(conversation.c.epoch).where(conversation.c.key == _OF).with_for_u
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
 _FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == _OF)
 _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
-_TURN_NAMES = select(inbox.c.platform + ":" + inbox.c.external_key).where(
-    inbox.c.conversation == _OF
-)
 # What was sent has no text any more; what never could be sent would keep it for days.
 _FORGET_UNSENT = (
     update(outbox)
-    .where(outbox.c.state == OutboxState.DEAD, outbox.c.turn.in_(_TURN_NAMES))
+    .where(outbox.c.lane == bindparam("of_lane"), outbox.c.state == OutboxState.DEAD)
+    .where(func.coalesce(outbox.c.thread, "") == bindparam("of_thread"))
     .values(text="")
 )
 
@@ -132,12 +130,14 @@ class SqlConversations(Conversations):
         here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
         told_here = delete(choice).where(here)
         of = {"of": claim.conversation}
+        lane_key, thread = split_conversation_key(claim.conversation)
 
         def unit(connection: Connection) -> int:
             if connection.execute(_HELD, of).scalar() != claim.epoch:
                 raise units.outdated(claim)
-            for statement in (_FORGET_RECEIPTS, _FORGET_SUMMARY, _FORGET_UNSENT):
-                connection.execute(statement, of)
+            connection.execute(_FORGET_RECEIPTS, of)
+            connection.execute(_FORGET_SUMMARY, of)
+            connection.execute(_FORGET_UNSENT, {"of_lane": lane_key, "of_thread": thread or ""})
             connection.execute(told_here)
             return connection.execute(_FORGET, of).rowcount
 

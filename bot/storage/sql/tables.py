@@ -9,6 +9,7 @@ from typing import TypeAlias
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Executable,
     Float,
     Index,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    case,
     literal_column,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -66,6 +68,15 @@ Index(
     sqlite_where=is_unanswered,
     postgresql_where=is_unanswered,
 )
+
+
+def turn_name() -> ColumnElement[str]:
+    """Return the name of the turn that answers an inbox row, as `InboxMessage.turn` spells it."""
+    source = case(
+        (inbox.c.bot_id == "", inbox.c.platform), else_=inbox.c.platform + "@" + inbox.c.bot_id
+    )
+    return source + ":" + inbox.c.external_key
+
 
 # How far each source has been read: the Telegram offset, the last message of a Discord channel.
 cursor = Table(
