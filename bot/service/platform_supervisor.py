@@ -12,7 +12,10 @@ from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
+_MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
+_GOOD_RUN_SECONDS = 60.0
+"""A platform that worked so long begins with the shortest pause again."""
 _POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 
@@ -69,9 +72,10 @@ class PlatformSupervisor:
         await cancel_and_wait(self._tasks)
 
     async def _keep_running(self, platform: Platform) -> None:
-        pause = 1.0
+        pause = _MIN_PAUSE_SECONDS
         was_connected = False
         while True:
+            started = self._clock.monotonic()
             run = asyncio.create_task(platform.run(self._intake), name=f"run {platform.name}")
             try:
                 while not run.done():
@@ -97,6 +101,8 @@ class PlatformSupervisor:
             _log.error("platform_failed", platform=platform.name, exc_info=error)
             if isinstance(error, PlatformFatal):
                 return  # the others continue; /readyz names the problem
+            if self._clock.monotonic() - started >= _GOOD_RUN_SECONDS:
+                pause = _MIN_PAUSE_SECONDS  # this failure is not one of a series
             await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)

@@ -10,12 +10,24 @@ from bot.errors import SettingsError
 
 
 def create_data_dir(data_dir: Path) -> Path:
-    """Create the directory unless it exists; raise `SettingsError` if it cannot be used."""
+    """Create the directory unless it exists, for its owner only: it holds what people wrote.
+
+    Raises:
+        SettingsError: It cannot be used.
+    """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
+        close_to_others(data_dir, 0o700)
     except OSError as error:
         raise _make_error(data_dir, error) from None
     return data_dir
+
+
+def close_to_others(path: Path, mode: int) -> None:
+    """Give a file or directory of ours this mode; one that belongs to another user is left."""
+    found = path.stat()
+    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+        path.chmod(mode)
 
 
 @contextlib.contextmanager

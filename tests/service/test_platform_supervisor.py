@@ -134,3 +134,38 @@ async def test_supervisor_returns_when_every_platform_has_ended() -> None:
     supervisor = supervise(FailingPlatform("a"), FailingPlatform("b"))
     async with asyncio.timeout(5):
         await supervisor.until_stopped()
+
+
+class ShortLivedPlatform(FailingPlatform):
+    """Works for so many seconds of a fake clock in each run, then loses its connection."""
+
+    def __init__(self, clock: FakeClock, *seconds: float) -> None:
+        super().__init__("short")
+        self._clock = clock
+        self._seconds = list(seconds)
+        self.pauses: list[float] = []
+        self._lost_at: float | None = None
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        if self._lost_at is not None:
+            self.pauses.append(self._clock.now() - self._lost_at)
+        if not self._seconds:
+            return
+        await self._clock.sleep(self._seconds.pop(0))
+        self._lost_at = self._clock.now()
+        raise ConnectionError("connection lost")
+
+
+async def test_pause_grows_with_a_series_of_failures_and_not_after_a_good_minute() -> None:
+    clock = FakeClock()
+    platform = ShortLivedPlatform(clock, 0, 0, 0, 61, 0)
+    stopped = asyncio.create_task(supervise(platform, clock=clock).until_stopped())
+    while not stopped.done():
+        await advance_in_steps(clock, 2)
+    await stopped
+    first, second, third, after_a_good_run, next_one = platform.pauses
+    assert 1 <= first <= 2.5 < 4 <= third <= 5.5
+    assert second < third
+    assert 1 <= after_a_good_run <= 2.5
+    assert next_one < third

@@ -6,15 +6,19 @@ which cost more than all the SQL.
 """
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
+from bot.storage.data_dir import close_to_others
 from bot.storage.engine.sqlite_writer import SqliteWriter
 from bot.storage.engine.statements import StartUnit
 
@@ -54,6 +58,8 @@ class SqliteThreadPool(ConnectionPool):
 
     def __init__(self, url: URL) -> None:
         self._file = url.database or ":memory:"
+        if self._file != ":memory:":
+            _close_to_others(Path(self._file))
         self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
         event.listen(self._reader, "connect", _prepare)
         self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
@@ -95,6 +101,14 @@ class SqliteThreadPool(ConnectionPool):
             engine = self._engines[id(connection)] = _borrowing(connection)
         with engine.connect() as borrowed:
             return unit(borrowed)
+
+
+def _close_to_others(file: Path) -> None:
+    """Create the database for its owner only; the log beside it takes over its mode."""
+    with contextlib.suppress(OSError):  # opening it says what is wrong
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+        for one in (file, *file.parent.glob(f"{file.name}-*")):
+            close_to_others(one, 0o600)
 
 
 def _borrowing(connection: sqlite3.Connection) -> Engine:

@@ -1,0 +1,32 @@
+"""The data directory and the database are for their owner only."""
+
+import stat
+from pathlib import Path
+
+from bot.storage.data_dir import create_data_dir
+from bot.storage.sql.database import open_database
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def modes_in(folder: Path) -> set[int]:
+    return {mode_of(file) for file in folder.iterdir()}
+
+
+def test_new_directory_is_closed_to_others(tmp_path: Path) -> None:
+    assert mode_of(create_data_dir(tmp_path / "data")) == 0o700
+
+
+def test_existing_directory_is_closed_to_others(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    assert mode_of(create_data_dir(folder)) == 0o700
+
+
+async def test_database_and_its_log_are_closed_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "troupe.db"
+    file.touch(0o644)
+    async with open_database(f"sqlite:///{file}"):
+        assert modes_in(tmp_path) == {0o600}
