@@ -38,7 +38,7 @@ def import_card(
     folder = presets_folder(settings.presets_dir)
     default = find_preset(load_presets(folder), settings.default_preset)
     preset = import_character(file, folder, default, name)
-    print_line(f"{preset.name} is now in {folder / f'{preset.id}.json'}")
+    print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
     print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
 
 
@@ -54,7 +54,7 @@ def export_card(
     """Write a preset as a card, with every field that its own card had."""
     folder = presets_folder(read_settings().presets_dir)
     preset = export_character(name, load_presets(folder), folder, file, form)
-    print_line(f"{preset.name} is now in {file}")
+    print_line(f"the card of {preset.name} was written to {file}")
 
 
 @app.command("show")

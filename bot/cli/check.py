@@ -82,7 +82,7 @@ def _check_variable_names(report: Report) -> bool:
     unknown = find_unknown_variables()
     for name, nearest in unknown.items():
         hint = f"; did you mean {nearest}?" if nearest else ""
-        report(f"WRONG  settings: {name} is no setting of Troupe{hint}")
+        report(f"WRONG  settings: {name} is not a setting of Troupe{hint}")
     if not unknown:
         report("ok     settings")
     return not unknown

@@ -23,7 +23,7 @@ def upgrade_database() -> None:
 def show_revision() -> None:
     """Show the revision of the tables, and the one that this version of Troupe needs."""
     found = uvloop.run(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
-    needed = f"{found}; this version of Troupe wants {NEWEST_REVISION} (`troupe db upgrade`)"
+    needed = f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)"
     print_line(found if found == NEWEST_REVISION else needed)
 
 

@@ -129,7 +129,7 @@ async def render_preset(
                         return description.text
                 if choice.source is None:
                     raise UserError(
-                        f"the provider {preset.provider!r} is sent messages, not text; "
+                        f"the provider {preset.provider!r} receives messages, not text; "
                         "use --as messages, or --template with the name of its model's template"
                     )
         finally:

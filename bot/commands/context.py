@@ -12,6 +12,11 @@ from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 _BAR_CELLS = 12
 _MAX_LISTED = 8  # stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
+_SECTION_NOUNS = {
+    "lore": ("lorebook entry", "lorebook entries"),
+    "stories": ("story", "stories"),
+    "people": ("the descriptions of people", "descriptions of people"),
+}
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 
@@ -37,7 +42,7 @@ class ContextView:
         """
         shown = [show_context(*one) for one in await self._newest(conversation)]
         if for_admin:
-            shown.append("The exact prompt, as a file: /context prompt")
+            shown.append("/context prompt sends the exact prompt as a file.")
         return self._mask("\n\n".join(shown))
 
     async def prompts(self, conversation: str) -> tuple[str, Attachment]:
@@ -56,7 +61,9 @@ class ContextView:
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         found = await self._receipts.newest(conversation)
         if not found:
-            raise UserError("There is no recent answer in this channel to show the context of.")
+            raise UserError(
+                "I have not answered in this channel recently, so there is no context to show."
+            )
         return found
 
 
@@ -106,10 +113,12 @@ def _dropped(receipt: Receipt) -> Iterator[str]:
 
 def _describe(one: DroppedItem) -> str:
     if one.section == "history":
-        return "the oldest line" if one.count == 1 else f"the {one.count} oldest lines"
+        return "the oldest message" if one.count == 1 else f"the {one.count} oldest messages"
+    singular, plural = _SECTION_NOUNS.get(one.section, (one.section, one.section))
+    noun = singular if one.count == 1 else f"{one.count} {plural}"
     name = f" {_quoted(one.name, one.score)}" if one.name else ""
     tokens = f", about {one.tokens} tokens" if one.tokens else ""
-    return f"{one.section}{name}{tokens}"
+    return f"{noun}{name}{tokens}"
 
 
 def _quoted(name: str, score: float | None) -> str:
@@ -122,11 +131,11 @@ def _timings(receipt: Receipt) -> str:
     first = timings.first_word_seconds
     parts = [
         f"queued {timings.queued_seconds:.1f} s",
-        *([] if first is None else [f"first word after {first:.1f} s"]),
-        f"written in {timings.seconds:.1f} s",
+        *([] if first is None else [f"first token after {first:.1f} s"]),
+        f"generated in {timings.seconds:.1f} s",
     ]
     if usage.output_tokens:
         parts.append(f"{usage.output_tokens} tokens")
     if usage.cached_tokens:
-        parts.append(f"{usage.cached_tokens} of the prompt's were cached")
+        parts.append(f"{usage.cached_tokens} prompt tokens were cached")
     return ", ".join(parts)

@@ -57,7 +57,7 @@ class CommandHandlers:
             case "help" | "start":
                 return self._help(request)
             case "ask":
-                raise UserError("No form is active here; just write your message.")
+                raise UserError("The preset of this channel has no form; just write your message.")
             case name:
                 raise UserError(f"There is no command /{name[:32]}; /help lists them all.")
 
@@ -69,7 +69,7 @@ class CommandHandlers:
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
-        await self._admins.require(request.incoming, "delete what was said here")
+        await self._admins.require(request.incoming, "delete the conversation of this channel")
         preset = request.active.first.preset
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
         result = CommandResult("A new conversation begins.", new_session=True, deletes_history=True)
@@ -84,7 +84,7 @@ class CommandHandlers:
                 return CommandResult(await self._context.show(conversation, for_admin=for_admin))
             case "prompt":
                 await self._admins.require(
-                    incoming, "see the exact prompt, which contains my instructions"
+                    incoming, "see the exact prompt, because it contains my instructions"
                 )
                 text, file = await self._context.prompts(conversation)
                 return CommandResult(text, file=file)
@@ -100,7 +100,7 @@ class CommandHandlers:
         ]
         if prompter := build_prompter(preset):
             lines.append(
-                f"Here I answer a form; fill it in like this:\n{ask_usage(prompter.fields)}"
+                f"This preset asks for values. Give them like this:\n{ask_usage(prompter.fields)}"
             )
         return CommandResult("\n".join(lines))
 

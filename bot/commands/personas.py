@@ -50,14 +50,14 @@ class UserPersonas:
         text = sanitize_persona(rest if everywhere else argument)
         user_id = incoming.author.id
         key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
-        where = "everywhere" if everywhere else "in this channel"
+        where = "all channels" if everywhere else "this channel"
         if not text:
             return await self._show(incoming)
         if text.lower() == "clear":
             await self._chat_settings.set(key, _KEY, None, user_id)
-            return f"Your description was deleted {where}."
+            return f"Your description for {where} was deleted."
         await self._chat_settings.set(key, _KEY, text, user_id)
-        return f"Your description was saved, and holds {where}: {text}"
+        return f"Your description for {where} was saved: {text}"
 
     async def _show(self, incoming: Incoming) -> str:
         personas = await self.resolve([incoming.author.id], incoming.scopes)

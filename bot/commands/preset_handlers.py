@@ -65,7 +65,7 @@ class PresetHandlers:
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_added(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
-        text = f"{preset.name} joins. Active here: {_names(presets)}."
+        text = f"{preset.name} was added. Active here: {_names(presets)}."
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
         return with_greeting(CommandResult(text), preset, greeting)
 
@@ -74,7 +74,7 @@ class PresetHandlers:
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_removed(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
-        return CommandResult(f"{preset.name} leaves. Active here: {_names(presets)}.")
+        return CommandResult(f"{preset.name} was removed. Active here: {_names(presets)}.")
 
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, _CHANGE)
@@ -89,13 +89,13 @@ class PresetHandlers:
         preset = self._resolver.find(request.argument) if request.argument else first.preset
         if origin and request.active.is_group:
             lines = [_listed("→", one) for one in request.active.presets]
-            more = "Details: /preset show NAME"
-            return CommandResult("\n".join([*lines, f"used here: {origin}", more]))
+            more = "/preset show NAME shows one of them."
+            return CommandResult("\n".join([*lines, f"active here: {origin}", more]))
         lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
         if version := self._resolver.versions.get(preset.name):
             lines.append(f"version: {version}")
         if origin:
-            lines.append(f"used here: {origin}")
+            lines.append(f"active here: {origin}")
         if preset.system and await self._admins.is_admin(request.incoming):
             lines.append(f"instructions: {preset.system}")
         return CommandResult("\n".join(line for line in lines if line))
@@ -103,7 +103,7 @@ class PresetHandlers:
     def _who(self, request: CommandRequest) -> CommandResult:
         """Explain who would answer this text if its author addressed it to the bot."""
         if not request.argument:
-            raise UserError("Who would answer what? For example: /preset who good morning")
+            raise UserError("Which message? For example: /preset who good morning")
         message = replace(
             request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
         )
@@ -112,7 +112,7 @@ class PresetHandlers:
         )
         if isinstance(decision, Command):
             return CommandResult("That is a command: no character answers it.")
-        return CommandResult("\n".join(_error_lines(one) for one in decision.candidates))
+        return CommandResult("\n".join(_candidate_line(one) for one in decision.candidates))
 
     def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
@@ -120,7 +120,9 @@ class PresetHandlers:
             _listed("→" if preset.name in active.names else "·", preset)
             for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
         ]
-        return CommandResult("\n".join([*lines, f"({_origin(active.first, request.incoming)})"]))
+        return CommandResult(
+            "\n".join([*lines, f"active here: {_origin(active.first, request.incoming)}"])
+        )
 
     def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
         if not request.argument:
@@ -140,8 +142,9 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
     return replace(result, text=text, greeting=greeting, greeter=preset.name)
 
 
-def _error_lines(one: SpeakerCandidate) -> str:
-    return f"{'→' if one.chosen else '·'} {one.preset} ({one.score:.1f}): {', '.join(one.reasons)}"
+def _candidate_line(one: SpeakerCandidate) -> str:
+    outcome = f"→ {one.preset} answers" if one.chosen else f"· {one.preset} does not answer"
+    return f"{outcome} (score {one.score:.1f}): {', '.join(one.reasons)}"
 
 
 def _listed(mark: str, preset: Preset) -> str:
@@ -155,9 +158,9 @@ def _names(presets: Sequence[Preset]) -> str:
 
 def _origin(active: ActivePreset, incoming: Incoming) -> str:
     if active.scope is None:
-        return "the default"
+        return "the default preset"
     if active.scope == incoming.scopes[0]:
-        return "chosen here"
+        return "chosen for this channel"
     return (
         "inherited from the server" if ":guild:" in active.scope else "inherited from the channel"
     )

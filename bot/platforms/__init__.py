@@ -1,1 +1,1 @@
-"""The places that people write in; one file or folder is one platform."""
+"""The chat platforms; each package is one of them."""

@@ -171,7 +171,7 @@ class LiveReply:
 def queue_notice(waiting: QueuePosition) -> str:
     """Say at which position of the queue a person waits, and for how long."""
     position = waiting.position
-    first = "You are next" if position == 1 else f"You are number {position} in line"
+    first = "You are next" if position == 1 else f"You are number {position} in the queue"
     if waiting.seconds is None:
         return f"⏳ {first} …"
     return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"

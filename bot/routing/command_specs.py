@@ -5,7 +5,7 @@ from bot.chat.command import Command, CommandOption, CommandSpec
 COMMANDS = (
     CommandSpec(
         "preset",
-        "who answers here: use, add, remove, list, show, who, reset",
+        "choose who answers here: use, add, remove, list, show, who, reset",
         actions=(
             CommandSpec(
                 "use",
@@ -25,7 +25,7 @@ COMMANDS = (
             CommandSpec("list", "list all presets and mark the active ones"),
             CommandSpec(
                 "who",
-                "explain who would answer a message, and why",
+                "tell who would answer a message, and why",
                 (CommandOption("text", "the message"),),
             ),
             CommandSpec(
@@ -33,12 +33,12 @@ COMMANDS = (
                 "show a preset; without a name: the active one",
                 (CommandOption("name", "the preset", required=False, completes=True),),
             ),
-            CommandSpec("reset", "undo the choice for this channel (admins)"),
+            CommandSpec("reset", "undo the choice of presets for this channel (admins)"),
         ),
     ),
     CommandSpec(
         "new",
-        "begin a new conversation; the old one is kept",
+        "begin a new conversation; `/new 2` with the second greeting",
         (CommandOption("greeting", "the number of the greeting to begin with", required=False),),
     ),
     CommandSpec(
@@ -49,7 +49,7 @@ COMMANDS = (
     CommandSpec("forget", "delete the conversation of this channel for good (in groups: admins)"),
     CommandSpec(
         "context",
-        "what the last answer was made of; with `prompt`: the exact prompt (admins)",
+        "show what the last answer was made of; `prompt`: the exact prompt as a file (admins)",
         (
             CommandOption(
                 "show",

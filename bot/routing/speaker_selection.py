@@ -79,20 +79,22 @@ def select_speakers(
     ]
     if any(one.chosen for one in candidates):
         return _ranked(
-            one if one.chosen else _error_lines(one, "another character was called")
+            one if one.chosen else _with_reason(one, "another character was called")
             for one in candidates
         )
     addressed = any(is_addressed(incoming, preset) for preset in presets)
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
-        _chosen(one, preset.talkativeness, "its wake rules match")
+        _chosen(one, preset.talkativeness, "the wake rules of its preset match")
         if wakes_by_own_rules(incoming, preset, dice)
         else _drawn(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
     if addressed and not any(one.chosen for one in drawn):
         best = max(drawn, key=lambda one: one.score)
-        drawn[drawn.index(best)] = _chosen(best, 0, "somebody has to answer")
+        drawn[drawn.index(best)] = _chosen(
+            best, 0, "had the highest score, and one character must answer"
+        )
     return _ranked(drawn)
 
 
@@ -121,7 +123,7 @@ def select_reaction(
     chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
     others = [preset for preset in presets if preset.name != newest.preset]
     ranked = _ranked(
-        _error_lines(one, "has answered already")
+        _with_reason(one, "has answered already")
         if one.preset in answered and not one.chosen
         else _drawn(one, preset, chance)
         for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
@@ -134,8 +136,8 @@ def _only_candidate(preset: Preset, incoming: Incoming, dice: Dice) -> SpeakerCa
     if is_addressed(incoming, preset):
         return _chosen(candidate, 0.0, "was addressed")
     if wakes_by_own_rules(incoming, preset, dice):
-        return _chosen(candidate, 0.0, "its wake rules match")
-    return _error_lines(candidate, "was not addressed")
+        return _chosen(candidate, 0.0, "the wake rules of its preset match")
+    return _with_reason(candidate, "was not addressed")
 
 
 def _called_by_name(
@@ -171,14 +173,14 @@ def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCan
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
     if seconds_left > 0:
-        return _error_lines(one, f"rests for {seconds_left:.0f} s more (cooldown)")
+        return _with_reason(one, f"is on cooldown for {seconds_left:.0f} s more")
     threshold = preset.talkativeness * chance.share
     if threshold <= 0:
-        return _error_lines(one, "was not addressed")
+        return _with_reason(one, "was not addressed")
     drawn = chance.dice()
     if drawn < threshold:
         return _chosen(one, threshold, f"chance: drew {drawn:.2f}, below {threshold:.2f}")
-    lost = _error_lines(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
+    lost = _with_reason(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
     return replace(lost, score=one.score + threshold)
 
 
@@ -194,7 +196,8 @@ def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, .
         one
         if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
         else replace(
-            _error_lines(one, f"at most {MAX_ANSWERS_IN_A_ROW} answer in a row"), chosen=False
+            _with_reason(one, f"at most {MAX_ANSWERS_IN_A_ROW} characters answer in a row"),
+            chosen=False,
         )
         for rank, one in enumerate(ranked)
     )
@@ -204,5 +207,5 @@ def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidat
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 
-def _error_lines(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
+def _with_reason(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
     return replace(one, reasons=(*one.reasons, reason))

@@ -25,7 +25,7 @@ from bot.turn.prompt_sources import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
 _ONLY_REASONING = (
-    "The model used up its answer for thinking and wrote nothing. Please try again or ask for less."
+    "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
 _EMPTY = "The model gave an empty answer. Please try again or rephrase your message."
 

@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 # that kills the process faster than a long answer takes makes innocent ones count crashes, too.
 _MAX_CRASHES = 16
 _TURNS_FOR_ROUTING = 40  # who spoke before these does not matter to who speaks next
-_SET_ASIDE = "⚠ Processing this message crashed the service repeatedly, so it was set aside."
+_SET_ASIDE = "⚠ This message crashed the service repeatedly, so it will not be answered."
 _BUG = "⚠ Something went wrong on my side. The error was logged; please try again."
 
 
@@ -192,7 +192,8 @@ class ConversationWorker:
         for memory in self._memories:
             await memory.forget(claim.conversation)
         turns = await self._conversations.forget(claim)
-        return f"Deleted for good: {turns} messages and everything that was kept of them."
+        messages = "1 message" if turns == 1 else f"{turns} messages"
+        return f"Deleted for good: {messages} and everything that was stored about them."
 
     async def _finish_with_text(
         self, claim: Claim, message: InboxMessage, text: str

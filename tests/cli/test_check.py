@@ -61,7 +61,7 @@ async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) ->
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines) == [
-        "settings: TROUPE_DISCORD_TOKEN is no setting of Troupe; "
+        "settings: TROUPE_DISCORD_TOKEN is not a setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
     ]
     assert lines[-1] == "ok     provider echo: an echo"  # the rest was tested, too
@@ -129,7 +129,7 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines) == [
-        "model big: it wants about 0.1 GB of memory and this machine has 0.0 GB free; take a "
+        "model big: it needs about 0.1 GB of memory and this machine has 0.0 GB free; take a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
     ]
 

@@ -62,7 +62,7 @@ def test_model_pull_imports_and_describes_model(
 def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
     before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
 
-    assert before.startswith(f"no tables yet; this version of Troupe wants {NEWEST_REVISION}")
+    assert before.startswith(f"no tables yet; this version of Troupe needs {NEWEST_REVISION}")
     assert after == f"{NEWEST_REVISION}\n"
 
 

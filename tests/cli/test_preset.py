@@ -70,7 +70,7 @@ def test_validate_names_keys_without_effect(folder: Path) -> None:
 
     said = troupe("preset", "validate", "nova.json")
 
-    assert said == "nova.json: nova is fine; not supported yet: busy\n"
+    assert said == "nova.json: the preset nova is valid; not supported yet: busy\n"
 
 
 def test_import_writes_modelfile_as_preset(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_import_writes_modelfile_as_preset(folder: Path) -> None:
     )
     assert made["parameters"]["user_template"] == "<|user|>\n{{user}}<|end|>"
     assert made["stop_sequences"] == ["<|end|>"]
-    assert said.splitlines()[0] == "phi3 is now in presets/phi3.json"
+    assert said.splitlines()[0] == "the preset phi3 was written to presets/phi3.json"
     assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_tokens")
 
 

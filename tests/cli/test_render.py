@@ -127,7 +127,11 @@ def test_render_as_tokens_uses_the_tokenizer_of_the_model(folder: Path) -> None:
         (["--template", "x" * 9999], UserError, "no template 'xxx"),
         (["--preset", "nova", "--template", "x"], UserError, "not both"),
         (["--preset", "nova"], BackendUnavailable, "there is no model .*; get it with"),
-        (["--preset", "zora"], UserError, "'openai' is sent messages, not text; use --as messages"),
+        (
+            ["--preset", "zora"],
+            UserError,
+            "'openai' receives messages, not text; use --as messages",
+        ),
     ],
 )
 def test_render_names_problem_and_remedy_in_one_line(

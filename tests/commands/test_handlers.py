@@ -90,20 +90,20 @@ async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> 
 async def test_preset_add_and_remove_keep_the_session(setup: Setup) -> None:
     joined = await setup.run_command("/preset add nova")
     assert joined == CommandResult(
-        "nova joins. Active here: assistant, nova.\n\nHi, Nova here.",
+        "nova was added. Active here: assistant, nova.\n\nHi, Nova here.",
         greeting="Hi, Nova here.",
         greeter="nova",
     )
     assert (await setup.run_command("/preset show")).text == snapshot("""\
 → assistant: A helper.
 → nova
-used here: chosen here
-Details: /preset show NAME\
+active here: chosen for this channel
+/preset show NAME shows one of them.\
 """)
     assert (await setup.run_command("/preset list")).text.count("→") == 2
 
     left = await setup.run_command("/preset remove assistant")
-    assert left == CommandResult("assistant leaves. Active here: nova.")
+    assert left == CommandResult("assistant was removed. Active here: nova.")
     assert await setup.active() == ["nova"]
 
 
@@ -177,8 +177,8 @@ async def test_preset_reset_names_the_inherited_preset_and_its_scope(
 @pytest.mark.parametrize(
     ("scope", "origin"),
     [
-        (None, "the default"),
-        ("telegram:5:7", "chosen here"),
+        (None, "the default preset"),
+        ("telegram:5:7", "chosen for this channel"),
         ("telegram:5", "inherited from the channel"),
         ("discord:guild:1", "inherited from the server"),
     ],
@@ -188,8 +188,8 @@ async def test_preset_list_and_show_name_the_scope_of_the_choice(
 ) -> None:
     if scope:
         await setup.use(scope, "nova")
-    assert (await setup.run_command("/preset list")).text.endswith(f"({origin})")
-    assert f"used here: {origin}" in (await setup.run_command("/preset show")).text
+    assert (await setup.run_command("/preset list")).text.endswith(f"active here: {origin}")
+    assert f"active here: {origin}" in (await setup.run_command("/preset show")).text
 
 
 async def test_preset_list_marks_active_presets(setup: Setup) -> None:
@@ -199,7 +199,7 @@ async def test_preset_list_marks_active_presets(setup: Setup) -> None:
 · fox
 · nova
 · translator
-(the default)\
+active here: the default preset\
 """
     )
 
@@ -221,7 +221,7 @@ async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> No
             "/preset delete nova",
             "There is no /preset delete; use add, list, remove, reset, show, use or who.",
         ),
-        ("/ask hi", "No form is active here; just write your message."),
+        ("/ask hi", "The preset of this channel has no form; just write your message."),
         ("/context promt", "Use /context, or /context prompt for the exact prompt (admins)."),
         ("/fly", "There is no command /fly; /help lists them all."),
     ],
@@ -254,7 +254,9 @@ async def test_help_shows_the_fields_of_a_form(setup: Setup) -> None:
 
     reply = await setup.run_command("/help")
 
-    assert reply.text.endswith("Here I answer a form; fill it in like this:\n/ask from: …\nto: …")
+    assert reply.text.endswith(
+        "This preset asks for values. Give them like this:\n/ask from: …\nto: …"
+    )
 
 
 async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
@@ -270,7 +272,7 @@ async def test_me_needs_no_admin(setup: Setup) -> None:
     setup.admin = False
 
     assert (await setup.run_command("/me a knight")).text == (
-        "Your description was saved, and holds in this channel: a knight"
+        "Your description for this channel was saved: a knight"
     )
     assert (await setup.run_command("/me")).text == "Your description here: a knight"
 
@@ -294,4 +296,4 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
     told = await setup.run_command("/preset who /help")
     assert told.text == "That is a command: no character answers it."
     told = await setup.run_command("/preset who good morning")
-    assert told.text == "→ assistant (0.0): is the only character here, was addressed"
+    assert told.text == "→ assistant answers (score 0.0): is the only character here, was addressed"

@@ -26,7 +26,7 @@ async def resolved(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes
 
 async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None:
     assert await personas.handle_me("I am a tall knight", HERE) == (
-        "Your description was saved, and holds in this channel: I am a tall knight"
+        "Your description for this channel was saved: I am a tall knight"
     )
 
     assert await resolved(personas) == {ALICE.id: "I am a tall knight"}
@@ -58,7 +58,7 @@ async def test_me_clear_deletes_the_persona(personas: UserPersonas) -> None:
     await personas.handle_me("a knight", HERE)
 
     assert (
-        await personas.handle_me("clear", HERE) == "Your description was deleted in this channel."
+        await personas.handle_me("clear", HERE) == "Your description for this channel was deleted."
     )
     assert await resolved(personas) == {ALICE.id: "a cook"}
     assert await personas.handle_me("everywhere clear", HERE)

@@ -84,7 +84,7 @@ def count_outcomes(
         assert len(texts) == asked[chat.name], "a turn was answered twice"
         for text in texts:
             assert len(text.strip("…⏳ ")) > 1, "a placeholder was left"
-            assert "in line" not in text
+            assert "in the queue" not in text
             ends[
                 "interrupted" if "(interrupted)" in text else "told" if "⚠" in text else "whole"
             ] += 1

@@ -86,7 +86,9 @@ async def test_two_characters_on_telegram_have_bold_speaker_lines(
     platforms.telegram.chats[chat]["_admins"] = {1}
     conversation.say("/preset add nova", 0)
     await wait_until(
-        lambda: [one for one in platforms.bot_texts(conversation) if one.startswith("nova joins")],
+        lambda: [
+            one for one in platforms.bot_texts(conversation) if one.startswith("nova was added")
+        ],
         30,
     )
 

@@ -113,7 +113,7 @@ def test_candidates_carry_scores_and_reasons() -> None:
                 (
                     "spoke last",
                     "chance: drew 0.70, not below 0.50",
-                    "somebody has to answer",
+                    "had the highest score, and one character must answer",
                 ),
             ),
             ("marlowe", 0.5, ("chance: drew 0.70, not below 0.50",)),

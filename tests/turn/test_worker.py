@@ -359,8 +359,8 @@ async def test_answer_of_reasoning_only_is_reported(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
     await setup.say("hello")
     assert setup.texts == [
-        "⚠ The model used up its answer for thinking and wrote nothing. Please try again or ask "
-        "for less."
+        "⚠ The model used its whole answer for thinking. Please try again, or ask for something "
+        "shorter."
     ]
     assert await setup.history() == []
 
@@ -410,7 +410,10 @@ async def test_receipt_lists_what_was_sent_and_dropped(
 async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Hi."]))
     await setup.say("/context", "hello", "/context")
-    assert setup.texts[0] == "⚠ There is no recent answer in this channel to show the context of."
+    assert (
+        setup.texts[0]
+        == "⚠ I have not answered in this channel recently, so there is no context to show."
+    )
     assert setup.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
 
 
@@ -422,7 +425,7 @@ async def test_context_prompt_sends_an_admin_one_file(database: Database) -> Non
     await setup.work()
 
     assert setup.texts == [
-        "⚠ There is no recent answer in this channel to show the context of.",
+        "⚠ I have not answered in this channel recently, so there is no context to show.",
         "Hi.",
         "The exact prompt of receipt 1, secrets removed.",
         "Hi.",
@@ -438,7 +441,7 @@ async def test_context_prompt_is_refused_to_others(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Hi."]))
     await setup.say("hello", make_incoming("/context prompt", key="5:2", author=BOB))
     assert setup.texts[-1] == (
-        "⚠ Only an admin can see the exact prompt, which contains my instructions."
+        "⚠ Only an admin can see the exact prompt, because it contains my instructions."
     )
     assert not setup.surface.files
 
@@ -449,7 +452,7 @@ async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
     await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = setup.texts[1:]
-    assert to_admin == to_bob + "\n\nThe exact prompt, as a file: /context prompt"
+    assert to_admin == to_bob + "\n\n/context prompt sends the exact prompt as a file."
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
@@ -501,7 +504,7 @@ async def test_forget_deletes_all_sessions_and_reports_it(database: Database) ->
     await setup.say("/forget")
 
     assert setup.texts[-1] == (
-        "Deleted for good: 4 messages and everything that was kept of them. "
+        "Deleted for good: 4 messages and everything that was stored about them. "
         "A new conversation begins."
     )
     assert setup.memory.calls == [f"forget {CHAT}", f"end_session {CHAT}"]
@@ -545,7 +548,7 @@ async def test_queue_position_is_shown_until_the_answer_begins(
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
     setup = Setup(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
-    assert await texts_before(setup, go_on) == ["⏳ You are number 3 in line, about 12 s …"]
+    assert await texts_before(setup, go_on) == ["⏳ You are number 3 in the queue, about 12 s …"]
     assert setup.texts == ["Hello."]
 
 
@@ -617,7 +620,7 @@ async def test_message_that_crashed_too_often_is_set_aside(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
     )
     await setup.work()
-    assert [text[:25] for text in setup.texts] == ["⚠ Processing this message", "Hi."]
+    assert [text[:25] for text in setup.texts] == ["⚠ This message crashed th", "Hi."]
     assert len(setup.backend.prompts) == 1
 
 

@@ -33,7 +33,7 @@ _BUFFERED_SECONDS = 0.001  # a chunk that came faster was waiting already
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _NO_MODEL_LIST = frozenset({404, 405, 501})
-_INTERRUPTED_NOTICE = "The model stopped in the middle of its answer."
+_INTERRUPTED_NOTICE = "The model stopped in the middle of its answer. Please try again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _refuse_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) ->
     wanted, free = metadata.estimate_memory_bytes(settings), free_bytes()
     if free is not None and wanted > free:
         raise SettingsError(
-            f"it wants about {wanted / 1e9:.1f} GB of memory and this machine has "
+            f"it needs about {wanted / 1e9:.1f} GB of memory and this machine has "
             f"{free / 1e9:.1f} GB free; take a smaller model, or lower the provider's "
             "CONTEXT_TOKENS or PARALLEL"
         )

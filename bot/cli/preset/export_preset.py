@@ -35,4 +35,4 @@ def export_preset_file(
     """Write a preset as JSON or as a Modelfile."""
     preset = find_preset(load_presets(presets_folder(read_settings().presets_dir)), name)
     write_text(file, _WRITERS[form](preset))
-    print_line(f"{preset.name} is now in {file}")
+    print_line(f"the preset {preset.name} was written to {file}")

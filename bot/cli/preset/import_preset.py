@@ -35,6 +35,6 @@ def import_preset(
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))
-    print_line(f"{preset.name} is now in {target}")
+    print_line(f"the preset {preset.name} was written to {target}")
     for note in imported.notes:
         print_line(f"note: {note}")

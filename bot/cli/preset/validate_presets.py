@@ -30,4 +30,4 @@ def validate_presets(
             raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
         unsupported = ", ".join(preset.unsupported_keys)
         note = f"; not supported yet: {unsupported}" if unsupported else ""
-        print_line(f"{file}: {preset.name} is fine{note}")
+        print_line(f"{file}: the preset {preset.name} is valid{note}")

@@ -1,4 +1,4 @@
-"""The terminal as a platform: the person at the keyboard writes as one person or as several."""
+"""The terminal as a platform: the person at the keyboard writes under one name or several."""
 
 import getpass
 import os
@@ -105,8 +105,10 @@ class TerminalPlatform(Platform):
             return
         if rest.strip():
             self._person = _to_person(rest.strip())
-        if self._interactive or not rest.strip():
-            self._surface.note(f"You are {self._person.name}.")
+            if self._interactive:
+                self._surface.note(f"Your name is now {self._person.name}.")
+        else:
+            self._surface.note(f"Your name is {self._person.name}; /as NAME changes it.")
 
     def _to_incoming(self, line: str) -> Incoming:
         self._lines_received += 1

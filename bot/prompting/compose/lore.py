@@ -31,6 +31,8 @@ _TOKENS_WITHOUT_LIMIT = 1024
 _MAX_REPLAYED = 40  # prompts that are searched again
 _MAX_ENTRIES_REPLAYED = 20_000  # in all of them together: a tenth of a second
 _MAX_REPORTED = 100  # inactive entries in a receipt
+_MAX_LABELS = 8  # entries without a key found that a receipt names
+_MAX_LABEL_CHARS = 40
 _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
@@ -133,7 +135,7 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return why the other entries are not active; those without a key found are only counted."""
+    """Return why the other entries are not active; those without a key found share one item."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     not_found = [decision for decision in inactive if decision.reason == KEYS_NOT_FOUND]
     items = [
@@ -142,8 +144,16 @@ def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
         if one.reason != KEYS_NOT_FOUND
     ]
     if not_found:
-        items.append(DroppedItem("lore", "", KEYS_NOT_FOUND, len(not_found)))
+        items.append(_without_keys_found([one.entry.label for one in not_found]))
     return items[:_MAX_REPORTED]
+
+
+def _without_keys_found(labels: Sequence[str]) -> DroppedItem:
+    named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_LABELS])
+    if len(labels) > _MAX_LABELS:
+        named += ", …"
+    reason = KEYS_NOT_FOUND if len(labels) == 1 else "none of their keys was found"
+    return DroppedItem("lore", named, reason, len(labels))
 
 
 def _is_at_newest(entry: LoreEntry) -> bool:

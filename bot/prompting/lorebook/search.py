@@ -22,7 +22,7 @@ from bot.prompting.text.token_counter import TextTokenCounter
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
-KEYS_NOT_FOUND = "its keys were not found"
+KEYS_NOT_FOUND = "none of its keys was found"
 
 
 class _ScanPass(Enum):
@@ -145,7 +145,7 @@ class _LorebookSearch:
             return "it waits for another entry to be activated (recursion)"
         if scan is _ScanPass.RECURSION and entry.exclude_recursion:
             return self._reasons.get(entry.uid, "other entries cannot activate it")
-        return "its author disabled it (@@dont_activate)" if entry.never_active else None
+        return "its author switched it off (@@dont_activate)" if entry.never_active else None
 
     def _why_triggered(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
         if entry.constant:

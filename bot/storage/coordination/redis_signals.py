@@ -171,4 +171,4 @@ def _client(url: str) -> Redis:
             health_check_interval=5,
         )
     except ValueError as error:
-        raise SettingsError(f"TROUPE_REDIS_URL is no Redis address: {error}") from None
+        raise SettingsError(f"TROUPE_REDIS_URL is not a Redis address: {error}") from None

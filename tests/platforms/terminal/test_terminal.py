@@ -119,7 +119,7 @@ async def test_terminal_shows_prompt_and_ends_when_closed() -> None:
     os.close(ours)
 
     assert "You said hello.\r\n" in shown
-    assert "You are alice.\r\nalice> You said hi.\r\nalice> " in shown
+    assert "Your name is now alice.\r\nalice> You said hi.\r\nalice> " in shown
 
 
 async def test_as_command_changes_the_author() -> None:
@@ -132,7 +132,7 @@ async def test_as_command_changes_the_author() -> None:
         ("terminal:王小明", "王小明"),
     ]
     assert all(one.wake is WakeReason.DM and one.author_is_admin for one in service.received)
-    assert shown.splitlines()[0] == "You are 王小明."
+    assert shown.splitlines()[0] == "Your name is 王小明; /as NAME changes it."
 
 
 async def test_commands_are_received_and_quit_ends() -> None:

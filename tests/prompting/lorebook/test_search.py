@@ -58,7 +58,7 @@ def test_key_activates_its_entry_and_is_named_as_the_reason() -> None:
     found = lore(entry("d", "wyvern", "Dragon"), entry("c", "cat"))
 
     assert active(found) == ["d"]
-    assert reasons(found) == {"d": "key 'Dragon'", "c": "its keys were not found"}
+    assert reasons(found) == {"d": "key 'Dragon'", "c": "none of its keys was found"}
 
 
 def test_secondary_keys_follow_the_key_logic() -> None:
