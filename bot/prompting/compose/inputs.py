@@ -60,4 +60,4 @@ def gather_inputs(
 
 def _without_hidden_text(turn: Turn) -> Turn:
     visible = strip_hidden_text(turn.text)
-    return turn if visible is turn.text else replace(turn, text=visible)
+    return turn if visible == turn.text else replace(turn, text=visible)

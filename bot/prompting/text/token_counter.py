@@ -1,14 +1,19 @@
 """Count tokens offline in the encodings of OpenAI's models: an estimate for other models."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import TypeAlias
 
-from toktok import batch_count
+# The public batch_count() reads the limits of the control group each time, which takes longer than
+# to count a page of text. This is the encoding that it uses, and a test compares their counts.
+from toktok import _encoding as load_encoding
 
 from bot.chat.prompt import Prompt
+from bot.prompting.text.bounded_cache import BoundedCache
 from bot.prompting.text.image_tokens import image_tokens
 
 TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
@@ -26,8 +31,8 @@ ENCODINGS: Mapping[str, str] = MappingProxyType(
 )
 """The names that presets may use, and those of the library."""
 
-_MAX_CACHED_CHARS = 8_000_000  # of all cached texts
-_MAX_CACHED_TEXT_CHARS = 20_000
+_MAX_CACHED_BYTES = 8_000_000
+_NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
 
 # docs/sources.md#openai
 _ANSWER_START_TOKENS = 3
@@ -40,27 +45,16 @@ class EncodingCounter:
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
         self.loaded = False
-        self._cache: dict[str, int] = {}
-        self._chars = 0
+        self._tokens = BoundedCache(self._count, sys.getsizeof, _MAX_CACHED_BYTES)
 
-    def __call__(self, texts: Sequence[str]) -> Sequence[int]:
+    def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the tokens of each text; special tokens count as plain text."""
-        cached = self._cache
-        unknown = [text for text in texts if text not in cached]
-        if not unknown:
-            return [cached[text] for text in texts]
-        readable = [
-            text.encode(errors="replace").decode() for text in unknown
-        ]  # no lone surrogates
-        fresh = dict(zip(unknown, batch_count(readable, self.encoding, threads=1), strict=True))
-        counts = [fresh[text] if text in fresh else cached[text] for text in texts]
-        self._store(fresh)
-        return counts
+        return list(map(self._tokens.__getitem__, texts))
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Return `prompt_tokens`; load the encoding (half a second) in a thread first."""
         if not self.loaded:
-            await asyncio.to_thread(self, [""])
+            await asyncio.to_thread(load_encoding, self.encoding)
             self.loaded = True
         return self.prompt_tokens(prompt)
 
@@ -68,18 +62,15 @@ class EncodingCounter:
         """Return the tokens of a prompt by OpenAI's rules for messages and images."""
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
-        images = sum(image_tokens(image) for message in messages for image in message.images)
+        images = sum(sum(map(image_tokens, one.images)) for one in messages if one.parts)
         return overhead + images + sum(self([message.content for message in messages]))
 
-    def _store(self, fresh: Mapping[str, int]) -> None:
-        for text, tokens in fresh.items():
-            if len(text) <= _MAX_CACHED_TEXT_CHARS:
-                self._cache[text] = tokens
-                self._chars += len(text)
-        while self._chars > _MAX_CACHED_CHARS:
-            oldest = next(iter(self._cache))
-            del self._cache[oldest]
-            self._chars -= len(oldest)
+    def _count(self, text: str) -> int:
+        readable = text.encode(errors="replace").decode()  # no lone surrogates
+        if self.encoding in _NORMALIZED:
+            readable = unicodedata.normalize("NFC", readable)
+        tokens: int = load_encoding(self.encoding).count(readable)
+        return tokens
 
 
 @cache
@@ -88,6 +79,6 @@ def get_counter(name: str) -> EncodingCounter:
     return EncodingCounter(ENCODINGS[name])
 
 
-def count_tokens(texts: Sequence[str]) -> Sequence[int]:
+def count_tokens(texts: Iterable[str]) -> Sequence[int]:
     """Return the tokens of each text in cl100k_base, an estimate for any model."""
     return get_counter("cl100k_base")(texts)

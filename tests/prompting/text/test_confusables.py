@@ -1,0 +1,26 @@
+"""Hidden text is removed by one rule from any text."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.prompting.text.confusables import strip_hidden_text
+
+PLAIN_RULE = re.compile(
+    "[\U000e0000-\U000e007f]"
+    "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"
+    "|[\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff]{4,}"
+)
+HIDING = st.text("ab é\ufe0f\ufe00\u200b\u200d\u2060\ufeff\U000e0041\U000e0100")
+
+
+@given(st.text() | HIDING | st.text(st.characters(max_codepoint=127)))
+def test_result_equals_the_plain_rule(text: str) -> None:
+    visible = PLAIN_RULE.sub("", text)
+    assert strip_hidden_text(text) == visible
+
+
+def test_text_without_hidden_letters_is_returned_as_it_is() -> None:
+    for text in ("hello", "héllo " * 20):
+        assert strip_hidden_text(text) is text
