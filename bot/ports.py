@@ -332,6 +332,13 @@ class Outbox(Protocol):
         """Note that the platform refused it for good, and take the next row of its lane."""
         ...
 
+    async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
+        """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
+
+        A notice that cannot be delivered either is given up without another one.
+        """
+        ...
+
     async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
         """Note that nobody knows whether it arrived: reconcile it then."""
         ...

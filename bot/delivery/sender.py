@@ -33,6 +33,12 @@ _MAX_LANE_WAIT_SECONDS = 5.0
 _MAX_BACKOFF_SECONDS = 60.0
 _FATAL_RETRY_SECONDS = 30.0
 _POLL_SECONDS = 1.0
+_MAX_ATTEMPTS_ALONE = 9
+"""Of a row that fails while the platform takes others; looking it up counts as an attempt."""
+_MAX_ATTEMPTS = 200
+_HEALTHY_SECONDS = 120.0
+_MAX_LANES_REMEMBERED = 100
+_SET_ASIDE = "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
 _NONCE_CHARS = 24  # Discord accepts 25
 
 
@@ -56,6 +62,7 @@ class Sender:
         self._clock = clock
         self._settle_seconds = settle_seconds
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}
+        self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Take the first row of each of these lanes that is due and on a platform served here."""
@@ -117,10 +124,14 @@ class Sender:
             due = now + _FATAL_RETRY_SECONDS
             await self._postpone(row, due)
         except OutcomeUnknown as error:
-            outcome = "unknown"
-            due = now + self._settle_delay(row)
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
-            await self._outbox.mark_unknown(row, due)
+            if self._is_hopeless(row):
+                outcome = "set_aside"
+                following = await self._set_aside(row, str(error))
+            else:
+                outcome = "unknown"
+                due = now + self._unknown_delay(row)
+                await self._outbox.mark_unknown(row, due)
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
@@ -178,8 +189,31 @@ class Sender:
                 await surface.delete(row.address, _target_id(row))
         return None
 
+    def _is_hopeless(self, row: OutboxRow) -> bool:
+        """Return whether only this row fails, again and again, so that its lane must go on."""
+        if row.attempts >= _MAX_ATTEMPTS:
+            return True
+        now, lane = self._clock.monotonic(), row.address.lane
+        others_succeed = any(
+            key != lane
+            and _platform_of(key) == row.address.platform
+            and now - at < _HEALTHY_SECONDS
+            for key, at in self._succeeded_at.items()
+        )
+        return others_succeed and row.attempts >= _MAX_ATTEMPTS_ALONE
+
+    async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+        _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
+        following = await self._outbox.set_aside(row, reason, _SET_ASIDE)
+        self._notify_waiters(row, None)
+        return following
+
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
         following = await self._outbox.mark_sent(row, external_id)
+        self._succeeded_at.pop(row.address.lane, None)  # the newest is the last
+        self._succeeded_at[row.address.lane] = self._clock.monotonic()
+        if len(self._succeeded_at) > _MAX_LANES_REMEMBERED:
+            del self._succeeded_at[next(iter(self._succeeded_at))]
         self._notify_waiters(row, external_id)
         return following
 
@@ -194,6 +228,11 @@ class Sender:
             await self._outbox.mark_unknown(row, due)
         else:
             await self._outbox.reschedule(row, due)
+
+    def _unknown_delay(self, row: OutboxRow) -> float:
+        """Return the pause after an unknown outcome; it grows once the row has failed often."""
+        growth = 2.0 ** max(0, row.attempts // 2 - 3)
+        return min(self._settle_delay(row) * growth, _MAX_BACKOFF_SECONDS)
 
     def _settle_delay(self, row: OutboxRow) -> float:
         """Return the seconds to wait before an unknown outcome can be looked up."""

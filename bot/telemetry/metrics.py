@@ -28,7 +28,7 @@ _ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Tokens of answers, reaso
 OUTBOX_SENDS = Counter(
     "troupe_outbox_total",
     "Attempts to send an outbox row, by outcome",
-    ["platform", "outcome"],  # sent, rate_limited, unreachable, unknown, refused, fatal
+    ["platform", "outcome"],  # sent, rate_limited, unreachable, unknown, refused, set_aside, fatal
 )
 OUTBOX_RECONCILIATIONS = Counter(
     "troupe_reconciled_total", "Unknown outcomes that were looked up", ["platform", "arrived"]

@@ -420,3 +420,34 @@ async def test_two_senders_never_take_the_same_row(database: Database) -> None:
     async with asyncio.TaskGroup() as group:
         taken = [group.create_task(delivery.outbox.take([LANE])) for _ in range(5)]
     assert sum(len(one.result()) for one in taken) == 1
+
+
+# --- rows that always fail -----------------------------------------------------------------------
+
+
+async def deliver_for(delivery: Delivery, seconds: int) -> None:
+    """Let time pass, and the sender do what becomes due."""
+    for _ in range(seconds):
+        working = asyncio.create_task(delivery.work())
+        await advance_in_steps(delivery.clock, 1)
+        working.cancel()
+        await asyncio.wait([working])
+
+
+async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)
+    await delivery.queue("poison", "next")
+    await deliver_for(delivery, 60)
+    assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
+    assert delivery.texts[0] == "next"
+    assert delivery.texts[1].startswith("⚠ A part of my answer")
+
+
+async def test_row_is_kept_while_the_platform_takes_nothing(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 8)
+    await delivery.queue("kept")
+    await deliver_for(delivery, 300)
+    assert delivery.texts == ["kept"]

@@ -72,6 +72,13 @@ class SqlOutbox(Outbox):
         return await self._database.run(lambda: lanes.dead(row, reason[:500], self._sender, at))
 
     @override
+    async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
+        at = self._moment()
+        return await self._database.run(
+            lambda: lanes.set_aside(row, reason[:500], notice, self._sender, at)
+        )
+
+    @override
     async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
         await self._later(row, OutboxState.UNKNOWN, not_before)
 

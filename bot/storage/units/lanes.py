@@ -19,6 +19,8 @@ from bot.storage.engine.statements import Query, Rows, Statement, Unit
 from bot.storage.sql.tables import is_unsent, lane, outbox
 from bot.storage.units.dialects import clock, insert_into, is_served, skip_locked
 
+_NOTICE_PART = 10_000
+"""Parts from here on say that another part could not be delivered; no answer has so many."""
 SENDING_SECONDS = 20.0
 """The lease of a row; a request ends within half of it, or its sender drops it."""
 
@@ -242,6 +244,34 @@ def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Uni
     """Note that the platform refused a row for good, and take the next; raises `Fenced`."""
     key = yield from _change(row, sender, _DEAD.query(_held(row, sender, reason=reason)))
     return (yield from take_next(key, sender, at))
+
+
+def set_aside(
+    row: OutboxRow, reason: str, notice: str, sender: SenderIdentity, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Give up a row, queue a notice behind its lane, and take the next row; raises `Fenced`."""
+    key = yield from _change(row, sender, _DEAD.query(_held(row, sender, reason=reason)))
+    if row.part < _NOTICE_PART:
+        yield _QUEUE_ONCE.query(_notice(row, notice))
+    return (yield from take_next(key, sender, at))
+
+
+def _notice(row: OutboxRow, text: str) -> dict[str, object]:
+    return {
+        "turn": row.turn,
+        "part": _NOTICE_PART + row.part,
+        "op": OutboxOperation.SEND,
+        "platform": row.address.platform,
+        "bot_id": row.address.bot_id,
+        "chat": row.address.chat,
+        "thread": row.address.thread,
+        "lane": row.address.lane,
+        "text": text,
+        "reply_to": row.reply_to,
+        "interaction": None,
+        "file_name": None,
+        "file_text": None,
+    }
 
 
 def later(row: OutboxRow, state: OutboxState, moment: float, sender: SenderIdentity) -> Unit[None]:
