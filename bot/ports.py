@@ -240,7 +240,7 @@ class Inbox(Intake, Protocol):
 class Conversations(Protocol):
     """Histories, and who may process them; each method is one transaction.
 
-    What takes a claim raises `Fenced` if a later claim exists.
+    What writes for a claim raises `Fenced` if a later claim exists.
     """
 
     async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
@@ -272,8 +272,11 @@ class Conversations(Protocol):
         """Take back the count of `begin` or `finish`: the attempt was ended on purpose."""
         ...
 
-    async def load_session(self, conversation: str, max_turns: int) -> Session:
-        """Return the newest turns of the current session."""
+    async def load_session(self, claim: Claim, max_turns: int) -> Session:
+        """Return the newest turns of the current session.
+
+        The epoch is not checked: it may be what a claim that is fenced by now has known.
+        """
         ...
 
     async def forget(self, claim: Claim) -> int:

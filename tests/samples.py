@@ -4,8 +4,11 @@ from datetime import UTC, datetime
 
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage
+from bot.chat.session import Claim, InboxMessage, Session
 from bot.ports import Conversations
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
 
 ALICE = Person("telegram:1", "Alice")
 BOB = Person("telegram:2", "Bob")
@@ -54,3 +57,11 @@ async def begin(
     """Claim a conversation that has a message."""
     [begun] = await conversations.begin([key], owner, 60)
     return begun.claim, begun.message
+
+
+async def read_session(
+    database: Database, conversation: str = "telegram:5", max_turns: int = 100
+) -> Session:
+    """Read a session as a process that has just started would."""
+    nobody = Claim(conversation, 0, "nobody")
+    return await SqlConversations(database, SystemClock()).load_session(nobody, max_turns)

@@ -55,9 +55,7 @@ class PromptSources:
         speakers: Sequence[ActivePreset],
     ) -> TurnContext:
         """Load what does not depend on the speaker."""
-        session = await self.conversations.load_session(
-            claim.conversation, _turns_to_load(speakers)
-        )
+        session = await self.conversations.load_session(claim, _turns_to_load(speakers))
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,

@@ -164,7 +164,7 @@ class ConversationWorker:
         """Load the newest turns if routing depends on them."""
         if not active.is_group:
             return ()
-        session = await self._conversations.load_session(claim.conversation, _TURNS_FOR_ROUTING)
+        session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
         return session.turns
 
     async def _run_command(

@@ -19,7 +19,7 @@ from bot.prompting.presets.files import export_preset, load_presets, parse_prese
 from bot.storage.sql.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import SignalPeers, Store
-from tests.samples import begin, make_incoming
+from tests.samples import begin, make_incoming, read_session
 from tests.waiting import wait_until
 
 TEXTS = with_ours(
@@ -57,7 +57,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
         claim, message, TurnResult(turns=turns, outgoing=[OutgoingPart(0, text)])
     )
     await store.chat_settings.set(stored, "persona", stored, author.id)
-    [found] = (await store.conversations.load_session("telegram:5", 10)).turns
+    [found] = (await read_session(store.database)).turns
     [row] = await store.outbox.take(["telegram:5"])
     assert (found.text, found.speaker, row.text) == (stored, author, stored)
     assert await store.chat_settings.get_all([stored], "persona") == {stored: stored}

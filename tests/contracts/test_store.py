@@ -18,7 +18,7 @@ from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, turn
 from tests.contracts.conftest import Store
-from tests.samples import ALICE, make_incoming
+from tests.samples import ALICE, make_incoming, read_session
 
 LEASE = 60.0
 OPENING = """
@@ -190,7 +190,7 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
     ):
         with pytest.raises(Fenced):
             await stale
-    assert (await store.conversations.load_session(LANE, 10)).turns == ()
+    assert (await read_session(store.database, LANE, 10)).turns == ()
     assert await due(store) == []
 
 
@@ -234,7 +234,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     await store.conversations.finish(
         claim, message, TurnResult(turns=[said("hello"), reply], outgoing=outgoing)
     )
-    session = await store.conversations.load_session(LANE, 10)
+    session = await read_session(store.database, LANE, 10)
     assert session.turns == (said("hello"), reply)
     row = await taken(store)
     assert (row.op, row.part, row.text, row.reply_to) == (OutboxOperation.SEND, 0, "hi", "1")
@@ -262,7 +262,7 @@ async def test_unstorable_characters_are_replaced(store: Store) -> None:
     part = OutgoingPart(0, odd, file=Attachment("prompt.txt", odd))
     await store.conversations.finish(claim, message, TurnResult(turns=[said(odd)], outgoing=[part]))
     row = await taken(store)
-    session = await store.conversations.load_session(LANE, 1)
+    session = await read_session(store.database, LANE, 1)
     assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
     assert session.turns == (said(plain),)
 
@@ -280,7 +280,7 @@ async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
     claim, message = await begin(store, "5:2")
     greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
     await store.conversations.finish(claim, message, TurnResult(turns=[greeting], new_session=True))
-    session = await store.conversations.load_session(LANE, 10)
+    session = await read_session(store.database, LANE, 10)
     assert session.turns == (greeting,)
     assert session.number == 2
 
@@ -315,7 +315,7 @@ async def test_load_session_gives_the_newest_turns_oldest_first(store: Store) ->
     claim, message = await begin(store)
     turns = [said(str(n)) for n in range(5)]
     await store.conversations.finish(claim, message, TurnResult(turns=turns))
-    session = await store.conversations.load_session(LANE, 2)
+    session = await read_session(store.database, LANE, 2)
     assert [turn.text for turn in session.turns] == ["3", "4"]
 
 

@@ -39,7 +39,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.worker import ConversationWorker, TurnStages
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, run_ready_tasks
-from tests.samples import BOB, format_receipt, make_incoming, mask_secret
+from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = "telegram:5"
@@ -186,7 +186,7 @@ class Setup(Delivery):
         await self.work()
 
     async def session(self) -> Session:
-        return await self.conversations.load_session(CHAT, 100)
+        return await read_session(self.database, CHAT)
 
     async def history(self) -> list[tuple[str, str]]:
         return [(turn.role, turn.text) for turn in (await self.session()).turns]

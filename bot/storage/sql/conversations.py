@@ -1,6 +1,6 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from bot.chat.session import (
 )
 from bot.chat.storable import make_storable
 from bot.ports import Clock, Conversations
+from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.engine.statements import Unit
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
@@ -58,7 +59,7 @@ _FORGET_UNSENT = (
 
 
 class SqlConversations(Conversations):
-    """Conversations in SQL.
+    """Conversations in SQL; the newest turns of those that were claimed here stay in memory.
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
@@ -70,6 +71,7 @@ class SqlConversations(Conversations):
         self._database = database
         self._clock = clock
         self._sender = sender
+        self._windows = SessionWindows()
 
     @override
     async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
@@ -91,7 +93,10 @@ class SqlConversations(Conversations):
                     claimed.append(ClaimedMessage(claim, _to_message(message)))
             return claimed
 
-        return await self._database.run(unit)
+        begun = await self._database.run(unit)
+        for one in begun:
+            self._windows.begin(one.claim)
+        return begun
 
     @override
     async def renew(self, claim: Claim, lease_seconds: float) -> None:
@@ -114,7 +119,16 @@ class SqlConversations(Conversations):
         await self._database.run(lambda: units.undo_attempt(claim, message.id, message.crashes))
 
     @override
-    async def load_session(self, conversation_key: str, max_turns: int) -> Session:
+    async def load_session(self, claim: Claim, max_turns: int) -> Session:
+        window = self._windows.get(claim)
+        known = window.newest(max_turns) if window else None
+        if known is not None:
+            return known
+        session = await self._read_session(claim.conversation, max_turns)
+        self._windows.put(claim, window_of(session, max_turns))
+        return session
+
+    async def _read_session(self, conversation_key: str, max_turns: int) -> Session:
         asked = {"of": conversation_key, "most": max_turns}
 
         def unit(connection: Connection) -> Session:
@@ -126,6 +140,7 @@ class SqlConversations(Conversations):
 
     @override
     async def forget(self, claim: Claim) -> int:
+        self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation
         here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
         told_here = delete(choice).where(here)
@@ -158,9 +173,10 @@ class SqlConversations(Conversations):
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
         at, sender = self._moment(), self._sender
+        turn_rows = [_to_turn_row(claim.conversation, one) for one in result.turns]
         rows = units.FinishedRows(
             message=message.id,
-            turns=[_to_turn_row(claim.conversation, one) for one in result.turns],
+            turns=turn_rows,
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
             new_session=result.new_session,
         )
@@ -180,7 +196,12 @@ class SqlConversations(Conversations):
             following = yield from units.next_message(claim)
             return FinishedTurn(_to_message(following) if following else None, taken)
 
-        return await self._database.run(unit)
+        # Whatever happens to the unit, a window is kept only of what is known to be committed.
+        window = self._windows.take(claim)
+        finished = await self._database.run(unit)
+        if window is not None and not result.new_session:
+            self._windows.put(claim, window.extended([_from_turn_row(row) for row in turn_rows]))
+        return finished
 
     def _moment(self) -> lanes.Moment:
         return lanes.Moment(self._clock.now(), self._clock.monotonic())
@@ -243,6 +264,11 @@ def _to_turn_row(conversation_key: str, one: Turn) -> dict[str, object]:
         "preset": one.preset,
         "preset_version": one.preset_version,
     }
+
+
+def _from_turn_row(row: Mapping[str, object]) -> Turn:
+    """Return the turn as it will be read."""
+    return to_turn([row[column.name] for column in TURN_COLUMNS])
 
 
 def to_turn(row: Sequence[Any]) -> Turn:

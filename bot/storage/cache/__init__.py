@@ -1,0 +1,1 @@
+"""What a process keeps in memory of what the database holds, and how it notices changes."""

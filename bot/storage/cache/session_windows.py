@@ -1,0 +1,117 @@
+"""Keep the newest turns of conversations in memory, for as long as nobody else can change them.
+
+Only the holder of a claim writes to a history. So what a process knows of it under one epoch still
+holds under the next one, if the process made both claims; a gap between the epochs means that
+somebody else had the conversation meanwhile.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bot.chat.session import Claim, Session, Turn
+
+_MAX_CONVERSATIONS = 10_000
+_MAX_TURNS = 400  # of one conversation
+_MAX_CHARS = 8_000_000  # of all conversations
+_CHARS_PER_TURN = 400  # what a turn takes besides its text, about
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    """The newest turns of a session, oldest first."""
+
+    session: int
+    turns: tuple[Turn, ...]
+    is_whole: bool
+    """Whether the session has no older turns."""
+    size: int
+    """Characters that it takes, about."""
+
+    def newest(self, max_turns: int) -> Session | None:
+        """Return so many of the newest turns, None if the window does not reach back so far."""
+        if len(self.turns) < max_turns and not self.is_whole:
+            return None
+        return Session(self.session, self.turns[-max_turns:] if max_turns > 0 else ())
+
+    def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
+        """Return the window after turns were appended to the session."""
+        if not turns:
+            return self
+        return _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
+
+
+def window_of(session: Session, max_turns: int) -> SessionWindow:
+    """Make a window of a session of which at most so many turns were read."""
+    is_whole = len(session.turns) < max_turns
+    return _make_window(session.number, session.turns, 0, session.turns, is_whole)
+
+
+def _make_window(
+    session: int, turns: tuple[Turn, ...], size: int, added: Sequence[Turn], is_whole: bool
+) -> SessionWindow:
+    surplus, kept = turns[:-_MAX_TURNS], turns[-_MAX_TURNS:]
+    size += sum(map(_size, added)) - sum(map(_size, surplus))
+    return SessionWindow(session, kept, is_whole and not surplus, size)
+
+
+def _size(turn: Turn) -> int:
+    return len(turn.text) + _CHARS_PER_TURN
+
+
+@dataclass(slots=True)
+class _Entry:
+    epoch: int
+    window: SessionWindow | None
+
+
+class SessionWindows:
+    """The windows of the conversations that were claimed last.
+
+    A window belongs to a claim. `take` it before anything is written and `put` its successor back
+    after the commit: between the two, and after a failure, there is none.
+    """
+
+    def __init__(self, max_chars: int = _MAX_CHARS) -> None:
+        self._max_chars = max_chars
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._chars = 0
+
+    def begin(self, claim: Claim) -> None:
+        """Hand the window of the claim just before this one over to it; drop any older one."""
+        before = self._entries.get(claim.conversation)
+        if before is not None and before.epoch >= claim.epoch:
+            return  # a later claim was made already
+        window = before.window if before and before.epoch == claim.epoch - 1 else None
+        self._set(claim, window)
+        self._entries.move_to_end(claim.conversation)
+        self._drop_surplus()
+
+    def get(self, claim: Claim) -> SessionWindow | None:
+        """Return the window of a claim."""
+        entry = self._entries.get(claim.conversation)
+        return entry.window if entry is not None and entry.epoch == claim.epoch else None
+
+    def take(self, claim: Claim) -> SessionWindow | None:
+        """Return the window of a claim and drop it."""
+        window = self.get(claim)
+        if window is not None:
+            self._set(claim, None)
+        return window
+
+    def put(self, claim: Claim, window: SessionWindow) -> None:
+        """Keep a window, unless the claim has a successor or was dropped for want of space."""
+        entry = self._entries.get(claim.conversation)
+        if entry is not None and entry.epoch == claim.epoch:
+            self._set(claim, window)
+            self._drop_surplus()
+
+    def _set(self, claim: Claim, window: SessionWindow | None) -> None:
+        entry = self._entries.setdefault(claim.conversation, _Entry(claim.epoch, None))
+        self._chars += (window.size if window else 0) - (entry.window.size if entry.window else 0)
+        entry.epoch, entry.window = claim.epoch, window
+
+    def _drop_surplus(self) -> None:
+        while self._chars > self._max_chars or len(self._entries) > _MAX_CONVERSATIONS:
+            _, entry = self._entries.popitem(last=False)
+            self._chars -= entry.window.size if entry.window else 0
