@@ -5,7 +5,7 @@ examples, lore after them, history with lore at its depth
 newest message: speakers, notes and lore at depth 0, quote, the card's post-history instructions
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bot.chat.prompt import Message
@@ -146,5 +146,5 @@ def _post_history(inputs: PromptInputs, macros: CardMacros) -> list[PromptPart]:
     return [PromptPart("post_history", text, required=True)] if text.strip() else []
 
 
-def _newest_first(inputs: PromptInputs) -> list[str]:
-    return [turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker]
+def _newest_first(inputs: PromptInputs) -> Iterator[str]:
+    return (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)

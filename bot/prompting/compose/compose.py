@@ -6,11 +6,12 @@ lorebook of a card are applied at the end (card.py); afterwards the draft is fit
 budget (draft/fit.py).
 """
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from bot.chat.incoming import Incoming
-from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
@@ -25,13 +26,17 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
-from bot.prompting.speakers.labels import uses_tags
+from bot.prompting.speakers.labels import add_speaker_tag, uses_tags
+from bot.prompting.text.bounded_cache import BoundedCache
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.templates import names
 
 T = TypeVar("T")
+_PlainKey: TypeAlias = tuple[Role, str]  # and the text
+_TaggedKey: TypeAlias = tuple[Role, str, str, frozenset[str]]  # label, text, reserved skeletons
 
 _MAX_QUOTE_CHARS = 300
+_MAX_CACHED_BYTES = 6_000_000
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
 }
@@ -72,7 +77,7 @@ def compose(
     )
     before = len(inputs.turns) - len(answers)
     sent = (*last_rounds(inputs.turns[:before], preset.max_rounds), *inputs.turns[before:])
-    *earlier, newest = [_turn_message(turn, inputs, tagged=tagged) for turn in sent]
+    *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
     history = group_history(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
@@ -206,12 +211,37 @@ def _beyond_max_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
     return (DroppedItem("history", "", reason, turns),) if turns else ()
 
 
-def _turn_message(turn: Turn, inputs: PromptInputs, *, tagged: bool) -> Message:
+def _turn_messages(turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool) -> list[Message]:
     own, labels = inputs.preset.name, inputs.speakers
-    role = turn.role if turn.preset in {None, own} else "user"
+    roles: list[Role] = [
+        turn.role if turn.preset is None or turn.preset == own else "user" for turn in turns
+    ]
     if not tagged:
-        return Message(role, strip_ask_command(turn.text))
-    return Message(role, labels.tag_turn(turn, own), name=labels.label_of(turn, own))
+        return [_plain_messages[role, turn.text] for role, turn in zip(roles, turns, strict=True)]
+    reserved = labels.reserved_skeletons
+    return [
+        _tagged_messages[role, labels.label_of(turn, own), turn.text, reserved]
+        for role, turn in zip(roles, turns, strict=True)
+    ]
+
+
+def _plain_message(key: _PlainKey) -> Message:
+    role, text = key
+    return Message(role, strip_ask_command(text))
+
+
+def _tagged_message(key: _TaggedKey) -> Message:
+    role, label, text, reserved = key
+    return Message(role, add_speaker_tag(label, text, reserved), name=label)
+
+
+# The earlier turns of a conversation become the same messages again in each of its prompts.
+_plain_messages: BoundedCache[_PlainKey, Message] = BoundedCache(
+    _plain_message, lambda key: sys.getsizeof(key[1]), _MAX_CACHED_BYTES
+)
+_tagged_messages: BoundedCache[_TaggedKey, Message] = BoundedCache(
+    _tagged_message, lambda key: 2 * sys.getsizeof(key[2]), _MAX_CACHED_BYTES
+)
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:

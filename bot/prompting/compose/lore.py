@@ -121,7 +121,7 @@ def insert_at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[H
             for index in range(length + is_last)
             for entry in waiting[before + index]
         )
-        units.append(replace(unit, inserted=inserted))
+        units.append(replace(unit, inserted=inserted) if inserted else unit)
         before += length
     return tuple(units)
 

@@ -53,13 +53,18 @@ class HistoryUnit:
     @property
     def contents(self) -> Sequence[tuple[Message, str]]:
         """The messages in order; inserted ones with their names, others with an empty name."""
-        if not self.inserted:  # the usual case: every history is read several times
-            return [(message, "") for message in self.messages]
         found: list[tuple[Message, str]] = []
         for index in range(len(self.messages) + 1):
             found += [(one.message, one.name) for one in self.inserted if one.after == index]
             found += [(message, "") for message in self.messages[index : index + 1]]
         return found
+
+    @property
+    def all_messages(self) -> Sequence[Message]:
+        """The messages in order, inserted ones included."""
+        if not self.inserted:  # the usual case: every history is read several times
+            return self.messages
+        return [message for message, _ in self.contents]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Draft:
         fixed = [*_system_message(self.system), *self.pinned]
         if self.summary:
             fixed.append(Message("system", self.summary.text))
-        history = (message for message, _ in self._history_contents())
+        history = [message for unit in self.history for message in unit.all_messages]
         return replace(self.base, messages=(*fixed, *history, _newest_message(self)))
 
     def without_story(self, story: Story) -> "Draft":
@@ -112,14 +117,19 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        for name, group in groupby(self._history_contents(), key=itemgetter(1)):
-            messages = len(list(group))
+        for name, group in groupby(self._history_names(), key=itemgetter(0)):
+            messages = sum(number for _, number in group)
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
         return (*spans, *_part_spans(self.context, at), PromptSpan("newest", at))
 
-    def _history_contents(self) -> Iterator[tuple[Message, str]]:
-        return (each for unit in self.history for each in unit.contents)
+    def _history_names(self) -> Iterator[tuple[str, int]]:
+        """Yield the name of each inserted message, and an empty one for runs of others."""
+        for unit in self.history:
+            if unit.inserted:
+                yield from ((name, 1) for _, name in unit.contents)
+            else:
+                yield "", len(unit.messages)
 
 
 def group_history(

@@ -77,7 +77,9 @@ def estimate_message_tokens(
     """Estimate the tokens of each message, with its images and its part of the template."""
     texts = estimate([message.content for message in messages])
     return [
-        tokens + TOKENS_AROUND_A_MESSAGE + sum(map(image_tokens, message.images))
+        tokens
+        + TOKENS_AROUND_A_MESSAGE
+        + (sum(map(image_tokens, message.images)) if message.parts else 0)
         for tokens, message in zip(texts, messages, strict=True)
     ]
 
@@ -103,6 +105,7 @@ class _OptionalContent:
         self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
         self._unit_sizes = _unit_sizes(draft.history, limit, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
+        self._prompts: dict[int, Prompt] = {}
 
     @property
     def most(self) -> int:
@@ -124,6 +127,11 @@ class _OptionalContent:
             left_out=(),
         )
 
+    def prompt(self, kept: int) -> Prompt:
+        if kept not in self._prompts:
+            self._prompts[kept] = self.draft(kept).prompt
+        return self._prompts[kept]
+
     def next_guess(self, kept: int, tokens_left: float) -> int:
         """Estimate how much fits if `tokens_left` remain (or are missing) with `kept`."""
         while kept > 0 and tokens_left < 0:
@@ -142,7 +150,7 @@ class _OptionalContent:
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             messages = sum(len(unit.messages) for unit in units)
             dropped.append(DroppedItem("history", "", _FULL, messages))
-        return FittedPrompt(draft, draft.prompt, tokens, self._limit, tuple(dropped))
+        return FittedPrompt(draft, self.prompt(kept), tokens, self._limit, tuple(dropped))
 
 
 def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
@@ -157,7 +165,7 @@ async def _most_that_fits(
     fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.most + 2):
-        tokens = await count(content.draft(probe).prompt)
+        tokens = await count(content.prompt(probe))
         if tokens <= limit:
             fits, tokens_of_fit = probe, tokens
         else:
@@ -204,9 +212,9 @@ def _unit_sizes(
     sizes: list[int] = []
     for start in range(len(history), 0, -_UNITS_PER_ESTIMATE):
         units = history[max(0, start - _UNITS_PER_ESTIMATE) : start]
-        messages = [message for unit in units for message, _ in unit.contents]
-        each = iter(estimate_message_tokens(messages, estimate))
-        sizes += [sum(islice(each, len(unit.contents))) for unit in units][::-1]
+        groups = [unit.all_messages for unit in units]
+        each = iter(estimate_message_tokens([one for group in groups for one in group], estimate))
+        sizes += [sum(islice(each, len(group))) for group in groups][::-1]
         if sum(sizes) > left:
             break
     return sizes

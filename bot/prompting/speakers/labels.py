@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from bot.chat.incoming import Person
@@ -16,6 +17,8 @@ from bot.prompting.speakers.tag_detection import (
 from bot.prompting.text.confusables import skeleton
 
 NamingMode = Literal["default", "add", "not_add"]
+
+_MAX_CACHED_LABELS = 512  # conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +43,25 @@ class SpeakerLabels:
         return self.tag_text(self.label_of(turn, own), turn.text)
 
     def tag_text(self, label: str, text: str) -> str:
-        """Return a text with a speaker tag.
-
-        A further line that looks as if another speaker or a role had said it is quoted,
-        `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
-        line is ours. A false positive is harmless: it reads well as a quotation.
-        """
-        first, *rest = text.splitlines(keepends=True) or [""]
-        quoted = [f"> {line}" if self._looks_like_a_tag(line) else line for line in rest]
-        return "".join([f"{label}:{first}", *quoted])
+        """Return a text with a speaker tag."""
+        return add_speaker_tag(label, text, self.reserved_skeletons)
 
     def others(self, own: str) -> tuple[str, ...]:
         """Return all labels except that of the preset `own`."""
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
 
-    def _looks_like_a_tag(self, line: str) -> bool:
-        return starts_with_role_tag(line) or any(
-            skeleton(name) in self.reserved_skeletons for name in candidate_names(line)
-        )
+
+def add_speaker_tag(label: str, text: str, reserved_skeletons: frozenset[str]) -> str:
+    """Return a text with a speaker tag.
+
+    A further line that looks as if another speaker or a role had said it is quoted,
+    `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
+    line is ours. A false positive is harmless: it reads well as a quotation.
+    """
+    first, *rest = text.splitlines(keepends=True) or [""]
+    quoted = [f"> {line}" if _looks_like_a_tag(line, reserved_skeletons) else line for line in rest]
+    return "".join([f"{label}:{first}", *quoted])
 
 
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
@@ -72,8 +75,17 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
         people: in the order of their turns, oldest first; the newest name of each is used.
         characters: names by preset, written by the operator.
     """
-    names = _character_labels(characters)
-    people_labels = assign_labels(people, names.values())
+    newest = {person.id: person.name for person in people}
+    return _label_speakers(tuple(newest.items()), tuple(characters.items()))
+
+
+@lru_cache(_MAX_CACHED_LABELS)
+def _label_speakers(
+    people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
+) -> SpeakerLabels:
+    """Label speakers by the items of two mappings: in most turns nobody is new."""
+    names = _character_labels(dict(characters))
+    people_labels = assign_labels((Person(*one) for one in people), names.values())
     seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
     without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
     return SpeakerLabels(
@@ -110,6 +122,12 @@ def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, own}) > 1
     return mode == "add"
+
+
+def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
+    return starts_with_role_tag(line) or any(
+        skeleton(name) in reserved_skeletons for name in candidate_names(line)
+    )
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:

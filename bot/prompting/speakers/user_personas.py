@@ -25,6 +25,8 @@ def describe_speakers(
     speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
     """Return how the speakers (ids, newest first) describe themselves, a line each."""
+    if not personas:
+        return ""
     lines = [
         f"({labels[one]} says of themselves: {sanitize_persona(personas[one])})"
         for one in dict.fromkeys(speakers)
