@@ -220,8 +220,8 @@ def _turn_messages(turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool)
         return [_plain_messages[role, turn.text] for role, turn in zip(roles, turns, strict=True)]
     reserved = labels.reserved_skeletons
     return [
-        _tagged_messages[role, labels.label_of(turn, own), turn.text, reserved]
-        for role, turn in zip(roles, turns, strict=True)
+        _tagged_messages[role, label, turn.text, reserved]
+        for role, label, turn in zip(roles, labels.labels_of(turns, own), turns, strict=True)
     ]
 
 
@@ -247,8 +247,8 @@ _tagged_messages: BoundedCache[_TaggedKey, Message] = BoundedCache(
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings and the other speakers' tags, newest speakers first."""
     own = inputs.preset.name
-    newest_first = [inputs.speakers.label_of(turn, own) for turn in reversed(inputs.turns)]
     others = inputs.speakers.others(own)
+    newest_first = inputs.speakers.labels_of(reversed(inputs.turns), own)
     labels = [one for one in dict.fromkeys([*newest_first, *others]) if one in others]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 

@@ -51,7 +51,10 @@ def gather_inputs(
 ) -> PromptInputs:
     """Append the new message and the answers to the session's turns, and label all speakers."""
     newest = Turn("user", incoming.text, incoming.author, incoming.at)
-    turns = tuple(map(_without_hidden_text, (*session.turns, newest, *answers)))
+    turns = tuple(
+        turn if turn.text.isascii() else _without_hidden_text(turn)
+        for turn in (*session.turns, newest, *answers)
+    )
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**removed, **characters, preset.name: preset.character_name}
     labels = label_speakers((turn.speaker for turn in turns if turn.speaker), names)

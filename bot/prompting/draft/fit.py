@@ -137,8 +137,10 @@ class _OptionalContent:
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
-        while kept < self.most and tokens_left >= self._sizes[kept]:
-            tokens_left -= self._sizes[kept]
+        for size in self._sizes[kept:]:
+            if tokens_left < size:
+                break
+            tokens_left -= size
             kept += 1
         return kept
 

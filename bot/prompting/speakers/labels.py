@@ -1,7 +1,7 @@
 """Label the speakers of a channel: unique names in any script that cannot be forged."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -37,6 +37,16 @@ class SpeakerLabels:
         if turn.speaker:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
+
+    def labels_of(self, turns: Iterable[Turn], own: str) -> list[str]:
+        """Return the label of each turn's speaker."""
+        people, characters, own_label = self.people, self.characters, self.characters[own]
+        return [
+            people[turn.speaker.id]
+            if turn.speaker
+            else characters.get(turn.preset or own, own_label)
+            for turn in turns
+        ]
 
     def tag_turn(self, turn: Turn, own: str) -> str:
         """Return a turn with its speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
@@ -76,14 +86,15 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
         characters: names by preset, written by the operator.
     """
     newest = {person.id: person.name for person in people}
-    return _label_speakers(tuple(newest.items()), tuple(characters.items()))
+    labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
+    return replace(labels, people={one: labels.people[one] for one in newest})
 
 
 @lru_cache(_MAX_CACHED_LABELS)
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:
-    """Label speakers by the items of two mappings: in most turns nobody is new."""
+    """Label speakers by the items of two mappings; people are sorted by their ids."""
     names = _character_labels(dict(characters))
     people_labels = assign_labels((Person(*one) for one in people), names.values())
     seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}

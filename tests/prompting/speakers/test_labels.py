@@ -1,5 +1,6 @@
 """Speaker labels in every script cannot be forged."""
 
+import random
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +29,23 @@ def label(name: str, *others: str) -> str:
 
 def said(text: str, who: Person | None = None, preset: str | None = None) -> Turn:
     return Turn("user" if who else "assistant", text, who, _AT, preset)
+
+
+PEOPLE = st.builds(
+    Person, st.sampled_from("abc"), st.sampled_from(["Alex", "Alеx", "Nora", "system", "K\n9", ""])
+)
+
+
+@given(st.lists(PEOPLE, max_size=5), st.randoms())
+def test_cached_labels_equal_assigned_ones_in_any_order(
+    people: list[Person], rng: random.Random
+) -> None:
+    for _ in range(3):
+        newest = {person.id: person for person in people}
+        people = [newest[one] for one in rng.sample(sorted(newest), len(newest))]
+        labels = label_speakers(people, NORA)
+        assert list(labels.people.items()) == list(assign_labels(people, ["Nora"]).items())
+        assert labels.reserved_skeletons >= set(map(skeleton, labels.people.values())) - {""}
 
 
 # --- what a label keeps ------------------------------------------------------------------------
