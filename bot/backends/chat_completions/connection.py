@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import aiohttp
 import httpx2
-import openai
 from typing_extensions import override
 
+from bot.backends.chat_completions.aiohttp_transport import AiohttpClient
 from bot.backends.chat_completions.request import (
     ConnectionFailed,
     HttpConnection,
@@ -27,11 +27,11 @@ _LIMITS = httpx2.Limits(max_connections=1000, keepalive_expiry=30)
 def open_http_client(
     settings: HttpProviderSettings, transport: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """Make an HTTP client over aiohttp, which needs half the CPU of the usual transport.
+    """Make an HTTP client over aiohttp.
 
     It follows no redirects: the key is for this provider only.
     """
-    return openai.DefaultAioHttpClient(
+    return AiohttpClient(
         base_url=settings.base_url or "",
         transport=transport,
         trust_env=transport is None,  # a proxy is for remote services
