@@ -1,0 +1,42 @@
+"""The README and the pages in docs/ agree with the code and with each other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bot.routing.command_specs import COMMANDS
+from tests.checkout import CHECKOUT
+from tests.settings_page import PAGE, settings_page
+from tests.test_style import anchors
+
+README = CHECKOUT / "README.md"
+PAGES = [README, CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([\w-]+))?\)")
+
+
+def test_settings_page_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == settings_page(), "run python -m tests.settings_page"
+
+
+def test_readme_lists_every_command_and_no_other() -> None:
+    table = README.read_text("utf-8").partition("## Commands in a chat")[2]
+    rows = re.findall(r"^\| `/(\w+)", table, flags=re.MULTILINE)
+    assert set(rows) == {spec.name for spec in COMMANDS}
+
+
+def test_readme_lists_every_action_of_preset() -> None:
+    [preset] = (spec for spec in COMMANDS if spec.name == "preset")
+    rows = re.findall(r"^\| (`/preset .*?) \|", README.read_text("utf-8"), flags=re.MULTILINE)
+    listed = re.findall(r"`(?:/preset )?(\w+)[^`]*`", " ".join(rows))
+    assert sorted(listed) == sorted(action.name for action in preset.actions)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_point_to_existing_pages_and_sections(page: Path) -> None:
+    broken = []
+    for target, section in _LINK.findall(page.read_text("utf-8")):
+        linked = (page.parent / target).resolve() if target else page
+        if not linked.is_file() or (section and section not in anchors(linked)):
+            broken.append(f"{target}#{section}")
+    assert broken == []
