@@ -100,7 +100,7 @@ def read_card(data: bytes, source: str) -> Card:
         return _card(load_json(text, source), source, assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _card(load_json(data, source), source)
-    raise PresetError(f"{source} is not a character card: it is neither PNG, CHARX nor a JSON object")
+    raise PresetError(f"{source} is not a character card (PNG, CHARX or a JSON object)")
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:

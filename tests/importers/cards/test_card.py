@@ -125,7 +125,7 @@ def zipped(*files: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 
 CARD = dump_json(ROBOT)
 HOSTILE = {
-    "no card at all": (b"GIF89a", "neither PNG, CHARX nor JSON"),
+    "no card at all": (b"GIF89a", "not a character card (PNG, CHARX or a JSON object)"),
     "a picture alone": (plain_image(), "an image without a character card"),
     "a broken checksum": (
         png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(CARD), checksum=1)),
