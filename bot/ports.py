@@ -243,7 +243,7 @@ class Conversations(Protocol):
     What writes for a claim raises `Fenced` if a later claim exists.
     """
 
-    async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+    async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
         """Return conversations with something unanswered that nobody holds, oldest first."""
         ...
 
@@ -311,7 +311,7 @@ class Outbox(Protocol):
     Rows are taken under a lease; whoever reports on a row raises `Fenced` once another has it.
     """
 
-    async def due_lanes(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
+    async def due_lanes(self, limit: int, sources: Collection[str]) -> Sequence[str]:
         """Return lanes whose first unsent row is due and held by nobody."""
         ...
 

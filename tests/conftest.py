@@ -1,12 +1,13 @@
 """What tests of many parts start from."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from bot.storage.sql.database import Database, open_database
+from tests.postgres import running_postgres
 
 # How many examples a property test tries: `make check` takes "quick", `make soak` takes "soak",
 # everything else takes "full".
@@ -21,3 +22,10 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database in a file of its own."""
     async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def postgres_folder() -> Iterator[str]:
+    """The socket folder of a PostgreSQL server that runs for this session."""
+    with running_postgres() as folder:
+        yield folder

@@ -31,7 +31,7 @@ class Address:
     @property
     def source(self) -> str:
         """The platform, and the bot on it where an installation has several."""
-        return f"{self.platform}@{self.bot_id}" if self.bot_id else self.platform
+        return source_name(self.platform, self.bot_id)
 
     @property
     def lane(self) -> str:
@@ -48,6 +48,16 @@ def split_conversation_key(key: str) -> tuple[str, str | None]:
     """Return the lane and the thread of a conversation's key."""
     source, chat, *thread = key.split(":", 2)
     return f"{source}:{chat}", thread[0] if thread else None
+
+
+def source_name(platform: str, bot_id: str) -> str:
+    """Name a bot of a platform: "telegram", or "telegram@77" for one that is not the first."""
+    return f"{platform}@{bot_id}" if bot_id else platform
+
+
+def source_of(key: str) -> str:
+    """Return the bot that a lane or a conversation belongs to, from its key."""
+    return key.partition(":")[0]
 
 
 class WakeReason(StrEnum):

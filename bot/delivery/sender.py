@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from typing_extensions import override
 
+from bot.chat.incoming import source_of
 from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState, OutgoingMessage
 from bot.errors import (
     Fenced,
@@ -65,8 +66,8 @@ class Sender:
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Take the first row of each of these lanes that is due and on a platform served here."""
-        served = [key for key in keys if _platform_of(key) in self._surfaces]
+        """Take the first row of each of these lanes that is due and of a bot served here."""
+        served = [key for key in keys if source_of(key) in self._surfaces]
         rows = await self._outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
@@ -169,7 +170,7 @@ class Sender:
         return await self._take_again(row.address.lane, now)
 
     async def _find(self, row: OutboxRow) -> str | None:
-        surface = self._surfaces[row.address.platform]
+        surface = self._surfaces[row.address.source]
         known = await self._outbox.known_ids(row.address)
         try:
             return await surface.find(_to_message(row), after=row.reply_to, known=known)
@@ -179,7 +180,7 @@ class Sender:
             raise
 
     async def _carry_out(self, row: OutboxRow) -> str | None:
-        surface = self._surfaces[row.address.platform]
+        surface = self._surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
                 return await surface.send(_to_message(row))
@@ -195,9 +196,7 @@ class Sender:
             return True
         now, lane = self._clock.monotonic(), row.address.lane
         others_succeed = any(
-            key != lane
-            and _platform_of(key) == row.address.platform
-            and now - at < _HEALTHY_SECONDS
+            key != lane and source_of(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
         return others_succeed and row.attempts >= _MAX_ATTEMPTS_ALONE
@@ -236,7 +235,7 @@ class Sender:
 
     def _settle_delay(self, row: OutboxRow) -> float:
         """Return the seconds to wait before an unknown outcome can be looked up."""
-        limits = self._surfaces[row.address.platform].limits(row.address)
+        limits = self._surfaces[row.address.source].limits(row.address)
         if row.op is not OutboxOperation.SEND or limits.placeholder is None:
             return min(1.0, self._settle_seconds)  # harmless to repeat
         return self._settle_seconds
@@ -259,11 +258,6 @@ class LaneDelivery(Delivery):
     @override
     async def wait_until_sent(self, row_id: int) -> str:
         return await self._sender.wait_until_sent(row_id)
-
-
-def _platform_of(lane: str) -> str:
-    """Return the platform of a key such as `discord:123` or `telegram@55:123`."""
-    return lane.partition(":")[0].partition("@")[0]
 
 
 def make_nonce(turn: str, part: int) -> str:

@@ -23,6 +23,14 @@ class PlatformSettings(BaseModel):
         """Whether enough is set for `troupe run` to start this platform."""
         return False
 
+    @property
+    def bot_account(self) -> str:
+        """The platform's id of the bot that is set; empty where there is only one, or none is set.
+
+        Two bots of one platform that share a database are told apart by it.
+        """
+        return ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformSpec:
@@ -73,3 +81,6 @@ class PlatformContext:
     """Wait until every received message was answered and every answer was sent."""
 
     clock: Clock = field(default_factory=SystemClock)
+
+    bot_id: str = ""
+    """What its addresses carry: empty for the first bot of the platform on this database."""

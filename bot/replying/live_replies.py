@@ -32,7 +32,7 @@ class LiveReplies:
 
         Args:
             conversations: queues the first message of a part.
-            surfaces: by platform; best-effort ones, whose edits never delay deliveries.
+            surfaces: by `Address.source`; best-effort ones, whose edits never delay deliveries.
             delivery: sends rows, and says which message a row became.
             clock: time.
         """
@@ -43,7 +43,7 @@ class LiveReplies:
 
     def limits(self, address: Address) -> Limits:
         """Return what the channel's platform supports."""
-        return self._surfaces[address.platform].limits(address)
+        return self._surfaces[address.source].limits(address)
 
     def final_parts(
         self, address: Address, text: str, first_part: int = 0
@@ -61,7 +61,7 @@ class LiveReplies:
     ) -> AsyncIterator[LiveReply]:
         """Show the typing indicator and live updates of an answer until the block ends."""
         address = message.incoming.address
-        surface = self._surfaces[address.platform]
+        surface = self._surfaces[address.source]
 
         async def open_part(part: OutgoingPart) -> int:
             opened = await self._conversations.open(claim, message, part)

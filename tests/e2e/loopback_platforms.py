@@ -71,6 +71,10 @@ class LoopbackPlatforms:
     def telegram_group(self) -> Conversation:
         return self._in_group(-1000 - len(self.conversations), None)
 
+    def in_telegram_group(self, chat: int) -> Conversation:
+        """Return the group of this id."""
+        return self._in_group(chat, None)
+
     def telegram_topics(self) -> list[Conversation]:
         """Create a group with topics; each is a conversation."""
         chat, wire = -1000 - len(self.conversations), self.telegram
@@ -210,11 +214,13 @@ class _RandomFaults(list[dict[str, Any]]):
 
 
 @asynccontextmanager
-async def running_platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def running_platforms(
+    telegram_token: str | None = None,
+) -> AsyncIterator[LoopbackPlatforms]:
     """Run both servers, each on a free port, within the block."""
     # It logs every response that is cut off on purpose.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    telegram = TgWire(port=0)
+    telegram = TgWire(port=0, token=telegram_token) if telegram_token else TgWire(port=0)
     await telegram.start()
     telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
     async with SimWire(port=0) as wire:

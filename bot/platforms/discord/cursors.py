@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Set
 
-PREFIX = "discord:"
-CONNECTED = "discord:connected"
+from bot.chat.incoming import source_name
 
 
 class ChannelCursors:
-    """The stored cursors, and those to store together with the next messages."""
+    """The stored cursors, and those to store together with the next messages.
 
-    def __init__(self) -> None:
+    Args:
+        bot_id: what the addresses of the bot carry; each bot has cursors of its own.
+    """
+
+    def __init__(self, bot_id: str = "") -> None:
+        self.prefix = f"{source_name('discord', bot_id)}:"
+        self.connected_name = f"{self.prefix}connected"
         self._stored: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._frozen: set[int] = set()
@@ -24,10 +29,10 @@ class ChannelCursors:
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
         for name, value in stored.items():
-            if name == CONNECTED:
+            if name == self.connected_name:
                 self.connected = int(value)
             else:
-                self._stored[int(name.removeprefix(PREFIX))] = int(value)
+                self._stored[int(name.removeprefix(self.prefix))] = int(value)
         self._frozen.clear()
 
     def freeze(self, channels: Iterable[int]) -> None:
@@ -64,7 +69,6 @@ class ChannelCursors:
             if self._pending.get(channel, 0) <= message:
                 self._pending.pop(channel, None)
 
-
-def to_stored_names(due: Mapping[int, int]) -> dict[str, str]:
-    """Return cursors by the names that they are stored under."""
-    return {f"{PREFIX}{channel}": str(message) for channel, message in due.items()}
+    def to_stored_names(self, due: Mapping[int, int]) -> dict[str, str]:
+        """Return cursors by the names that they are stored under."""
+        return {f"{self.prefix}{channel}": str(message) for channel, message in due.items()}

@@ -11,8 +11,12 @@ _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming | None:
+def to_incoming(
+    message: discord.Message, bot: discord.ClientUser, bot_id: str = ""
+) -> Incoming | None:
     """Convert a message from the gateway or from the channel history.
+
+    `bot_id` is what its address carries.
 
     Returns None for our own messages, those of bots and webhooks, system messages, and messages
     without text.
@@ -22,34 +26,38 @@ def to_incoming(message: discord.Message, bot: discord.ClientUser) -> Incoming |
     if message.type not in _WRITTEN_BY_PEOPLE or not message.content.strip():
         return None
     original = _original_message(message)
+    address = Address("discord", str(message.channel.id), bot_id=bot_id)
     return Incoming(
-        address=Address("discord", str(message.channel.id)),
+        address=address,
         external_key=str(message.id),
         message_id=str(message.id),
         author=_to_person(message.author),
         text=_resolve_references(_strip_mention(message, bot), message),
         at=message.created_at,
         wake=_wake_reason(message, original, bot),
-        scopes=_scopes(message.channel.id, message.channel, message.guild),
+        scopes=_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
         quote=_quote(original),
     )
 
 
-def command_to_incoming(interaction: discord.Interaction, *, deferred: bool) -> Incoming:
+def command_to_incoming(
+    interaction: discord.Interaction, *, deferred: bool, bot_id: str = ""
+) -> Incoming:
     """Convert a native command; its text is what a person would type: "/preset use nova".
 
     One that was not deferred in time gets no interaction: it is answered by a plain message.
     """
+    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     return Incoming(
-        address=Address("discord", str(interaction.channel_id)),
+        address=address,
         external_key=f"i{interaction.id}",
         message_id=None,
         author=_to_person(interaction.user),
         text=command_text(interaction),
         at=interaction.created_at,
         wake=WakeReason.COMMAND,
-        scopes=_scopes(interaction.channel_id, interaction.channel, interaction.guild),
+        scopes=_scopes(address, interaction.channel, interaction.guild),
         author_is_admin=_is_command_from_admin(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
     )
@@ -74,14 +82,12 @@ def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
 
 
-def _scopes(
-    channel_id: int | None, channel: object, guild: discord.Guild | None
-) -> tuple[str, ...]:
-    scopes = [f"discord:{channel_id}"]
+def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:
+    scopes = [address.lane]
     if isinstance(channel, discord.Thread):
-        scopes.append(f"discord:{channel.parent_id}")
+        scopes.append(f"{address.source}:{channel.parent_id}")
     if guild is not None:
-        scopes.append(f"discord:guild:{guild.id}")
+        scopes.append(f"{address.source}:guild:{guild.id}")
     return tuple(scopes)
 
 

@@ -33,6 +33,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         commands=context.commands,
         complete=context.complete_preset,
         clock=context.clock,
+        bot_id=context.bot_id,
     )
 
 
@@ -46,12 +47,14 @@ class DiscordPlatform(Platform):
         commands: Sequence[CommandSpec],
         complete: CompletePreset,
         clock: Clock,
+        bot_id: str = "",
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
         self._commands = commands
         self._complete = complete
         self._clock = clock
+        self._bot_id = bot_id
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
@@ -80,7 +83,7 @@ class DiscordPlatform(Platform):
             bot = await gateway.log_in()
             await self._register_commands(gateway)
             self._gateway = gateway
-            self._receiver = MessageReceiver(gateway, bot, intake, self._clock)
+            self._receiver = MessageReceiver(gateway, bot, intake, self._clock, self._bot_id)
             try:
                 await _run_until_closed(gateway, self._receiver)
             finally:
@@ -111,7 +114,7 @@ class DiscordPlatform(Platform):
         return may.administrator or may.manage_guild
 
     def _guild(self, incoming: Incoming) -> discord.Guild | None:
-        prefix = "discord:guild:"
+        prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         if scope is None or self._gateway is None:
             return None

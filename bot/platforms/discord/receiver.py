@@ -11,7 +11,7 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
-from bot.platforms.discord.cursors import CONNECTED, PREFIX, ChannelCursors, to_stored_names
+from bot.platforms.discord.cursors import ChannelCursors
 from bot.platforms.discord.gateway import CommandReceived, Gateway, GatewayEvent, SessionStarted
 from bot.platforms.discord.incoming import command_to_incoming, to_incoming
 from bot.platforms.discord.requests import bounded_request
@@ -35,12 +35,20 @@ _DEFER_SECONDS = 4.0
 class MessageReceiver:
     """Stores the messages of one gateway connection; none is lost while the store fails."""
 
-    def __init__(self, gateway: Gateway, bot: discord.ClientUser, intake: Intake, clock: Clock):
+    def __init__(
+        self,
+        gateway: Gateway,
+        bot: discord.ClientUser,
+        intake: Intake,
+        clock: Clock,
+        bot_id: str = "",
+    ) -> None:
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
         self._clock = clock
-        self._cursors = ChannelCursors()
+        self._bot_id = bot_id
+        self._cursors = ChannelCursors(bot_id)
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
         """Why messages cannot be stored just now."""
@@ -67,17 +75,17 @@ class MessageReceiver:
                 case SessionStarted():
                     continue
                 case CommandReceived():
-                    incomings.append(await _to_incoming_command(event))
+                    incomings.append(await self._to_incoming_command(event))
                 case discord.Message():
                     received.append((event.channel.id, event.id))
-                    if (incoming := to_incoming(event, self._bot)) is not None:
+                    if (incoming := to_incoming(event, self._bot, self._bot_id)) is not None:
                         incomings.append(incoming)
                         kept.add(event.channel.id)
         due = self._cursors.due(received, kept)
         if not incomings:
             self._cursors.postpone(due)
             return
-        await self._store_incomings(incomings, to_stored_names(due))
+        await self._store_incomings(incomings, self._cursors.to_stored_names(due))
         self._cursors.mark_stored(due)
 
     async def _store_incomings(
@@ -104,7 +112,7 @@ class MessageReceiver:
         """Fetch and store the messages between the last session and this one."""
         await session.guilds_known.wait()
         self._cursors.load(
-            await self._retry_while_store_fails(lambda: self._intake.cursors(PREFIX))
+            await self._retry_while_store_fails(lambda: self._intake.cursors(self._cursors.prefix))
         )
         missing = dict(self._channels_to_read(session.at))
         try:
@@ -115,7 +123,9 @@ class MessageReceiver:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
             self._cursors.freeze(missing)
         else:
-            await self._store_incomings((), {CONNECTED: str(time_snowflake(session.at))})
+            await self._store_incomings(
+                (), {self._cursors.connected_name: str(time_snowflake(session.at))}
+            )
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and remove it from `missing`."""
@@ -198,9 +208,8 @@ class MessageReceiver:
                 if permissions.read_messages and permissions.read_message_history:
                     yield channel
 
-
-async def _to_incoming_command(event: CommandReceived) -> Incoming:
-    # Discord refuses an answer to a command before the command is acknowledged.
-    await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
-    deferred = event.deferred.done() and event.deferred.result()
-    return command_to_incoming(event.interaction, deferred=deferred)
+    async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
+        # Discord refuses an answer to a command before the command is acknowledged.
+        await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
+        deferred = event.deferred.done() and event.deferred.result()
+        return command_to_incoming(event.interaction, deferred=deferred, bot_id=self._bot_id)

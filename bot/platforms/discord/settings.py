@@ -1,5 +1,7 @@
 """The settings of Discord."""
 
+import base64
+
 from pydantic import Field, SecretStr
 from typing_extensions import override
 
@@ -25,3 +27,14 @@ class DiscordSettings(PlatformSettings):
     @override
     def is_configured(self) -> bool:
         return self.token is not None
+
+    @property
+    @override
+    def bot_account(self) -> str:
+        """The bot's user id, from the first part of the token; empty if it has none."""
+        encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""
+        try:
+            decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        except ValueError:  # not base64, or not text
+            return ""
+        return decoded if decoded.isdecimal() else ""

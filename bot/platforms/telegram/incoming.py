@@ -8,8 +8,8 @@ from aiogram.types import Message, MessageEntity, User
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 
 
-def to_incoming(message: Message, bot: User) -> Incoming | None:
-    """Convert a message.
+def to_incoming(message: Message, bot: User, bot_id: str = "") -> Incoming | None:
+    """Convert a message; `bot_id` is what its address carries.
 
     Returns None for messages of other bots, service messages, and messages with neither text nor
     caption.
@@ -19,8 +19,7 @@ def to_incoming(message: Message, bot: User) -> Incoming | None:
     if not content or author is None:
         return None
     wake, text = _wake_and_text(message, content, bot)
-    address = _to_address(message)
-    chat_scope = f"telegram:{message.chat.id}"
+    address = _to_address(message, bot_id)
     return Incoming(
         address=address,
         external_key=f"{message.chat.id}:{message.message_id}",
@@ -29,18 +28,17 @@ def to_incoming(message: Message, bot: User) -> Incoming | None:
         text=text,
         at=message.date,
         wake=wake,
-        scopes=(chat_scope,)
-        if address.thread is None
-        else (f"{chat_scope}:{address.thread}", chat_scope),
+        scopes=(address.lane,) if address.thread is None else (address.conversation, address.lane),
         author_is_admin=_is_admin(message),
         quote=_quote(message),
     )
 
 
-def _to_address(message: Message) -> Address:
+def _to_address(message: Message, bot_id: str) -> Address:
     # Replies in an ordinary group have a thread id as well; only a topic keeps its own history.
     topic = message.message_thread_id if message.is_topic_message else None
-    return Address("telegram", str(message.chat.id), None if topic is None else str(topic))
+    thread = None if topic is None else str(topic)
+    return Address("telegram", str(message.chat.id), thread, bot_id)
 
 
 def _to_person(message: Message) -> Person | None:

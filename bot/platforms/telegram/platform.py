@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, source_name
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError, TroupeError
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
@@ -30,7 +30,6 @@ from bot.ports import Clock, Intake, Platform, Surface
 
 Response = TypeVar("Response")
 
-OFFSET_CURSOR = "telegram:offset"  # the first update that is not stored yet
 _UPDATE_TYPES = ["message"]
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
@@ -52,20 +51,29 @@ class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
 
 
 def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
-    return TelegramPlatform(settings, commands=context.commands, clock=context.clock)
+    return TelegramPlatform(
+        settings, commands=context.commands, clock=context.clock, bot_id=context.bot_id
+    )
 
 
 class TelegramPlatform(Platform):
     """One Telegram bot. Close it after the last answer was sent."""
 
     def __init__(
-        self, settings: TelegramSettings, *, commands: Sequence[CommandSpec], clock: Clock
+        self,
+        settings: TelegramSettings,
+        *,
+        commands: Sequence[CommandSpec],
+        clock: Clock,
+        bot_id: str = "",
     ) -> None:
         self._api = BotApi(settings)
         self._surface = TelegramSurface(self._api)
         self._poll_seconds = settings.poll_seconds
         self._bot_commands = to_bot_commands(commands)
         self._clock = clock
+        self._bot_id = bot_id
+        self._offset_cursor = offset_cursor(bot_id)
         self._connection_error: str | None = "not connected yet"
         self._has_conflict = False
 
@@ -100,7 +108,7 @@ class TelegramPlatform(Platform):
         bot = await self._call_until_answered(GetMe)
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
         await self._register_commands()
-        stored = (await intake.cursors(OFFSET_CURSOR)).get(OFFSET_CURSOR)
+        stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
         offset = None if stored is None else int(stored)
         while True:
             updates = await self._poll(offset)
@@ -136,7 +144,7 @@ class TelegramPlatform(Platform):
                 fields = [".".join(map(str, one["loc"])) for one in error.errors()]
                 _log.error("telegram_update_skipped", update_id=raw["update_id"], fields=fields)
                 continue
-            incoming = None if message is None else to_incoming(message, bot)
+            incoming = None if message is None else to_incoming(message, bot, self._bot_id)
             if incoming is not None:
                 incomings.append(incoming)
         return incomings
@@ -146,7 +154,7 @@ class TelegramPlatform(Platform):
     ) -> None:
         for tries in count():
             try:
-                await intake.receive(incomings, {OFFSET_CURSOR: str(offset)})
+                await intake.receive(incomings, {self._offset_cursor: str(offset)})
             except StoreError as error:
                 self._set_connection_error(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))
@@ -213,6 +221,11 @@ class TelegramPlatform(Platform):
             _log.warning("telegram_admin_unknown", chat=chat, user=user, reason=str(error))
             return False
         return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
+
+
+def offset_cursor(bot_id: str) -> str:
+    """Name the cursor that holds the first update which is not stored yet."""
+    return f"{source_name('telegram', bot_id)}:offset"
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:

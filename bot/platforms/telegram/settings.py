@@ -23,3 +23,10 @@ class TelegramSettings(PlatformSettings):
     @override
     def is_configured(self) -> bool:
         return self.token is not None
+
+    @property
+    @override
+    def bot_account(self) -> str:
+        """The number before the colon of the token; empty if it has none."""
+        number = self.token.get_secret_value().partition(":")[0] if self.token else ""
+        return number if number.isdecimal() else ""

@@ -74,8 +74,8 @@ class SqlConversations(Conversations):
         self._windows = SessionWindows()
 
     @override
-    async def ready(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        served, now = served_text(frozenset(platforms)), self._clock.now()
+    async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
+        served, now = served_text(sources), self._clock.now()
         return await self._database.run(lambda: units.ready(served, limit, now))
 
     @override

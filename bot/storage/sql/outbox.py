@@ -43,8 +43,8 @@ class SqlOutbox(Outbox):
         self._sender = sender
 
     @override
-    async def due_lanes(self, limit: int, platforms: Collection[str]) -> Sequence[str]:
-        served, now = served_text(frozenset(platforms)), self._clock.now()
+    async def due_lanes(self, limit: int, sources: Collection[str]) -> Sequence[str]:
+        served, now = served_text(sources), self._clock.now()
         return await self._database.run(lambda: lanes.due(served, limit, now))
 
     @override

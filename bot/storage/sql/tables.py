@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0006"
+NEWEST_REVISION = "0007"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -84,6 +84,14 @@ cursor = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+# The bot of each platform whose rows and keys carry no bot id: the first one that ran here.
+first_bot = Table(
+    "first_bot",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("account", Text, nullable=False),
 )
 
 # The claim on a conversation, and since when it has something unanswered. Each claim raises the

@@ -46,7 +46,7 @@ _READY = Statement(
         .where(
             _IS_READY,
             conversation.c.lease_until <= clock(dialect),
-            is_served(conversation.c.platform, dialect),
+            is_served(conversation, dialect),
         )
         .order_by(conversation.c.ready_since)
         .limit(bindparam("most")),

@@ -1,5 +1,6 @@
 """What the two dialects spell differently: upserts, the clock of leases, locks."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, Float, Select, bindparam, cast, func
@@ -34,13 +35,13 @@ def skip_locked(query: Select[tuple[str]], dialect: DialectName) -> Select[tuple
     return query.with_for_update(skip_locked=True) if dialect == "postgresql" else query
 
 
-def is_served(column: ColumnElement[str], dialect: DialectName) -> ColumnElement[bool]:
-    """Return whether a platform is in the bound text `served`: ",discord,telegram,"."""
+def is_served(table: Table, dialect: DialectName) -> ColumnElement[bool]:
+    """Return whether the bot of a row is in the bound text `served`: ",discord@,telegram@77,"."""
     find = func.instr if dialect == "sqlite" else func.strpos
-    wrapped = "," + column + ","
+    wrapped = "," + table.c.platform + "@" + table.c.bot_id + ","
     return find(bindparam("served"), wrapped) > 0
 
 
-def served_text(platforms: frozenset[str]) -> str:
-    """Return the value of `served` for `is_served`."""
-    return "," + ",".join(sorted(platforms)) + ","
+def served_text(sources: Collection[str]) -> str:
+    """Return the value of `served` for bots as `Address.source` names them."""
+    return "," + ",".join(one if "@" in one else f"{one}@" for one in sorted(sources)) + ","

@@ -68,7 +68,7 @@ _POSTPONE = Statement(update(lane).where(_THIS_LANE).values(due_at=bindparam("mo
 _DUE = Statement(
     lambda dialect: skip_locked(
         select(lane.c.key)
-        .where(lane.c.due_at <= clock(dialect), is_served(lane.c.platform, dialect))
+        .where(lane.c.due_at <= clock(dialect), is_served(lane, dialect))
         .order_by(lane.c.due_at)
         .limit(bindparam("most")),
         dialect,

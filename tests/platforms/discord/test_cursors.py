@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.platforms.discord.cursors import ChannelCursors, to_stored_names
+from bot.platforms.discord.cursors import ChannelCursors
 
 
 def test_cursor_is_the_newest_message_of_a_channel() -> None:
@@ -39,7 +39,15 @@ def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
 
 
 def test_to_stored_names_prefixes_channels() -> None:
-    assert to_stored_names({1: 10}) == {"discord:1": "10"}
+    assert ChannelCursors().to_stored_names({1: 10}) == {"discord:1": "10"}
+
+
+def test_cursors_of_a_second_bot_have_names_of_their_own() -> None:
+    first, second = ChannelCursors(), ChannelCursors("77")
+    assert second.to_stored_names({1: 10}) == {"discord@77:1": "10"}
+    assert not second.prefix.startswith(first.prefix)
+    second.load({"discord@77:1": "10", "discord@77:connected": "9"})
+    assert (second.stored, second.connected) == ({1: 10}, 9)
 
 
 messages = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends

@@ -140,6 +140,16 @@ async def cache() -> CachedGuild:
     return CachedGuild()
 
 
+async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
+    message = cache.message("hello")
+    incoming = to_incoming(message, cache.bot, "77")
+    command = command_to_incoming(cache.command(), deferred=True, bot_id="77")
+    assert incoming is not None
+    assert incoming.address.conversation.startswith("discord@77:")
+    assert command.address.source == "discord@77"
+    assert all(scope.startswith("discord@77:") for scope in (*incoming.scopes, *command.scopes))
+
+
 async def test_direct_message_wakes_and_its_author_is_admin(cache: CachedGuild) -> None:
     incoming = cache.receive("hello", where=None)
     assert incoming is not None

@@ -28,6 +28,16 @@ def convert(*given: object, **fields: object) -> Incoming:
     return incoming
 
 
+def test_second_bot_has_keys_of_its_own() -> None:
+    topic = message("hi", message_thread_id=9, is_topic_message=True)
+    first, second = to_incoming(topic, BOT), to_incoming(topic, BOT, "77")
+    assert first is not None
+    assert second is not None
+    assert second.address == Address("telegram", "-100", "9", "77")
+    assert second.scopes == ("telegram@77:-100:9", "telegram@77:-100")
+    assert not set(first.scopes) & set(second.scopes)
+
+
 def test_private_message_fills_every_field() -> None:
     assert convert("hi", chat=PRIVATE) == Incoming(
         address=Address("telegram", "5"),

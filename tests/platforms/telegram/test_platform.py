@@ -10,7 +10,7 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import PlatformFatal
-from bot.platforms.telegram.platform import OFFSET_CURSOR, to_bot_commands
+from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
 from tests.platforms.telegram.conftest import Rig
 
 pytestmark = pytest.mark.service
@@ -60,7 +60,7 @@ async def test_batch_keeps_its_order_and_moves_the_cursor_once(rig: Rig) -> None
     async with rig.running():
         await rig.wait_for_texts(*(f"line {number}" for number in range(30)))
 
-    assert rig.intake.stored == {OFFSET_CURSOR: "1031"}
+    assert rig.intake.stored == {offset_cursor(""): "1031"}
 
 
 async def test_updates_of_a_lost_response_are_delivered_once(rig: Rig) -> None:
@@ -167,7 +167,7 @@ async def test_lower_update_ids_are_followed(rig: Rig) -> None:
         rig.telegram.say(ALICE, "after it")
         await rig.wait_for_texts("after it")
 
-    assert rig.intake.stored == {OFFSET_CURSOR: "19"}
+    assert rig.intake.stored == {offset_cursor(""): "19"}
 
 
 async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:
