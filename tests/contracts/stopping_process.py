@@ -1,0 +1,93 @@
+"""A process that is stopped (SIGSTOP) at a given point; prints what came of it when it goes on.
+
+`python -m tests.contracts.stopping_process transaction|before|within URL`
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+from typing_extensions import override
+
+from bot.chat.outgoing import OutgoingMessage
+from bot.delivery.sender import Sender
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.engine.statements import Unit
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.units import conversations
+from bot.storage.units.lanes import SenderIdentity
+from tests.fakes import FakeSurface
+
+LANE = "telegram:5"
+_SPEED = 50.0
+"""Half a second counts as 25: longer than a request may take."""
+
+
+class FastClock(SystemClock):
+    """Its monotonic time runs faster, so that a lease ends soon."""
+
+    @override
+    def monotonic(self) -> float:
+        return time.monotonic() * _SPEED
+
+
+class StoppingSurface(FakeSurface):
+    """With `stops`, the process is stopped while a request is on its way."""
+
+    def __init__(self, *, stops: bool) -> None:
+        super().__init__()
+        self._stops = stops
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        sent = await super().send(message)
+        if self._stops:
+            stop()
+        return sent
+
+
+def stop() -> None:
+    """Stop this process until another one sends SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def stop_in_a_transaction(database: Database) -> str:
+    def unit() -> Unit[None]:
+        yield from conversations.begin(LANE, "stopped", 60, time.time())
+        stop()
+        yield from conversations.begin(LANE, "stopped", 60, time.time())
+
+    try:
+        await database.run(unit)
+    except StoreError:
+        return "refused"
+    return "committed"
+
+
+async def stop_in_a_send(database: Database, *, within: bool) -> str:
+    clock = FastClock()
+    surface = StoppingSurface(stops=within)
+    outbox = SqlOutbox(database, clock, SenderIdentity("stopped", 0))
+    sender = Sender(outbox, {"telegram": surface}, clock, settle_seconds=0)
+    taken = await sender.take([LANE])
+    if not within:
+        stop()
+    await sender.work(taken[LANE])
+    return f"sent {len(surface.messages)}"
+
+
+async def main(mode: str, url: str) -> None:
+    async with open_database(url) as database:
+        if mode == "transaction":
+            outcome = await stop_in_a_transaction(database)
+        else:
+            outcome = await stop_in_a_send(database, within=mode == "within")
+    sys.stdout.write(f"{outcome}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""Races between processes, forced: wrong clocks, and processes that stand still at a bad moment."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+from sqlalchemy import update
+from typing_extensions import override
+
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import ClaimedMessage, TurnResult
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import open_database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import lane
+from bot.storage.units.lanes import SenderIdentity
+from tests.checkout import CHECKOUT
+from tests.contracts.conftest import Store
+from tests.postgres import create_postgres_database
+from tests.samples import make_incoming
+
+LANE = "telegram:5"
+_LEASE = 15.0
+
+
+class AheadClock(SystemClock):
+    """The clock of a machine that is 20 s ahead of the others."""
+
+    @override
+    def now(self) -> float:
+        return super().now() + 20.0
+
+
+@pytest.fixture
+async def postgres_url(postgres_folder: str) -> str:
+    return await create_postgres_database(postgres_folder)
+
+
+@asynccontextmanager
+async def stopped_process(mode: str, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a process and wait until it has stopped itself; kill it when the block ends."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.contracts.stopping_process", mode, url),
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},  # noqa: TID251 # PATH and HOME
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(40):
+            while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+                assert process.returncode is None
+                await asyncio.sleep(0.02)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def wake(process: asyncio.subprocess.Process) -> str:
+    """Let a stopped process go on; return what it printed."""
+    process.send_signal(signal.SIGCONT)
+    async with asyncio.timeout(20):
+        printed, _ = await process.communicate()
+    return printed.decode().strip().splitlines()[-1]
+
+
+async def claim(conversations: SqlConversations, owner: str) -> ClaimedMessage | None:
+    begun = await conversations.begin([LANE], owner, _LEASE)
+    return begun[0] if begun else None
+
+
+@pytest.mark.service
+async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> None:
+    async with open_database(postgres_url) as database:
+        here = SqlConversations(database, SystemClock())
+        ahead = SqlConversations(database, AheadClock())
+        await SqlInbox(database, AheadClock()).receive([make_incoming()], {})
+        begun = await claim(here, "here")
+        assert begun is not None
+        assert await ahead.ready(10, ["telegram"]) == []
+        assert await claim(ahead, "ahead") is None
+        await here.finish(begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, "hi")]))
+        outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
+        other = SqlOutbox(database, AheadClock(), SenderIdentity("ahead", 0))
+        assert len(await outbox.take([LANE])) == 1
+        assert await other.due_lanes(10, ["telegram"]) == []
+        assert await other.take([LANE]) == []
+
+
+@pytest.mark.service
+async def test_stopped_transaction_does_not_block_others_for_ever(postgres_url: str) -> None:
+    async with open_database(postgres_url) as database:
+        conversations = SqlConversations(database, SystemClock())
+        await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+        async with stopped_process("transaction", postgres_url) as process:
+            begun = None
+            async with asyncio.timeout(30):
+                while begun is None:
+                    try:
+                        begun = await claim(conversations, "here")
+                    except StoreError:  # its row is locked
+                        await asyncio.sleep(0.1)
+            assert begun.claim.epoch == 1  # what the other one did is undone
+            assert await wake(process) == "refused"
+        await conversations.renew(begun.claim, _LEASE)
+
+
+@pytest.mark.parametrize(("mode", "sent"), [("before", 0), ("within", 1)])
+async def test_sender_that_stood_still_neither_sends_nor_reports(
+    store: Store, empty_database: str, mode: str, sent: int
+) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    begun = await claim(store.conversations, "me")
+    assert begun is not None
+    parts = [OutgoingPart(0, "hi"), OutgoingPart(1, "there")]
+    await store.conversations.finish(begun.claim, begun.message, TurnResult(outgoing=parts))
+    async with stopped_process(mode, empty_database) as process:
+        lease_ends = update(lane).values(due_at=0.0)  # 20 s later
+        await store.database.write(lambda c: c.execute(lease_ends).rowcount)
+        [row] = await store.outbox.take([LANE])
+        await asyncio.sleep(0.5)
+        assert await wake(process) == f"sent {sent}"
+    following = await store.outbox.mark_sent(row, "90")
+    assert following is not None
+    assert following.text == "there"
+    assert await store.outbox.external_id(row.id) == "90"
