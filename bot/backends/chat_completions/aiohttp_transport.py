@@ -1,8 +1,11 @@
 """An HTTP client whose requests go over aiohttp, which needs half the CPU of the usual transport.
 
-The openai client has the same, but importing that client costs more than all of Troupe.
+The openai client has the same, but importing that client costs more than all of Troupe. The reader
+of a response can also pause its socket: what arrives then waits in the kernel, and a stream of
+tokens wakes the process once for many of them.
 """
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +14,10 @@ import aiohttp
 import httpx2
 from typing_extensions import override
 
-_CHUNK_BYTES = 16 * 1024
+MAX_CHUNK_BYTES = 16 * 1024
+"""One read returns all that has arrived, up to this size."""
+
+_STREAM_EXTENSION = "troupe_stream"
 
 # The first that fits: subclasses stand before what they derive from.
 _ERRORS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
@@ -90,14 +96,16 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 proxy_auth=aiohttp.BasicAuth(*proxy.auth) if proxy and proxy.auth else None,
                 proxy_headers=proxy.headers if proxy else None,
             )
+        stream = _ResponseStream(response)
         return httpx2.Response(
             response.status,
             headers=list(response.raw_headers),
-            stream=_ResponseStream(response),
+            stream=stream,
             request=request,
             extensions={
                 "http_version": b"HTTP/1.1",
                 "reason_phrase": (response.reason or "").encode(),
+                _STREAM_EXTENSION: stream,
             },
         )
 
@@ -122,13 +130,40 @@ class _ResponseStream(httpx2.AsyncByteStream):
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _errors_translated():
-            async for chunk in self._response.content.iter_chunked(_CHUNK_BYTES):
+            async for chunk in self._response.content.iter_chunked(MAX_CHUNK_BYTES):
                 yield chunk
 
     @override
     async def aclose(self) -> None:
         # closes the connection if the body was not read to its end
         self._response.release()
+
+    def socket(self) -> asyncio.Transport | None:
+        """Return what the rest of the body comes over; None if it is here already."""
+        connection = self._response.connection
+        transport = None if connection is None else connection.transport
+        return None if transport is None or transport.is_closing() else transport
+
+
+def can_pause(response: httpx2.Response) -> bool:
+    """Return whether the response comes from this transport."""
+    return _STREAM_EXTENSION in response.extensions
+
+
+@contextlib.contextmanager
+def paused_socket(response: httpx2.Response) -> Iterator[None]:
+    """Leave what arrives in the kernel until the block ends; only if the response can be paused."""
+    stream = response.extensions.get(_STREAM_EXTENSION)
+    socket = stream.socket() if isinstance(stream, _ResponseStream) else None
+    if socket is None:
+        yield
+        return
+    socket.pause_reading()
+    try:
+        yield
+    finally:
+        if not socket.is_closing():
+            socket.resume_reading()
 
 
 @contextlib.contextmanager

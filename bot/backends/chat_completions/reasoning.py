@@ -143,10 +143,16 @@ class ReasoningParser:
         self._in_answer = False  # a word of the answer itself has come
         self._has_reasoned = self._end_tag is not None
         self._held = ""
+        self._later_first_chars = {tag[0] for tag in self._later_tags}
 
     def feed(self, text: str) -> SeparatedText:
         """Take the next piece; what could become a tag is held back."""
-        if self._in_answer and not self._later_tags and self._end_tag is None:
+        if (
+            self._in_answer
+            and self._end_tag is None
+            and not self._held
+            and self._later_first_chars.isdisjoint(text)
+        ):
             return SeparatedText(text, "")  # nearly every piece of every answer
         self._held += text
         answer: list[str] = []

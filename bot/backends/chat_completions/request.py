@@ -1,7 +1,7 @@
 """Run one streamed chat request over HTTP: with retries, timeouts and a circuit breaker.
 
 Most of an answer's CPU cost is waking up for every chunk (160 µs over aiohttp, 260 over httpx), so
-a stream that flows is read in intervals.
+a stream that flows is read in intervals, and its socket is not read between them.
 """
 
 import asyncio
@@ -15,6 +15,11 @@ import aiohttp
 import httpx2
 
 from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions.aiohttp_transport import (
+    MAX_CHUNK_BYTES,
+    can_pause,
+    paused_socket,
+)
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
@@ -26,9 +31,9 @@ from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 
-_IMMEDIATE_DELTAS = 4  # read without a pause: a short answer has no more
-_READ_INTERVAL_SECONDS = 0.04  # far shorter than the interval of edits on any platform
-_FULL_CHUNK_BYTES = 4096  # more is waiting: read on
+# A short answer is complete after the first pause. The second ends when the first message of a long
+# one is due (bot/replying/stream_buffer.py).
+_PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
 _BUFFERED_SECONDS = 0.001  # a chunk that came faster was waiting already
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
@@ -152,17 +157,16 @@ class ChatRequestRunner:
 
         Closing the generator closes the connection, which stops the model.
         """
-        loop = asyncio.get_running_loop()
         timeouts = Timeouts(self._settings, self._endpoint, deadline)
         response = await timeouts.apply(self._post(request))
         try:
             parser = self._parser(response, request)
-            deltas = 0
+            pauses = _ReadPauses(response)
             async with aclosing(response.aiter_raw()) as chunks:
                 while not parser.done:
-                    read_at = loop.time()
+                    pauses.read_begins()
                     chunk = await self._next_chunk(chunks, parser, timeouts)
-                    was_buffered = loop.time() - read_at < _BUFFERED_SECONDS
+                    more = pauses.has_more(chunk)
                     parsed = parser.feed(chunk) if chunk else parser.end()
                     if parsed.progress:
                         timeouts.record_progress(has_text=bool(parsed.text))
@@ -172,15 +176,11 @@ class ChatRequestRunner:
                         yield ReasoningDelta(parsed.reasoning)
                     if parsed.text:
                         yield Delta(parsed.text)
-                        deltas += 1
                     if parsed.error and parser.reason is None:
                         raise parsed.error
-                    # Some transports return one event at a time, however many have arrived.
-                    more = len(chunk) >= _FULL_CHUNK_BYTES or (
-                        was_buffered and chunk.count(b"data:") < 2
-                    )
-                    if deltas > _IMMEDIATE_DELTAS and not more and parser.reason is None:
-                        await asyncio.sleep(_READ_INTERVAL_SECONDS)
+                    # Not after a keep-alive: that pause would not count as waiting.
+                    if parsed.progress and not more and parser.reason is None:
+                        await pauses.pause()
         finally:
             await response.aclose()
         yield Finish(parser.reason or FinishReason.STOP, parser.usage)
@@ -252,6 +252,34 @@ class ChatRequestRunner:
             self._clock.now(),
             parameters,
         )
+
+
+class _ReadPauses:
+    """The pauses between the reads of one response."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+        self._can_pause_socket = can_pause(response)
+        self._loop = asyncio.get_running_loop()
+        self._seconds = iter(_PAUSES_SECONDS)
+        self._read_at = 0.0
+
+    def read_begins(self) -> None:
+        self._read_at = self._loop.time()
+
+    def has_more(self, chunk: bytes) -> bool:
+        """Return whether more than this chunk had arrived; call it after the read."""
+        is_full = len(chunk) >= MAX_CHUNK_BYTES
+        if is_full or self._can_pause_socket:
+            return is_full
+        # Some transports return one event at a time, however many have arrived.
+        was_buffered = self._loop.time() - self._read_at < _BUFFERED_SECONDS
+        return was_buffered and chunk.count(b"data:") < 2
+
+    async def pause(self) -> None:
+        seconds = next(self._seconds, _PAUSES_SECONDS[-1])
+        with paused_socket(self._response):
+            await asyncio.sleep(seconds)
 
 
 def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:

@@ -32,6 +32,14 @@ class SseParser:
         Raises:
             SseEventTooLong: more than `max_event_bytes` came without completing an event.
         """
+        is_between_events = not (self._line or self._data or self._after_carriage_return)
+        if is_between_events and len(chunk) <= self._max_event_bytes:
+            events, chunk = _split_plain_events(chunk)
+            self._at_start = self._at_start and not events
+            return events + self._parse_lines(chunk) if chunk else events
+        return self._parse_lines(chunk)
+
+    def _parse_lines(self, chunk: bytes) -> list[bytes]:
         if self._after_carriage_return and chunk:
             self._after_carriage_return = False
             chunk = chunk.removeprefix(b"\n")
@@ -72,3 +80,18 @@ class SseParser:
         self._held_bytes += len(piece)
         if self._held_bytes > self._max_event_bytes:
             raise SseEventTooLong(f"an event of more than {self._max_event_bytes} bytes")
+
+
+def _split_plain_events(chunk: bytes) -> tuple[list[bytes], bytes]:
+    """Split the events of one data line each off the beginning, and return what follows them."""
+    events: list[bytes] = []
+    begin = 0
+    if b"\r" in chunk:
+        return events, chunk
+    while chunk.startswith(b"data: ", begin):
+        end = chunk.find(b"\n", begin)
+        if end < 0 or not chunk.startswith(b"\n", end + 1):
+            break
+        events.append(chunk[begin + 6 : end])
+        begin = end + 2
+    return events, chunk[begin:]

@@ -4,6 +4,7 @@ Services accept four stop strings at most and some ignore them, while a group ch
 speaker, so every answer is searched here as well.
 """
 
+import re
 from collections.abc import Sequence
 
 from bot.chat.prompt import Prompt
@@ -32,6 +33,8 @@ class StopStringFilter:
         self.hit = False
         """A stop string was found; nothing more is passed through."""
         self._stop = [each for each in stop if each]
+        first_chars = sorted({each[0] for each in self._stop})
+        self._first_char = re.compile("|".join(map(re.escape, first_chars)))
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -39,6 +42,8 @@ class StopStringFilter:
         if self.hit or not self._stop:
             return "" if self.hit else text
         text = self._held + text
+        if self._first_char.search(text) is None:
+            return text  # nearly every piece of every answer
         matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         if matches:
             self.hit = True

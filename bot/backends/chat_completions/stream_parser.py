@@ -91,6 +91,13 @@ class StreamParser(ABC):
         become known. Raises `RequestFailed`.
         """
 
+    def _plain_text(self, data: bytes) -> str:
+        """Return the text of an event that brings nothing else; empty if it is any other event.
+
+        It means what `_parse_event` would make of the same event, and costs less.
+        """
+        return ""
+
     def _add_text(self, text: str) -> None:
         """Add a piece of the answer's text, which may still have tagged reasoning in it."""
         parsed = self._reasoning_parser.feed(text)
@@ -109,7 +116,14 @@ class StreamParser(ABC):
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         progress = False
         error: RequestFailed | None = None
+        plain: list[str] = []  # the texts of plain events that follow each other
         for data in events:
+            if self.reason is None and (text := self._plain_text(data)):
+                plain.append(text)
+                continue
+            progress = self._add_plain(plain) or progress
+            if self._stop_filter.hit:
+                break
             try:
                 progress = self._parse_event(data) or progress
             except RequestFailed as failed:
@@ -117,6 +131,7 @@ class StreamParser(ABC):
                 break
             if self.done:
                 break
+        progress = self._add_plain(plain) or progress
         if error or self.reason is not None:
             rest = self._reasoning_parser.flush()
             self._reasoning.append(rest.reasoning)
@@ -125,3 +140,11 @@ class StreamParser(ABC):
         self._text.clear()
         self._reasoning.clear()
         return parsed
+
+    def _add_plain(self, texts: list[str]) -> bool:
+        """Add and clear the texts of plain events; return whether there were any."""
+        if not texts:
+            return False
+        self._add_text("".join(texts))
+        texts.clear()
+        return True

@@ -90,6 +90,13 @@ class ChatCompletionsParser(StreamParser):
     """Parses OpenAI's chat completion chunks, and what other services make of them."""
 
     @override
+    def _plain_text(self, data: bytes) -> str:
+        try:
+            return _plain_chunk_decoder.decode(data).choices[0].delta.content
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return ""
+
+    @override
     def _parse_event(self, data: bytes) -> bool:
         if data.strip() == b"[DONE]":
             self.done = True
@@ -132,6 +139,27 @@ class ChatCompletionsParser(StreamParser):
                 self.done = self.done or native.stop  # no [DONE] follows
                 return native.to_chunk()
         return chunk
+
+
+class _PlainDelta(msgspec.Struct):
+    content: str
+    reasoning_content: None = None
+    reasoning: None = None
+
+
+class _PlainChoice(msgspec.Struct):
+    delta: _PlainDelta
+    message: None = None
+    text: None = None
+    finish_reason: None = None
+
+
+class _PlainChunk(msgspec.Struct):
+    """A chunk that has one piece of text and nothing else: nearly every one of an answer."""
+
+    choices: tuple[_PlainChoice]
+    usage: None = None
+    error: None = None
 
 
 class _ContentPart(msgspec.Struct):
@@ -246,5 +274,6 @@ def _replace_half_characters(data: bytes) -> bytes:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
+_plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _llama_cpp_decoder = msgspec.json.Decoder(_LlamaCppChunk)

@@ -280,11 +280,39 @@ async def test_stop_strings_beyond_the_providers_limit_end_the_answer(
 
 async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([*[said("x"), 0.005] * 100, STOP + DONE])
+    backend = connect()
+
+    answer = await ask(backend)
+
+    assert answer.text == "x" * 100
+    assert len(answer.deltas) < 12
+    assert (await ask(backend)).text == "Hello there"
+    assert service.connections == 1
+
+
+async def test_reasoning_is_read_in_intervals(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays([*[chunk(reasoning_content="x"), 0.005] * 100, said("a") + STOP + DONE])
 
     answer = await ask(connect())
 
-    assert answer.text == "x" * 100
-    assert len(answer.deltas) < 50
+    assert ("".join(answer.reasoning), answer.text) == ("x" * 100, "a")
+    assert len(answer.reasoning) < 12
+
+
+async def test_flowing_stream_stops_at_once_when_cancelled(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([said("x"), 0.005] * 2000)
+    task = asyncio.create_task(ask(connect()))
+    await service.asked()
+    await asyncio.sleep(0.5)
+    begun = time.monotonic()
+
+    task.cancel()
+
+    assert await service.ended(seconds=1) == "hung up"
+    assert time.monotonic() - begun < 0.3
+    assert (await asyncio.wait({task}, timeout=1))[0]
 
 
 async def test_buffered_single_events_are_read_without_a_pause(

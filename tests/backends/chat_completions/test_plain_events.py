@@ -1,0 +1,92 @@
+"""Plain events take a short path through the parsers, which changes nothing about the result."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.sse import SseParser
+from bot.backends.chat_completions.stream_parser import ParsedChunk, ResponseContext
+from bot.backends.chat_completions.wire import ChatCompletionsParser
+from tests.rigs.fake_openai import DONE, STOP, USAGE, chunk, event
+
+CONTENTS = st.text("ab<think>/\n", max_size=6)
+EVENTS = st.one_of(
+    CONTENTS.map(chunk),
+    CONTENTS.map(lambda text: event({"choices": [{"text": text}]})),
+    CONTENTS.map(lambda text: event({"choices": [{"message": {"content": text}}]})),
+    CONTENTS.map(lambda text: chunk(text, reasoning_content="hm")),
+    CONTENTS.map(lambda text: chunk(text, tool_calls=[])),
+    CONTENTS.map(lambda text: chunk(text, finish="length")),
+    CONTENTS.map(lambda text: chunk([{"type": "text", "text": text}])),
+    st.sampled_from(
+        [
+            b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n',
+            chunk(reasoning="hm"),
+            event({"choices": [{"delta": {"content": "x"}}, {"delta": {"content": "y"}}]}),
+            event({"choices": [{"delta": {"content": "x"}}], "error": {"code": 500}}),
+            event({"choices": [{"delta": {"content": 1}}]}),
+            event({"choices": []}),
+            b": comment\n\n",
+            b"event: ping\n\n",
+            STOP,
+            USAGE,
+            DONE,
+        ]
+    ),
+)
+BYTES = st.lists(
+    st.sampled_from([b"data: ", b"data:", b"a", b"\n", b"\n\n", b"\r", b":", b"\xef\xbb\xbf"]),
+    max_size=12,
+).map(b"".join)
+
+
+class GeneralParser(ChatCompletionsParser):
+    @override
+    def _plain_text(self, data: bytes) -> str:
+        return ""
+
+
+def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
+    parsed: list[ParsedChunk] = []
+    for piece in pieces:
+        if not parser.done:
+            parsed.append(parser.feed(piece))
+            if parsed[-1].error:
+                break
+    parsed.append(parser.end())
+    shown = [(one.text, one.reasoning, one.progress, str(one.error)) for one in parsed]
+    return [*shown, parser.reason, parser.usage, parser.done]
+
+
+@given(st.lists(st.lists(EVENTS, max_size=5).map(b"".join), max_size=5))
+def test_plain_path_equals_general_path(pieces: list[bytes]) -> None:
+    context = ResponseContext(Endpoint("acme", "http://acme"), "m", stop=("aa", "\nb"))
+
+    assert parse(ChatCompletionsParser(context), pieces) == parse(GeneralParser(context), pieces)
+
+
+@given(st.lists(BYTES, max_size=6))
+def test_events_do_not_depend_on_chunking(pieces: list[bytes]) -> None:
+    parser, by_byte = SseParser(), SseParser()
+    whole = b"".join(pieces)
+
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.flush()
+    single = [whole[at : at + 1] for at in range(len(whole))]
+
+    assert events == [one for byte in single for one in by_byte.feed(byte)] + by_byte.flush()
+
+
+def test_ordinary_chunk_is_plain() -> None:
+    context = ResponseContext(Endpoint("acme", "http://acme"), "m")
+    data = json.dumps(
+        {
+            "id": "c",
+            "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": None}],
+            "usage": None,
+        }
+    )
+
+    assert ChatCompletionsParser(context)._plain_text(data.encode()) == "hi"
