@@ -240,7 +240,9 @@ _plain_messages: BoundedCache[_PlainKey, Message] = BoundedCache(
     _plain_message, lambda key: sys.getsizeof(key[1]), _MAX_CACHED_BYTES
 )
 _tagged_messages: BoundedCache[_TaggedKey, Message] = BoundedCache(
-    _tagged_message, lambda key: 2 * sys.getsizeof(key[2]), _MAX_CACHED_BYTES
+    _tagged_message,
+    lambda key: 2 * sys.getsizeof(key[2]) + sys.getsizeof(key[3]) // 4,  # which entries share
+    _MAX_CACHED_BYTES,
 )
 
 

@@ -30,7 +30,7 @@ class SpeakerLabels:
     characters: Mapping[str, str]
     """By preset."""
     reserved_skeletons: frozenset[str]
-    """The skeletons of everything that a reader may take for a speaker."""
+    """The skeletons of everything that a reader may take for a speaker, besides role names."""
 
     def label_of(self, turn: Turn, own: str) -> str:
         """Return the label of a turn's speaker; `own` is the preset that the prompt is for."""
@@ -100,7 +100,7 @@ def _label_speakers(
     seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
     without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
     return SpeakerLabels(
-        people_labels, names, frozenset((seen | without_suffix | ROLE_SKELETONS) - {""})
+        people_labels, names, frozenset((seen | without_suffix) - ROLE_SKELETONS - {""})
     )
 
 
@@ -136,9 +136,10 @@ def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
 
 
 def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
-    return starts_with_role_tag(line) or any(
-        skeleton(name) in reserved_skeletons for name in candidate_names(line)
-    )
+    if starts_with_role_tag(line):
+        return True
+    skeletons = set(map(skeleton, candidate_names(line)))
+    return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
 
 
 def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
