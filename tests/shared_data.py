@@ -12,12 +12,12 @@ import pytest
 def shared_folder() -> Path:
     """Beside the checkout, one level up, or where TROUPE_SHARED says; skips where there is none."""
     checkout = Path(__file__).resolve().parent.parent
-    places = [checkout.parent / "shared", checkout.parent.parent / "shared"]
+    folders = [checkout.parent / "shared", checkout.parent.parent / "shared"]
     if "TROUPE_SHARED" in os.environ:  # noqa: TID251 # no setting of the service
-        places.insert(0, Path(os.environ["TROUPE_SHARED"]))  # noqa: TID251
-    for place in places:
-        if place.is_dir():
-            return place
+        folders.insert(0, Path(os.environ["TROUPE_SHARED"]))  # noqa: TID251
+    for folder in folders:
+        if folder.is_dir():
+            return folder
     reason = "the folder `shared` with the golden vectors is not beside the checkout"
     if "CI" in os.environ:  # noqa: TID251
         pytest.fail(reason)

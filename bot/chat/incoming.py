@@ -84,7 +84,7 @@ class Incoming:
     at: datetime
     """Aware, UTC."""
     wake: WakeReason | None
-    """None: an overheard message, not meant for the bot."""
+    """None: the message is observed only; it does not address the bot."""
     scopes: tuple[str, ...]
     """Where settings are looked up, narrowest first; the first is this channel."""
     author_is_bot: bool = False

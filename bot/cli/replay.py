@@ -80,7 +80,7 @@ async def compare_answers(receipt: Receipt, settings: Settings) -> str:
 
 
 def _ignore(_event: object) -> None:
-    """Nobody watches this answer grow."""
+    """Do nothing: the answer is shown when it is complete."""
 
 
 def mark_differences(before: str, after: str) -> str:

@@ -61,7 +61,7 @@ def select_speakers(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a person's message: the chosen in speaking order, then the others.
+    """Rank the characters for a person's message: first those who answer, in that order.
 
     Args:
         presets: the active ones, at least one.

@@ -150,7 +150,7 @@ class ConversationWorker:
                 return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
                 turns = [_user_turn(message)]
-                return "overheard", await self._finish(claim, message, TurnResult(turns))
+                return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 request = CommandRequest(command, incoming, active, recent, self._now())
                 return "command", await self._run_command(claim, message, request)

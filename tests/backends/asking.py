@@ -9,7 +9,7 @@ from bot.ports import Backend
 
 
 def prompt(text: str = "hello", **parts: object) -> Prompt:
-    given: dict[str, object] = {"model": "m", "conversation": "room"} | parts
+    given: dict[str, object] = {"model": "m", "conversation": "chat"} | parts
     return Prompt(messages=(Message("user", text),), **given)  # type: ignore[arg-type]
 
 

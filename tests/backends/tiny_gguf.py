@@ -128,5 +128,5 @@ def _product(shape: Sequence[int]) -> int:
 def _byte_letters() -> list[str]:
     """GPT-2's letters for the 256 bytes: printable ones stand for themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    spare = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
+    unused = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(unused)) for byte in range(256)]

@@ -41,8 +41,8 @@ def store_receipt(receipt: Receipt) -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
             conversations = SqlConversations(database, SystemClock())
             await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-            claim, heard = await begin(conversations)
-            await conversations.finish(claim, heard, TurnResult(receipts=[receipt]))
+            claim, message = await begin(conversations)
+            await conversations.finish(claim, message, TurnResult(receipts=[receipt]))
 
     asyncio.run(finish())
 

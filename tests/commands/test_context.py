@@ -73,8 +73,8 @@ def test_context_limits_the_listed_stories() -> None:
     stories = tuple(
         PromptPart("stories", "x", f"story {n} {'y' * 200}", score=0.5) for n in range(300)
     )
-    crowded = replace(DRAFT, context=stories)
-    receipt = replace(RECEIPT, prompt=crowded.prompt, layout=crowded.layout)
+    long = replace(DRAFT, context=stories)
+    receipt = replace(RECEIPT, prompt=long.prompt, layout=long.layout)
     receipt = replace(receipt, dropped=RECEIPT.dropped * 100)
     assert len(show_context(17, receipt)) < 2000
 

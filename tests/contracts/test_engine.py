@@ -127,12 +127,12 @@ async def test_next_turn_decodes_only_new_tokens(engine: Engine) -> None:
 async def test_saved_slot_survives_a_restart(config: EngineConfig) -> None:
     async with running_engine(config) as engine:
         read = (await ask(engine, LONG, 0, most=2)).finish.usage.prompt_tokens
-        saved = await engine.save_slot(0, "room.bin")
+        saved = await engine.save_slot(0, "slot.bin")
         await engine.erase_slot(0)
         assert (await ask(engine, LONG, 0, most=2)).finish.usage.cached_tokens == 0
 
     async with running_engine(config) as engine:
-        assert await engine.restore_slot(2, "room.bin") == saved
+        assert await engine.restore_slot(2, "slot.bin") == saved
         answer = await ask(engine, LONG, 2, most=2)
 
     assert saved >= read
@@ -144,12 +144,12 @@ async def test_saved_slot_is_readable_by_its_owner_only(
 ) -> None:
     await ask(engine, ASKED.format("hi"), 0, most=2)
 
-    await engine.save_slot(0, "room.bin")
+    await engine.save_slot(0, "slot.bin")
 
-    assert (config.slots_folder / "room.bin").stat().st_mode & 0o077 == 0
+    assert (config.slots_folder / "slot.bin").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("file", ["no such", "broken", "../room.bin", "/etc/passwd", ""])
+@pytest.mark.parametrize("file", ["no such", "broken", "../slot.bin", "/etc/passwd", ""])
 async def test_invalid_slot_file_is_refused(
     engine: Engine, config: EngineConfig, file: str
 ) -> None:

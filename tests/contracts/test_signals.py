@@ -27,41 +27,41 @@ class Recorder:
 
 
 async def test_subscriber_here_is_called_at_once(signals: SignalPeers) -> None:
-    heard = Recorder()
-    signals.here.subscribe("conversations", heard)
+    received = Recorder()
+    signals.here.subscribe("conversations", received)
     signals.here.publish("conversations", ["a", "b"])
-    assert heard.keys == ["a", "b"]
+    assert received.keys == ["a", "b"]
 
 
 async def test_subscriber_elsewhere_is_called_once(signals: SignalPeers) -> None:
-    heard, marker = Recorder(), Recorder()
-    signals.there.subscribe("conversations", heard)
+    received, marker = Recorder(), Recorder()
+    signals.there.subscribe("conversations", received)
     signals.there.subscribe("marker", marker)
     signals.here.publish("conversations", ["a", "b"])
     signals.here.publish("marker", ["end"])
     await wait_until(lambda: marker.keys == ["end"])
-    assert heard.keys == ["a", "b"]
+    assert received.keys == ["a", "b"]
 
 
 async def test_topics_are_separate(signals: SignalPeers) -> None:
-    heard, marker = Recorder(), Recorder()
-    signals.there.subscribe("lanes", heard)
+    received, marker = Recorder(), Recorder()
+    signals.there.subscribe("lanes", received)
     signals.there.subscribe("marker", marker)
     signals.here.publish("conversations", ["a"])
     signals.here.publish("marker", ["end"])
     await wait_until(lambda: marker.keys == ["end"])
-    assert heard.keys == []
+    assert received.keys == []
 
 
 async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> None:
-    heard = Recorder()
-    signals.there.subscribe("conversations", heard)
+    received = Recorder()
+    signals.there.subscribe("conversations", received)
     for number in range(3000):
         signals.here.publish("conversations", [str(number)])
         if number % 100 == 0:
             await asyncio.sleep(0)
-    await wait_until(lambda: heard.keys[-1:] == ["2999"])
-    assert heard.keys == [str(number) for number in range(3000)]
+    await wait_until(lambda: received.keys[-1:] == ["2999"])
+    assert received.keys == [str(number) for number in range(3000)]
 
 
 async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
@@ -71,25 +71,25 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         open_signals(url) as there,
     ):
         await wait_until(lambda: here.is_connected and there.is_connected)
-        heard_here, heard_there = Recorder(), Recorder()
-        here.subscribe("conversations", heard_here)
-        there.subscribe("conversations", heard_there)
+        received_here, received_there = Recorder(), Recorder()
+        here.subscribe("conversations", received_here)
+        there.subscribe("conversations", received_there)
         server = await _process_id(url)
         os.kill(server, signal.SIGSTOP)
         try:
             here.publish("conversations", ["during"])
-            assert heard_here.keys == ["during"]
+            assert received_here.keys == ["during"]
         finally:
             os.kill(server, signal.SIGCONT)
-        await _publish_until_heard(here, heard_there)
+        await _publish_until_received(here, received_there)
 
 
 async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     async with open_signals(f"unix://{tmp_path / 'nobody.sock'}") as signals:
-        heard = Recorder()
-        signals.subscribe("conversations", heard)
+        received = Recorder()
+        signals.subscribe("conversations", received)
         signals.publish("conversations", ["a"])
-        assert heard.keys == ["a"]
+        assert received.keys == ["a"]
         assert not signals.is_connected
 
 
@@ -98,9 +98,9 @@ async def _process_id(url: str) -> int:
         return int((await client.info("server"))["process_id"])
 
 
-async def _publish_until_heard(here: Signals, heard: Recorder) -> None:
-    def heard_after() -> bool:
+async def _publish_until_received(here: Signals, received: Recorder) -> None:
+    def received_after() -> bool:
         here.publish("conversations", ["after"])
-        return "after" in heard.keys
+        return "after" in received.keys
 
-    await wait_until(heard_after)
+    await wait_until(received_after)

@@ -37,7 +37,7 @@ async def test_labels_start_with_the_second_speaker_and_cover_older_messages(
 
     one, one_answer, _ = await ask_as(platforms, model, conversation, 0)
     two, two_answer, alone = await ask_as(platforms, model, conversation, 0)
-    three, _, crowd = await ask_as(platforms, model, conversation, 1)
+    three, _, group = await ask_as(platforms, model, conversation, 1)
 
     assert [(each["role"], each["content"]) for each in alone["messages"]] == [
         ("system", "You are a tester."),
@@ -45,7 +45,7 @@ async def test_labels_start_with_the_second_speaker_and_cover_older_messages(
         ("assistant", one_answer),
         ("user", two),
     ]
-    assert [(each["role"], each["content"]) for each in crowd["messages"]] == [
+    assert [(each["role"], each["content"]) for each in group["messages"]] == [
         ("system", "You are a tester."),
         ("user", f"{first}:{one}"),
         ("assistant", f"tester:{one_answer}"),
@@ -54,7 +54,7 @@ async def test_labels_start_with_the_second_speaker_and_cover_older_messages(
         ("user", f"{second}:{three}"),
     ]
     assert "stop" not in alone
-    assert crowd["stop"] == [f"\n{second}:", f"\n{first}:"]
+    assert group["stop"] == [f"\n{second}:", f"\n{first}:"]
 
 
 async def test_two_characters_on_discord_have_speaker_lines(

@@ -39,12 +39,12 @@ async def ranks(
     """Where each question's own story stands among all, from 1."""
     embedder, stories = NANO_E5, await open_stories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
-    places = []
+    ranks = []
     for question, story in questions:
         vector = await embedder.embed_query(question)
         found = await stories.nearest("nora", vector, embedder.model_id, len(texts))
-        places.append([one.text for one in found].index(story) + 1)
-    return places
+        ranks.append([one.text for one in found].index(story) + 1)
+    return ranks
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_default_embedding_model_reaches_the_required_recall(
     assert len(set(texts)) >= FEWEST_STORIES
     assert len(questions) >= FEWEST_QUESTIONS
 
-    places = await ranks(database, texts, questions)
+    found = await ranks(database, texts, questions)
 
-    assert sum(place == 1 for place in places) / len(places) >= first
-    assert sum(place <= 5 for place in places) / len(places) >= among_five
+    assert sum(rank == 1 for rank in found) / len(found) >= first
+    assert sum(rank <= 5 for rank in found) / len(found) >= among_five

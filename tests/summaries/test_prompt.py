@@ -36,8 +36,16 @@ nora: hi""")
 
 
 def test_equal_and_reserved_names_get_unique_labels() -> None:
-    crowd = [BOB, TWIN, Person("a:4", "nora"), Person("a:5", "You"), Person("a:6", "Conversation")]
-    lines = transcript_of(*((who, "hi") for who in crowd), (None, "ho"), last_summary="Eve left.")
+    everybody = [
+        BOB,
+        TWIN,
+        Person("a:4", "nora"),
+        Person("a:5", "You"),
+        Person("a:6", "Conversation"),
+    ]
+    lines = transcript_of(
+        *((who, "hi") for who in everybody), (None, "ho"), last_summary="Eve left."
+    )
     assert lines.startswith("Earlier summary:\nEve left.\n\nConversation:\n")
     *people, own = [line.partition(":")[0] for line in lines.splitlines()[4:]]
     assert own == "nora"

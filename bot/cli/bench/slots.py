@@ -37,14 +37,14 @@ from bot.templates.renderer import Renderer
 _CONVERSATIONS, _SLOTS, _TURNS = 8, 4, 10
 _CONTEXT_TOKENS = 2560
 _SYSTEM = "You are Nora, the keeper of a small library by the sea. " + " ".join(
-    f"Rule {number}: you answer kindly, you name the shelf, and you never invent a book."
+    f"Rule {number}: you answer kindly, you name the section, and you never invent a book."
     for number in range(1, 25)
 )
 _QUESTION = (
     "This is question {turn} from visitor {visitor}. I was at the harbour this morning and met "
     "the lamp keeper and his dog, and they told me about a book on ships and storms with a blue "
     "cover that somebody left on the third table near the window last {day}. Do you know which one "
-    "they mean, and on which shelf I should look for it, please? I come back after my walk."
+    "they mean, and in which section I should look for it, please? I come back after lunch."
 )
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 

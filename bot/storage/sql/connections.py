@@ -30,7 +30,7 @@ _PRAGMAS = (
     "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
     "PRAGMA busy_timeout=5000",
     "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # what is forgotten is overwritten, not only let go
+    "PRAGMA secure_delete=ON",  # deleted content is overwritten, not only unlinked
 )
 _SQLITE_READERS = 4
 

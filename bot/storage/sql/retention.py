@@ -58,7 +58,7 @@ def _is_complete() -> ColumnElement[bool]:
 
 
 async def _delete(database: Database, expired: _Expired) -> int:
-    """Walk through a table from its oldest row to the first one that is young, page by page.
+    """Read a table from its oldest row to the first one that is young, page by page.
 
     Ids grow with time, so only rows that are old are read: the table may be large.
     """

@@ -169,7 +169,7 @@ def test_stable_prefixes_are_marked_for_the_cache() -> None:
         ("assistant", "b"),
         ("user", "c"),
         ("assistant", "d"),
-        ("system", "overheard"),
+        ("system", "observed"),
         ("user", "e"),
         cache="5m",
     )

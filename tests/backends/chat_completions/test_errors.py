@@ -249,12 +249,12 @@ async def test_slow_consumer_does_not_cause_a_timeout(
     service.plays([said("a"), 0.1, said("b"), STOP + DONE])
     backend = connect(**QUICK)
 
-    heard = []
+    received = []
     async for piece in backend.generate(prompt()):
-        heard.append(piece)
+        received.append(piece)
         await asyncio.sleep(0.3)
 
-    assert isinstance(heard[-1], Finish)
+    assert isinstance(received[-1], Finish)
 
 
 async def test_retry_after_header_delays_the_retry(

@@ -19,28 +19,30 @@ def all_events(chunks: list[bytes]) -> list[bytes]:
     return [event for chunk in chunks for event in stream.feed(chunk)] + stream.flush()
 
 
-def cut(whole: bytes, places: list[int]) -> list[bytes]:
-    at = sorted({0, len(whole), *(place % (len(whole) + 1) for place in places)})
+def cut(whole: bytes, offsets: list[int]) -> list[bytes]:
+    at = sorted({0, len(whole), *(offset % (len(whole) + 1) for offset in offsets)})
     return [whole[start:end] for start, end in pairwise(at)]
 
 
 @given(LINES, ENDS, st.lists(st.integers(0, 1000)))
-def test_events_do_not_depend_on_chunking(lines: list[str], end: str, places: list[int]) -> None:
+def test_events_do_not_depend_on_chunking(lines: list[str], end: str, offsets: list[int]) -> None:
     whole = end.join(lines).encode()
 
-    assert all_events(cut(whole, places)) == all_events([whole])
+    assert all_events(cut(whole, offsets)) == all_events([whole])
 
 
 @given(st.binary(), st.lists(st.integers(0, 1000)))
-def test_arbitrary_bytes_are_accepted(noise: bytes, places: list[int]) -> None:
-    assert all_events(cut(noise, places)) == all_events([noise])
+def test_arbitrary_bytes_are_accepted(noise: bytes, offsets: list[int]) -> None:
+    assert all_events(cut(noise, offsets)) == all_events([noise])
 
 
 @given(LINES, st.lists(st.integers(0, 1000)))
-def test_all_three_line_endings_are_equivalent(lines: list[str], places: list[int]) -> None:
+def test_all_three_line_endings_are_equivalent(lines: list[str], offsets: list[int]) -> None:
     feeds, crlf, returns = (end.join(lines).encode() for end in ("\n", "\r\n", "\r"))
 
-    assert all_events(cut(crlf, places)) == all_events([feeds]) == all_events(cut(returns, places))
+    assert (
+        all_events(cut(crlf, offsets)) == all_events([feeds]) == all_events(cut(returns, offsets))
+    )
 
 
 def test_several_data_lines_are_one_event() -> None:

@@ -11,7 +11,7 @@ from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said
 
-LONG = Prompt((Message("user", "tokens of a long text " * 40),), "m", "room")
+LONG = Prompt((Message("user", "tokens of a long text " * 40),), "m", "chat")
 RAW = get_counter("cl100k").prompt_tokens(LONG)
 
 

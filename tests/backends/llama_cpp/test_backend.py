@@ -67,10 +67,10 @@ async def is_idle(process: psutil.Process) -> bool:
 @pytest.mark.service
 async def test_next_turn_decodes_only_new_tokens(local: LlamaCpp) -> None:
     said = Message("user", "Remember these words: " + "apple pear plum " * 50)
-    first = await ask(local, Prompt((said,), "default", "room", max_output_tokens=20))
+    first = await ask(local, Prompt((said,), "default", "chat", max_output_tokens=20))
     history = (said, Message("assistant", first.text), Message("user", "Which ones?"))
 
-    second = await ask(local, Prompt(history, "default", "room", max_output_tokens=20))
+    second = await ask(local, Prompt(history, "default", "chat", max_output_tokens=20))
 
     assert second.finish is not None
     assert second.finish.usage.cached_tokens > 150
@@ -208,18 +208,18 @@ async def test_closing_the_generator_stops_the_engine(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_killed_engine_interrupts_the_answer_and_restarts(local: LlamaCpp) -> None:
     killed = engine().pid
-    heard: list[GenerationEvent] = []
+    received: list[GenerationEvent] = []
 
     async def listen() -> None:
         async for piece in local.generate(STORY):
-            if not heard:
+            if not received:
                 os.kill(killed, signal.SIGKILL)
-            heard.append(piece)
+            received.append(piece)
 
     with pytest.raises(BackendInterrupted):
         await listen()
 
-    assert heard
+    assert received
     assert (await ask(local, prompt(model="default", max_output_tokens=5))).finish is not None
     assert engine().pid != killed
 
@@ -311,8 +311,8 @@ async def test_forget_works_while_another_model_is_loading(
 
     starting = asyncio.create_task(backend.preload(other))
     while not starting.done():
-        await backend.forget("room")
-        await backend.end_session("room")
+        await backend.forget("chat")
+        await backend.end_session("chat")
 
     await starting
     await backend.close()

@@ -75,10 +75,10 @@ def test_person_with_many_requests_takes_turns_with_others() -> None:
 def test_chat_with_many_people_takes_turns_with_others() -> None:
     harness = QueueHarness()
     for number in range(4):
-        harness.enqueue(f"crowd {number}", chat="crowd", person=f"somebody {number}")
+        harness.enqueue(f"group {number}", chat="group", person=f"somebody {number}")
     harness.enqueue("bob", chat="bob's", person="bob")
 
-    assert harness.finish_all()[:2] == ["crowd 0", "bob"]
+    assert harness.finish_all()[:2] == ["group 0", "bob"]
 
 
 def test_flood_does_not_starve_earlier_or_later_requests() -> None:
@@ -119,12 +119,12 @@ async def test_concurrent_people_wait_at_most_twice_the_average() -> None:
 
 
 async def told(said: AsyncIterator[QueuePosition], times: int) -> Sequence[QueuePosition]:
-    heard: list[QueuePosition] = []
+    positions: list[QueuePosition] = []
     async for each in said:
-        heard.append(each)
-        if len(heard) == times:
+        positions.append(each)
+        if len(positions) == times:
             break
-    return heard
+    return positions
 
 
 async def test_long_wait_yields_position_and_estimate(

@@ -20,7 +20,7 @@ MARK = "<__media_abc__>"
 
 
 def of(*messages: Message) -> Prompt:
-    return Prompt(messages, "default", "room")
+    return Prompt(messages, "default", "chat")
 
 
 def test_images_are_encoded_in_order() -> None:

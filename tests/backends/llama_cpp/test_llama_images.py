@@ -46,7 +46,7 @@ def vision_backend(make: Make, tmp_path: Path) -> LlamaCpp:
 
 def asked(*messages: Message, **given: object) -> Prompt:
     parts: dict[str, object] = {"max_output_tokens": 8, "parameters": {"temperature": 0}} | given
-    return Prompt(messages, "default", "room", **parts)  # type: ignore[arg-type]
+    return Prompt(messages, "default", "chat", **parts)  # type: ignore[arg-type]
 
 
 def usage(answer: Answer) -> Usage:

@@ -33,7 +33,7 @@ async def test_request_body_holds_messages_and_parameters(
     question = Prompt(
         messages=(Message("system", "Be kind."), Message("user", "日本")),
         model="gpt-x",
-        conversation="room",
+        conversation="chat",
         stop=("Ann:", "Bob:"),
         parameters={
             "temperature": 0.5,
@@ -78,7 +78,7 @@ async def test_speaker_names_are_sent_if_enabled_and_valid(
     question = Prompt(
         messages=tuple(Message("user", content, name=name) for name, content in said),
         model="gpt-x",
-        conversation="room",
+        conversation="chat",
     )
 
     await ask(connect(), question)
@@ -94,7 +94,7 @@ async def test_images_are_sent_between_their_texts(connect: Connect, service: Fa
     link, picture = Image("https://x/y.png", "low"), Image("data:image/png;base64,AAAA")
     seen = Message("user", "What is it?", (link, "What is it?", picture))
 
-    await ask(connect(), Prompt((seen,), "m", "room"))
+    await ask(connect(), Prompt((seen,), "m", "chat"))
 
     assert service.log[0]["body"]["messages"] == snapshot(
         [

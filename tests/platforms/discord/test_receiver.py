@@ -260,9 +260,9 @@ async def test_live_messages_wait_for_missed_ones(
         await wait_until(lambda: intake.received)
     server.say("missed")
     server.wire.fault("GET", "/channels/*/messages", delay=1.0)
-    speaking = asyncio.create_task(say_during_backfill(server))
+    sending = asyncio.create_task(say_during_backfill(server))
     async with running(platform, intake):
-        await speaking
+        await sending
         await wait_until(lambda: "live" in intake.texts)
     assert intake.texts == ["before", "missed", "live"]
 

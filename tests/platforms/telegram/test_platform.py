@@ -233,13 +233,13 @@ async def test_wrong_token_is_fatal_and_not_logged(
 
 async def test_token_revoked_during_a_run_is_fatal(rig: Rig) -> None:
     bot = rig.bot()
-    listening = asyncio.create_task(bot.run(rig.intake))
+    polling = asyncio.create_task(bot.run(rig.intake))
     await rig.wait_for_poll()
     rig.telegram.token = "1:revoked"
     rig.telegram.say(ALICE, "last words")
 
     with pytest.raises(PlatformFatal, match="TROUPE_TELEGRAM__TOKEN"):
-        await listening
+        await polling
     await bot.close()
 
     assert rig.intake.texts == ["last words"]

@@ -102,12 +102,12 @@ def table(vectors: Case) -> Callable[[str], Vector]:
 def parsed(given: Case) -> object:
     return [
         {
-            "n": place.stories,
-            "max_token": place.tokens,
-            "query": "default" if place.query is None else place.query,
-            "lid": place.line,
+            "n": placeholder.stories,
+            "max_token": placeholder.tokens,
+            "query": "default" if placeholder.query is None else placeholder.query,
+            "lid": placeholder.line,
         }
-        for place in parse_persona(given["persona"]).placeholders
+        for placeholder in parse_persona(given["persona"]).placeholders
     ]
 
 
@@ -242,7 +242,9 @@ def searched(given: Case) -> object:
     embedding = FunctionEmbedder(lambda _: given["query"], lambda _: given["query"])
     index = StoryIndex([""] * len(vectors), vectors, embedding)
     found = [story.id for story in index.search("", len(vectors))]
-    return [place for place in found if place not in given["disabled"]][: given["n"]]
+    return [placeholder for placeholder in found if placeholder not in given["disabled"]][
+        : given["n"]
+    ]
 
 
 def known(given: Case) -> object:

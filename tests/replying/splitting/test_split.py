@@ -102,10 +102,12 @@ def code(lines: int) -> str:
 
 
 @given(st.integers(1, 60), st.integers(60, 300), st.text("ab c.\n", max_size=200))
-def test_each_part_closes_the_code_block_that_it_opens(lines: int, room: int, prose: str) -> None:
+def test_each_part_closes_the_code_block_that_it_opens(
+    lines: int, max_chars: int, prose: str
+) -> None:
     text = f"{prose}\n\n{code(lines)}\n\n{prose}\n\n~~~~\n{prose}\n~~~~\n{prose}"
 
-    for piece in split(text, Limits(room, "characters", 1, 5)):
+    for piece in split(text, Limits(max_chars, "characters", 1, 5)):
         fences = [line for line in piece.splitlines() if line.startswith(("```", "~~~~"))]
         assert len(fences) % 2 == 0
         assert all(line in {"```py", "~~~~"} for line in fences[::2])

@@ -263,9 +263,9 @@ def test_slot_task_waits_until_its_slot_is_free(batcher: Batcher) -> None:
 
 def test_error_of_a_slot_task_is_set_on_its_future(batcher: Batcher) -> None:
     def fail(_: object) -> None:
-        raise OSError("no room")
+        raise OSError("no memory")
 
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no memory"):
         batcher.run_when_free(0, fail).result(5)
     assert [text for text, _ in ask(batcher, generation("hello"))] == ["yes"]
 
