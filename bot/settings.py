@@ -157,8 +157,9 @@ class Settings(BaseSettings):
     )
     database_url: SecretStr | None = Field(
         None,
-        description="The database, as postgresql+asyncpg://user:password@host/name; by default"
-        " SQLite in the data directory.",
+        description="The database, as postgresql+asyncpg://user:password@host/name, with"
+        " `?pgbouncer=true` behind a pooler in transaction mode; by default SQLite in the data"
+        " directory.",
     )
     redis_url: SecretStr | None = Field(
         None,

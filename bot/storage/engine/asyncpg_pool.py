@@ -1,6 +1,5 @@
 """Units of work over asyncpg: prepared statements, a bounded pool, time limits everywhere."""
 
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import asyncpg
@@ -9,15 +8,29 @@ from bot.errors import StoreError
 from bot.storage.engine.statements import Query, Rows, StartUnit
 
 T = TypeVar("T")
-MAX_CONNECTIONS = 8
+MAX_CONNECTIONS = 6
+"""Of 8 in a process: two are SQLAlchemy's."""
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
 _SERVER_LIMITS = {
+    "statement_timeout": "20s",
     "lock_timeout": "5s",
     # a stopped process must not hold a row's lock for ever
-    "idle_in_transaction_session_timeout": "15s",
-    "application_name": "troupe",
+    "idle_in_transaction_session_timeout": "10s",
 }
+_SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
+
+
+def connect_options(*, behind_pgbouncer: bool) -> dict[str, Any]:
+    """Return what asyncpg is told besides the address.
+
+    A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
+    another client.
+    """
+    limits: dict[str, Any] = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS}
+    if behind_pgbouncer:
+        return {**limits, "statement_cache_size": 0}
+    return {**limits, "server_settings": {**_SERVER_LIMITS, "application_name": "troupe"}}
 
 
 class AsyncpgPool:
@@ -25,23 +38,17 @@ class AsyncpgPool:
 
     Args:
         dsn: `postgresql://user@host1:5432,host2:5432/name?target_session_attrs=primary`.
-        behind_pgbouncer: no prepared statements and no settings at connect, which a pooler in
-            transaction mode would hand to another client.
+        behind_pgbouncer: the address is that of a pooler in transaction mode.
     """
 
     def __init__(self, dsn: str, *, behind_pgbouncer: bool = False) -> None:
-        options: Mapping[str, Any] = (
-            {"statement_cache_size": 0}
-            if behind_pgbouncer
-            else {"server_settings": dict(_SERVER_LIMITS)}
-        )
+        self._behind_pgbouncer = behind_pgbouncer
         self._pool = asyncpg.create_pool(
             dsn,
             min_size=0,
             max_size=MAX_CONNECTIONS,
-            timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
-            **options,
+            reset=_keep,
+            **connect_options(behind_pgbouncer=behind_pgbouncer),
         )
         self._opened = False
 
@@ -58,6 +65,8 @@ class AsyncpgPool:
             self._opened = True
         try:
             async with self._pool.acquire() as connection, connection.transaction():
+                if self._behind_pgbouncer:
+                    await connection.execute(_SET_LIMITS)
                 return await _run_unit(connection, start)
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"the database failed: {error}") from error
@@ -65,6 +74,10 @@ class AsyncpgPool:
     async def close(self) -> None:
         if self._opened:
             await self._pool.close()
+
+
+async def _keep(_connection: object) -> None:
+    """Spare the round trip by which asyncpg resets a connection: units change nothing of it."""
 
 
 async def _run_unit(connection: Any, start: StartUnit[T]) -> T:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import structlog
 from sqlalchemy import Connection, inspect
@@ -98,8 +99,8 @@ async def read_revision(url: str) -> str | None:
 @contextlib.asynccontextmanager
 async def _connect(url: str) -> AsyncIterator[Database]:
     try:
-        parsed = make_url(url)
-    except ArgumentError:
+        parsed = parse_url(url)
+    except (ArgumentError, ValueError):
         raise SettingsError(
             "TROUPE_DATABASE_URL is not a database URL; it looks like "
             "postgresql+asyncpg://user@host/name"
@@ -122,8 +123,22 @@ async def _connect(url: str) -> AsyncIterator[Database]:
 
 def database_exists(url: str) -> bool:
     """Tell whether a database exists; `open_database` would create a new SQLite file."""
-    parsed = make_url(url)
+    parsed = parse_url(url)
     return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
+
+
+def parse_url(url: str) -> URL:
+    """Parse a database URL; several hosts become one `host` of its query.
+
+    SQLAlchemy reads no `//user@host1:5432,host2:5432/name`.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    credentials, at, hosts = authority.rpartition("@")
+    if "," not in hosts:
+        return make_url(url)
+    joint = "&" if "?" in path else "?"
+    return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
 
 
 async def _translated(work: Awaitable[T]) -> T:
@@ -144,7 +159,7 @@ def _remedy_added(url: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise StoreError(f"{error}; {_remedy(make_url(url))}") from error
+        raise StoreError(f"{error}; {_remedy(parse_url(url))}") from error
 
 
 def _remedy(url: URL) -> str:

@@ -25,6 +25,9 @@ def upgrade(connection: Connection) -> None:
         SettingsError: The tables have a revision that is unknown here.
     """
     if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
+        # they may wait for as long as another process migrates
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
     config = make_alembic_config()
     config.attributes["connection"] = connection

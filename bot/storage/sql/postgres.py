@@ -3,14 +3,17 @@
 Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
 """
 
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import asyncpg
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 from typing_extensions import override
 
-from bot.storage.engine.asyncpg_pool import COMMAND_SECONDS, CONNECT_SECONDS, AsyncpgPool
+from bot.errors import StoreError
+from bot.storage.engine.asyncpg_pool import AsyncpgPool, connect_options
 from bot.storage.engine.statements import StartUnit
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
 
@@ -23,18 +26,24 @@ class PostgresPool(ConnectionPool):
 
     def __init__(self, url: URL) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
-        url = url.difference_update_query(["pgbouncer"])
-        dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
         self._pool = AsyncpgPool(dsn, behind_pgbouncer=behind_pgbouncer)
-        options: dict[str, Any] = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS}
+
+        async def connect(**_options: Any) -> asyncpg.Connection:
+            return await asyncpg.connect(dsn, **connect_options(behind_pgbouncer=behind_pgbouncer))
+
+        # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
+        options: dict[str, Any] = {"async_creator_fn": connect}
         if behind_pgbouncer:
             options |= {
-                "statement_cache_size": 0,
                 "prepared_statement_cache_size": 0,
                 "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
             }
         self._engine = create_async_engine(
-            url, pool_size=_CORE_CONNECTIONS, max_overflow=0, connect_args=options
+            "postgresql+asyncpg://",
+            pool_size=_CORE_CONNECTIONS,
+            max_overflow=0,
+            connect_args=options,
         )
 
     @override
@@ -43,15 +52,45 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(unit)
+        return await _translated(self._read(unit))
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(unit)
+        return await _translated(self._commit(unit))
 
     @override
     async def close(self) -> None:
         await self._engine.dispose()
         await self._pool.close()
+
+    async def _read(self, unit: UnitOfWork[T]) -> T:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(unit)
+
+    async def _commit(self, unit: UnitOfWork[T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(unit)
+
+
+def to_dsn(url: URL) -> str:
+    """Return a URL as asyncpg and libpq read it.
+
+    Several hosts are one `host` of the query, and SQLAlchemy's `ssl` is called `sslmode`.
+    """
+    query = {
+        name: ",".join(value) if isinstance(value, tuple) else value
+        for name, value in url.query.items()
+    }
+    if "ssl" in query:
+        mode = query.pop("ssl")
+        query.setdefault("sslmode", "require" if mode == "true" else mode)
+    dsn = url.set(drivername="postgresql", query=query)
+    return dsn.render_as_string(hide_password=False)
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    """Wait for some work; SQLAlchemy does not translate what asyncpg raises while it connects."""
+    try:
+        return await work
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise StoreError(f"the database failed: {error}") from error

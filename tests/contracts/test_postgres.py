@@ -1,0 +1,156 @@
+"""PostgreSQL's addresses and limits: several hosts, sslmode, time-outs, a transaction pooler."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sqlalchemy import Connection, text
+
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import TurnResult
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.engine.statements import Statement, Unit
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, open_database, parse_url
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.postgres import to_dsn
+from bot.storage.units.lanes import SenderIdentity
+from tests.postgres import create_postgres_database
+from tests.samples import make_incoming
+
+_LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_UNITS = 200
+
+
+@pytest.fixture
+async def url(postgres_folder: str) -> str:
+    return await create_postgres_database(postgres_folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("//me:p%40s@a:1,b:2/db", {"host": "a:1,b:2"}),
+        ("//a,[::1]:2/db?target_session_attrs=primary", {"host": "a,[::1]:2"}),
+        ("//me@/db?host=a:1&host=b:2", {"host": "a:1,b:2"}),
+        ("//me@a/db?ssl=true", {"sslmode": "require"}),
+        ("//me@a/db?ssl=verify-full", {"sslmode": "verify-full"}),
+        ("//me@a/db?sslmode=prefer", {"sslmode": "prefer"}),
+    ],
+)
+def test_address_is_translated_for_the_driver(given: str, expected: dict[str, str]) -> None:
+    dsn = urlsplit(to_dsn(parse_url(f"postgresql+asyncpg:{given}")))
+    query = {name: values[0] for name, values in parse_qs(dsn.query).items()}
+    assert dsn.scheme == "postgresql"
+    assert dsn.path == "/db"
+    assert query | expected == query
+    assert "p%40s" in dsn.netloc or "p%40s" not in given
+
+
+@pytest.mark.service
+async def test_second_host_is_used_where_the_first_is_away(url: str) -> None:
+    several = url.replace("?host=", "?target_session_attrs=primary&host=127.0.0.1:1,")
+    async with open_database(several) as database:
+        await answer(database, 1)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("query", ["sslmode=disable", "sslmode=prefer", "ssl=disable"])
+async def test_sslmode_is_understood_by_both_pools(url: str, query: str) -> None:
+    async with open_database(f"{url}&{query}") as database:
+        await answer(database, 1)
+
+
+@pytest.mark.service
+async def test_wrong_address_is_one_line(url: str) -> None:
+    for wrong in (f"{url}&sslmode=nonsense", url.replace("/t", "/missing")):
+        with pytest.raises(StoreError, match="TROUPE_DATABASE_URL"):
+            async with open_database(wrong):
+                pass
+
+
+@pytest.mark.service
+async def test_both_pools_limit_what_a_stopped_process_can_hold(url: str) -> None:
+    async with open_database(url) as database:
+        assert await _limits(database) == [["20s", "5s", "10s"]] * 2
+
+
+@pytest.mark.service
+async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder: str) -> None:
+    async with running_pgbouncer(postgres_folder, url) as pooled, open_database(pooled) as database:
+        for number in range(_UNITS // 40):
+            async with asyncio.TaskGroup() as group:
+                for each in range(8):  # five units each
+                    group.create_task(answer(database, number * 8 + each))
+        assert (await _limits(database))[0] == ["20s", "5s", "10s"]
+
+
+async def answer(database: Database, number: int) -> None:
+    """Receive, claim, finish, send and load: a message in five units of both pools."""
+    clock, sender = SystemClock(), SenderIdentity("me", 0)
+    conversations = SqlConversations(database, clock, sender)
+    incoming = make_incoming(chat=str(number), key=f"{number}:1")
+    key = incoming.address.conversation
+    await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})
+    [begun] = await conversations.begin([key], "me", 15)
+    result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+    finished = await conversations.finish(begun.claim, begun.message, result)
+    assert finished.row is not None
+    outbox = SqlOutbox(database, clock, sender)
+    assert await outbox.mark_sent(finished.row, "90") is None
+    assert await outbox.external_id(finished.row.id) == "90"
+
+
+async def _limits(database: Database) -> list[list[str]]:
+    """Return the limits of a unit, and of a function of SQLAlchemy's."""
+
+    def unit() -> Unit[list[str]]:
+        values = []
+        for name in _LIMITS:
+            values.append((yield Statement(text(f"SHOW {name}")).query())[0][0])
+        return values
+
+    def read(connection: Connection) -> list[str]:
+        return [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in _LIMITS]
+
+    return [await database.run(unit), await database.read(read)]
+
+
+@contextlib.asynccontextmanager
+async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str]:
+    """Run a pooler in front of a database; gives the URL to use."""
+    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        pytest.skip("no pgbouncer on this machine")
+    with tempfile.TemporaryDirectory(prefix="troupe-pgb-") as name:
+        folder = Path(name)
+        os.chmod(name, 0o777)  # noqa: S103 # the pooler makes its socket there as another user
+        database = urlsplit(url).path[1:]
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n{database} = host={postgres_folder} user=postgres\n[pgbouncer]\n"
+            f"listen_addr =\nlisten_port = 6432\nunix_socket_dir = {folder}\nauth_type = any\n"
+            "pool_mode = transaction\ndefault_pool_size = 3\n"
+        )
+        # It refuses to run as root, and only the server's own user may enter its folder.
+        as_user = ("-u", Path(postgres_folder).owner()) if os.getuid() == 0 else ()  # noqa: ASYNC240
+        process = await asyncio.create_subprocess_exec(
+            *(program, "-q", *as_user, str(folder / "pgbouncer.ini"))
+        )
+        try:
+            async with asyncio.timeout(20):
+                while not (folder / ".s.PGSQL.6432").exists():
+                    assert process.returncode is None
+                    await asyncio.sleep(0.02)
+            yield url.replace(postgres_folder, f"{folder}&port=6432&pgbouncer=true")
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
