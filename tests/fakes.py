@@ -5,7 +5,7 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 
 from typing_extensions import override
 
@@ -57,6 +57,17 @@ class FakeClock(Clock):
         wake = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), wake))
         await wake
+
+    @override
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        wake = asyncio.get_running_loop().create_future()
+        wake.add_done_callback(lambda woken: None if woken.cancelled() else callback())
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), wake))
+
+        def call_off() -> None:
+            wake.cancel()
+
+        return call_off
 
     async def advance(self, seconds: float) -> None:
         """Move the clock; each sleeper wakes at its time and runs before the next one wakes."""

@@ -1,8 +1,9 @@
 """Open live replies with a typing indicator, and split final texts into parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Self
 
 import structlog
 
@@ -15,6 +16,7 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
 
 _log = structlog.get_logger(__name__)
+_SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
 _TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
 
 
@@ -59,41 +61,75 @@ class LiveReplies:
     async def live(
         self, claim: Claim, message: InboxMessage, first_part: int
     ) -> AsyncIterator[LiveReply]:
-        """Show the typing indicator and live updates of an answer until the block ends."""
+        """Show live updates of an answer until the block ends, and until the first one: typing."""
         address = message.incoming.address
         surface = self._surfaces[address.source]
+        typing = TypingIndicator(surface, address, self._clock)
 
         async def open_part(part: OutgoingPart) -> int:
             opened = await self._conversations.open(claim, message, part)
             self.deliver(address, opened.row)
             return opened.row_id
 
-        typing = asyncio.create_task(keep_typing(surface, address, self._clock))
-        try:
-            async with LiveReply(
-                surface, address, open_part, self._delivery.wait_until_sent, self._clock, first_part
-            ) as live_reply:
-                yield live_reply
-        finally:
-            typing.cancel()
-            await asyncio.wait([typing])
+        async def wait_until_sent(row_id: int) -> str:
+            message_id = await self._delivery.wait_until_sent(row_id)
+            typing.stop()
+            return message_id
+
+        async with (
+            typing,
+            LiveReply(
+                surface, address, open_part, wait_until_sent, self._clock, first_part
+            ) as live_reply,
+        ):
+            yield live_reply
+
+
+class TypingIndicator:
+    """Shows in a channel that an answer is coming, until `stop` or the end of the block."""
+
+    def __init__(self, surface: Surface, address: Address, clock: Clock) -> None:
+        self._surface = surface
+        self._address = address
+        self._clock = clock
+        self._seconds = surface.limits(address).typing_seconds * _TYPING_SHARE
+        self._cancel_start: Callable[[], None] | None = None
+        self._typing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._seconds > 0:
+            self._cancel_start = self._clock.call_later(_SECONDS_BEFORE_TYPING, self._start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        if self._typing is not None:
+            await asyncio.wait([self._typing])
+
+    def stop(self) -> None:
+        """Do not send the indicator any more."""
+        if self._cancel_start is not None:
+            self._cancel_start()
+        if self._typing is not None:
+            self._typing.cancel()
+
+    def _start(self) -> None:
+        self._typing = asyncio.create_task(self._repeat(), name=f"type {self._address.lane}")
+
+    async def _repeat(self) -> None:
+        """Send the indicator until cancelled, whatever the platform refuses."""
+        while True:
+            pause = self._seconds
+            try:
+                await self._surface.typing(self._address)
+            except RateLimited as error:
+                pause = max(pause, error.retry_after_seconds)
+            except PlatformError as error:
+                _log.debug("typing_not_shown", lane=self._address.lane, reason=str(error))
+            await self._clock.sleep(pause)
 
 
 def final_parts(text: str, limits: Limits, first_part: int = 0) -> tuple[OutgoingPart, ...]:
     """Split a final text into numbered parts; none if nothing of it is visible."""
     texts = enumerate(split(text, limits), first_part)
     return tuple(OutgoingPart(part, one, limits.placeholder) for part, one in texts)
-
-
-async def keep_typing(surface: Surface, address: Address, clock: Clock) -> None:
-    """Repeat the typing indicator until cancelled, whatever the platform refuses."""
-    seconds = surface.limits(address).typing_seconds * _TYPING_SHARE
-    while seconds > 0:
-        pause = seconds
-        try:
-            await surface.typing(address)
-        except RateLimited as error:
-            pause = max(pause, error.retry_after_seconds)
-        except PlatformError as error:
-            _log.debug("typing_not_shown", lane=address.lane, reason=str(error))
-        await clock.sleep(pause)

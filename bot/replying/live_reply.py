@@ -1,7 +1,8 @@
 """Show one answer while it is generated: no request for each token, edits at the platform's pace.
 
-Live updates are best effort. The final text is delivered by the outbox; so an error here slows down
-or ends the live updates, and nothing else.
+An answer that is complete before its first update is due costs neither a request nor a task. Live
+updates are best effort. The final text is delivered by the outbox; so an error here slows down or
+ends the live updates, and nothing else.
 """
 
 import asyncio
@@ -20,7 +21,6 @@ from bot.ports import Clock, Surface
 from bot.replying.stream_buffer import StreamBuffer
 
 _log = structlog.get_logger(__name__)
-_POLL_SECONDS = 0.1
 _MAX_FAILURES_IN_A_ROW = 3
 
 
@@ -63,6 +63,8 @@ class LiveReply:
         self._changed = asyncio.Event()
         self._in_flight = asyncio.Lock()  # held during a request, which must not be cancelled
         self._updates: asyncio.Task[None] | None = None
+        self._starts_at = math.inf
+        self._cancel_start: Callable[[], None] | None = None
 
     @property
     def opened(self) -> int:
@@ -74,20 +76,14 @@ class LiveReply:
         if not text:
             return
         self._buffer.feed(text, self._clock.monotonic())
-        self._changed.set()
-        if self._updates is not None and self._updates.done():
-            self._updates.result()
+        self._on_change()
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
         self._buffer.set_notice(queue_notice(waiting))
-        self._changed.set()
+        self._on_change()
 
     async def __aenter__(self) -> Self:
-        if self._limits.can_edit:
-            self._updates = asyncio.create_task(
-                self._update_until_cancelled(), name=f"show {self._address.lane}"
-            )
         return self
 
     async def __aexit__(
@@ -96,6 +92,8 @@ class LiveReply:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._cancel_start is not None:
+            self._cancel_start()
         updates = self._updates
         if updates is None:
             return
@@ -110,14 +108,32 @@ class LiveReply:
         if error is None and failure is not None:
             raise failure
 
+    def _on_change(self) -> None:
+        """Have what was fed shown when it is due; raises what ended the updates."""
+        if self._updates is not None:
+            self._changed.set()
+            if self._updates.done():
+                self._updates.result()
+        elif self._limits.can_edit and self._buffer.due_at < self._starts_at:
+            if self._cancel_start is not None:
+                self._cancel_start()
+            self._starts_at = self._buffer.due_at
+            wait = self._buffer.seconds_until_due(self._clock.monotonic())
+            self._cancel_start = self._clock.call_later(wait, self._start)
+
+    def _start(self) -> None:
+        self._changed.set()
+        self._updates = asyncio.create_task(
+            self._update_until_cancelled(), name=f"show {self._address.lane}"
+        )
+
     async def _update_until_cancelled(self) -> None:
         failures = 0
         while failures < _MAX_FAILURES_IN_A_ROW:
             await self._changed.wait()
             wait = self._buffer.seconds_until_due(self._clock.monotonic())
             if wait > 0:
-                # Until the first message, more text may make it due at any moment.
-                await self._clock.sleep(wait if self._rows else min(wait, _POLL_SECONDS))
+                await self._clock.sleep(wait)
                 continue
             try:
                 await self._update_parts()

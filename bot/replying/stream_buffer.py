@@ -40,17 +40,21 @@ class StreamBuffer:
             self._changed = True
             self._first_fed_at = -math.inf
 
-    def seconds_until_due(self, now: float) -> float:
-        """Return how long to wait before the next update; infinite if nothing has changed."""
+    @property
+    def due_at(self) -> float:
+        """When the next update is due; infinite if nothing has changed."""
         if not self._changed or self._first_fed_at is None:
             return math.inf
-        wait = self._not_before - now
-        if not self._shown:
-            is_short = self._chars < _FIRST_MESSAGE_CHARS
-            delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short else _SECONDS_BEFORE_FIRST_MESSAGE
-            delay = min(delay, self._limits.seconds_between_edits)
-            wait = max(wait, self._first_fed_at + delay - now)
-        return max(0.0, wait)
+        if self._shown:
+            return self._not_before
+        is_short = self._chars < _FIRST_MESSAGE_CHARS
+        delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short else _SECONDS_BEFORE_FIRST_MESSAGE
+        delay = min(delay, self._limits.seconds_between_edits)
+        return max(self._not_before, self._first_fed_at + delay)
+
+    def seconds_until_due(self, now: float) -> float:
+        """Return how long to wait before the next update; infinite if nothing has changed."""
+        return max(0.0, self.due_at - now)
 
     def take_parts(self, now: float) -> list[str]:
         """Return the whole text, split into messages; the next update is due one pause later."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from typing_extensions import override
 
@@ -20,3 +21,7 @@ class SystemClock(Clock):
     @override
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    @override
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_later(seconds, callback).cancel

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
-from bot.replying.live_replies import final_parts, keep_typing
+from bot.replying.live_replies import TypingIndicator, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
 from bot.replying.stream_buffer import StreamBuffer
@@ -149,7 +149,9 @@ async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
         for _ in range(20):
             live.feed("word ")
         await setup.clock.advance(0.2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
+    await setup.clock.advance(10)
     assert live.opened == 0
 
 
@@ -302,17 +304,40 @@ async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> Non
     surface, clock = FakeSurface(), FakeClock()
     surface.fail_next("typing", Unreachable("no"), RateLimited(20))
 
-    typing = asyncio.create_task(keep_typing(surface, CHAT, clock))
-    await clock.advance(40)
-    typing.cancel()
+    async with TypingIndicator(surface, CHAT, clock):
+        await clock.advance(40)
 
-    assert len(surface.calls) == 4  # at 0, 8, 28 and 36 seconds
+    assert len(surface.calls) == 4  # at 0.5, 8.5, 28.5 and 36.5 seconds
+
+
+async def test_typing_is_not_sent_for_an_answer_within_half_a_second() -> None:
+    surface, clock = FakeSurface(), FakeClock()
+
+    async with TypingIndicator(surface, CHAT, clock):
+        await clock.advance(0.4)
+    await clock.advance(10)
+
+    assert surface.calls == []
+
+
+async def test_typing_ends_when_it_is_stopped() -> None:
+    surface, clock = FakeSurface(), FakeClock()
+
+    async with TypingIndicator(surface, CHAT, clock) as typing:
+        await clock.advance(1)
+        typing.stop()
+        await clock.advance(40)
+
+    assert surface.calls == [("typing", "")]
 
 
 async def test_platform_without_typing_indicator_is_not_called() -> None:
     surface = FakeSurface(replace(LIMITS, typing_seconds=0))
 
-    await keep_typing(surface, CHAT, FakeClock())
+    clock = FakeClock()
+
+    async with TypingIndicator(surface, CHAT, clock):
+        await clock.advance(10)
 
     assert surface.calls == []
 

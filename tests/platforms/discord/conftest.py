@@ -79,6 +79,10 @@ class ShortSleepClock(Clock):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.05))
 
+    @override
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        return asyncio.get_running_loop().call_later(min(seconds, 0.05), callback).cancel
+
 
 async def wait_until(condition: Callable[[], Any], seconds: float = 15) -> Any:
     """Wait until `condition()` is true, and return its value."""

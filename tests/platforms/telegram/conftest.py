@@ -1,19 +1,20 @@
 """Fixtures of the Telegram tests: a Bot API server on loopback and an intake in memory."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 from pydantic import SecretStr
+from typing_extensions import override
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
-from bot.ports import Clock, Platform
+from bot.ports import Platform
+from bot.runtime.clock import SystemClock
 from tests.rigs.tgwire import TgWire
 
 COMMANDS = (
@@ -49,18 +50,13 @@ class FakeIntake:
         return [incoming.text for incoming in self.received]
 
 
-class RecordingClock:
+class RecordingClock(SystemClock):
     """Records every sleep and returns at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
 
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
+    @override
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         await asyncio.sleep(0.01)
@@ -81,9 +77,8 @@ class Rig:
             "poll_seconds": 1,
             **settings,
         }
-        clock: Clock = self.clock
         return TelegramPlatform(
-            TelegramSettings.model_validate(given), commands=COMMANDS, clock=clock
+            TelegramSettings.model_validate(given), commands=COMMANDS, clock=self.clock
         )
 
     @asynccontextmanager
