@@ -256,8 +256,8 @@ class Conversations(Protocol):
         """
         ...
 
-    async def renew(self, claim: Claim, lease_seconds: float) -> None:
-        """Hold it for so long from now on."""
+    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
+        """Hold them for so long from now on, all of one owner; return those that were lost."""
         ...
 
     async def release(self, claim: Claim) -> None:

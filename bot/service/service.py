@@ -41,6 +41,7 @@ class Service:
                 for job in (
                     parts.supervisor.until_stopped(),
                     parts.conversation_pool.run(),
+                    parts.worker.keep_leases(),
                     parts.lane_pool.run(),
                     parts.summarizer.run(),
                     parts.retention.delete_expired_rows(),

@@ -1,8 +1,8 @@
-"""Renew the lease of a claimed conversation, and stop its worker when the lease is lost."""
+"""Renew the leases of all conversations in progress together; stop those that were lost."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from bot.chat.session import Claim
 from bot.errors import Fenced, StoreError
@@ -11,38 +11,44 @@ from bot.ports import Clock, Conversations
 LEASE_SECONDS = 15.0
 
 
-@contextlib.asynccontextmanager
-async def renewed_lease(
-    conversations: Conversations, claim: Claim, clock: Clock
-) -> AsyncIterator[None]:
-    """Renew the lease while the block runs; if it is lost, cancel the block and raise `Fenced`."""
-    worker = asyncio.current_task()
-    renewing = asyncio.create_task(_renew(conversations, claim, clock), name="renew lease")
-    in_block = True
+class LeaseKeeper:
+    """Renews every claim that is held here: one unit of work for all, every third of a lease."""
 
-    def cancel_worker(renewed: asyncio.Task[None]) -> None:
-        if _failed(renewed) and in_block and worker is not None:
-            worker.cancel()
+    def __init__(self, conversations: Conversations, clock: Clock) -> None:
+        self._conversations = conversations
+        self._clock = clock
+        self._workers: dict[Claim, asyncio.Task[object]] = {}
+        self._lost: set[Claim] = set()
 
-    renewing.add_done_callback(cancel_worker)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if worker is not None and _failed(renewing) and worker.uncancel() == 0:
-            lost = renewing.exception()
-            raise Fenced(f"the lease of {claim.conversation} was lost") from lost
-        raise
-    finally:
-        in_block = False
-        renewing.cancel()
+    async def run(self) -> None:
+        """Renew the leases until cancelled."""
+        while True:
+            await self._clock.sleep(LEASE_SECONDS / 3)
+            with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
+                await self._renew()
 
+    @contextlib.contextmanager
+    def hold(self, claim: Claim) -> Iterator[None]:
+        """Hold a claim while the block runs; if it is lost, cancel the block and raise `Fenced`."""
+        worker = asyncio.current_task()
+        assert worker is not None  # noqa: S101 -- claims are worked on by tasks
+        self._workers[claim] = worker
+        try:
+            yield
+        except asyncio.CancelledError:
+            if claim in self._lost and worker.uncancel() == 0:
+                raise Fenced(f"the lease of {claim.conversation} was lost") from None
+            raise
+        finally:
+            del self._workers[claim]
+            self._lost.discard(claim)
 
-async def _renew(conversations: Conversations, claim: Claim, clock: Clock) -> None:
-    while True:
-        await clock.sleep(LEASE_SECONDS / 3)
-        with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
-            await conversations.renew(claim, LEASE_SECONDS)
-
-
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
+    async def _renew(self) -> None:
+        held = [claim for claim in self._workers if claim not in self._lost]
+        if not held:
+            return
+        for claim in await self._conversations.renew(held, LEASE_SECONDS):
+            worker = self._workers.get(claim)
+            if worker is not None:  # its block has not ended meanwhile
+                self._lost.add(claim)
+                worker.cancel()

@@ -28,7 +28,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import AnswerPipeline
-from bot.turn.lease import LEASE_SECONDS, renewed_lease
+from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 
 _log = structlog.get_logger(__name__)
 # A message is set aside when the process died this often while working on it. Not fewer: a message
@@ -75,7 +75,12 @@ class ConversationWorker:
         self._stages = stages
         self._owner = owner
         self._clock = clock
+        self._leases = LeaseKeeper(conversations, clock)
         self.stopping = False
+
+    async def keep_leases(self) -> None:
+        """Renew the leases of all conversations in progress until cancelled."""
+        await self._leases.run()
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         """Claim those of these conversations that are ready, each with its oldest message."""
@@ -87,7 +92,7 @@ class ConversationWorker:
         claim = claimed.claim
         message: InboxMessage | None = claimed.message
         try:
-            async with renewed_lease(self._conversations, claim, self._clock):
+            with self._leases.hold(claim):
                 while message is not None:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:

@@ -111,7 +111,7 @@ async def test_stopped_transaction_does_not_block_others_for_ever(postgres_url: 
                         await asyncio.sleep(0.1)
             assert begun.claim.epoch == 1  # what the other one did is undone
             assert await wake(process) == "refused"
-        await conversations.renew(begun.claim, _LEASE)
+        assert await conversations.renew([begun.claim], _LEASE) == []
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("before", 0), ("within", 1)])

@@ -185,6 +185,31 @@ async def test_restarted_owner_need_not_wait_for_its_own_lease(store: Store) -> 
     assert await ready(store) == [LANE]
 
 
+async def test_renewal_holds_all_claims_and_returns_those_that_were_lost(store: Store) -> None:
+    await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
+    lost = await claimed(store, lease=-1)
+    held = await claimed(store, "telegram:6", lease=-1)
+    assert lost is not None
+    assert held is not None
+    later = await claimed(store, owner="other", lease=-1)
+
+    assert await store.conversations.renew([lost.claim, held.claim], LEASE) == [lost.claim]
+
+    assert later is not None
+    assert await ready(store) == [LANE]  # the other's lease is not touched
+
+
+async def test_renewal_does_not_hold_what_was_released(store: Store) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    one = await claimed(store)
+    assert one is not None
+    await store.conversations.release(one.claim)
+
+    assert await store.conversations.renew([one.claim], LEASE) == []
+
+    assert await claimed(store, owner="other") is not None
+
+
 async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
     old = await claimed(store, lease=-1)
@@ -196,7 +221,6 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
     result = TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, "x")])
     for stale in (
         store.conversations.finish(claim, message, result),
-        store.conversations.renew(claim, LEASE),
         store.conversations.release(claim),
         store.conversations.open(claim, message, OutgoingPart(0, "x")),
         store.conversations.undo_attempt(claim, message),

@@ -209,10 +209,12 @@ class Setup(Delivery):
 async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
     """Process the conversation in a task beside the block."""
     task = asyncio.create_task(setup.work())
+    leases = asyncio.create_task(setup.worker.keep_leases())
     try:
         yield task
     finally:
         task.cancel()
+        leases.cancel()
         await asyncio.wait([task])
 
 

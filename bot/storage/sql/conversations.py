@@ -99,9 +99,9 @@ class SqlConversations(Conversations):
         return begun
 
     @override
-    async def renew(self, claim: Claim, lease_seconds: float) -> None:
+    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
         now = self._clock.now()
-        await self._database.run(lambda: units.renew(claim, lease_seconds, now))
+        return await self._database.run(lambda: units.renew(claims, lease_seconds, now))
 
     @override
     async def release(self, claim: Claim) -> None:

@@ -4,7 +4,8 @@ A conversation is ready while `ready_since` is set. Claiming it raises its epoch
 written for a claim names its epoch and is refused once there is a newer one.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from bot.errors import Fenced
 from bot.storage.engine.statements import Statement, Unit
 from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
 from bot.storage.units import lanes
-from bot.storage.units.dialects import clock, insert_into, is_served, skip_locked
+from bot.storage.units.dialects import bound_texts, clock, insert_into, is_served, skip_locked
 
 _INBOX_ROW = ("platform", "bot_id", "external_key", "conversation", "payload", "received_at")
 _STORE = Statement(
@@ -74,12 +75,29 @@ _CLAIM = Statement(
     )
 )
 _HELD = and_(conversation.c.key == bindparam("of"), conversation.c.epoch == bindparam("at_epoch"))
+# A lease of 0 is one that was given back by a unit that overtook this one. A row that somebody
+# has locked is being finished or claimed, so nobody waits for it here: it is renewed next time.
 _RENEW = Statement(
     lambda dialect: (
         update(conversation)
-        .where(_HELD)
+        .where(
+            conversation.c.key.in_(
+                skip_locked(
+                    select(conversation.c.key).where(
+                        conversation.c.key.in_(bound_texts("keys", dialect)),
+                        conversation.c.owner == bindparam("held_by"),
+                        conversation.c.lease_until > 0.0,
+                    ),
+                    dialect,
+                )
+            )
+        )
         .values(lease_until=clock(dialect) + bindparam("seconds"))
-        .returning(conversation.c.session)
+    )
+)
+_EPOCHS = Statement(
+    lambda dialect: select(conversation.c.key, conversation.c.epoch).where(
+        conversation.c.key.in_(bound_texts("keys", dialect))
     )
 )
 _LOCK = Statement(  # a change of nothing, for the lock of its row
@@ -194,9 +212,13 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
     return None
 
 
-def renew(claim: Claim, seconds: float, now: float) -> Unit[None]:
-    """Hold a claim for so long from now on; raises `Fenced`."""
-    _session(claim, (yield _RENEW.query(_of(claim, seconds=seconds, now=now))))
+def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Claim]]:
+    """Hold claims of one owner for so long from now on; return those that a later one fenced."""
+    keys = json.dumps([claim.conversation for claim in claims])
+    owner = next(iter(claims)).owner
+    yield _RENEW.query({"keys": keys, "held_by": owner, "seconds": seconds, "now": now})
+    epochs = {row[0]: row[1] for row in (yield _EPOCHS.query({"keys": keys}))}
+    return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
 
 def release(claim: Claim) -> Unit[None]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Select, bindparam, cast, func
+from sqlalchemy import ColumnElement, Float, Select, bindparam, cast, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import Table
 
@@ -33,6 +33,14 @@ def clock(dialect: DialectName) -> ColumnElement[float]:
 def skip_locked(query: Select[tuple[str]], dialect: DialectName) -> Select[tuple[str]]:
     """Lock the rows found, without those that somebody else has locked."""
     return query.with_for_update(skip_locked=True) if dialect == "postgresql" else query
+
+
+def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:
+    """Return the texts of a bound JSON list, as rows."""
+    if dialect == "sqlite":
+        return select(func.json_each(bindparam(name)).table_valued("value").c.value)
+    listed = cast(bindparam(name), postgresql.JSONB)
+    return select(func.jsonb_array_elements_text(listed).column_valued("text"))
 
 
 def is_served(table: Table, dialect: DialectName) -> ColumnElement[bool]:
