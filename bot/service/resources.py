@@ -13,7 +13,7 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, PreloadingBackend, Signals
+from bot.ports import Backend, ChatSettings, PreloadingBackend, Signals
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.files import preset_version
 from bot.prompting.presets.preset import Preset
@@ -24,6 +24,7 @@ from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
+from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import lock_data_dir
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -35,6 +36,7 @@ from bot.templates.renderer import Renderer
 
 EMBEDDED_REDIS = "embedded"
 """The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
+_MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 _log = structlog.get_logger(__name__)
 
@@ -47,6 +49,7 @@ class Resources:
     bot_ids: Mapping[str, str]
     """What the addresses of each platform carry as their bot's id."""
     signals: Signals
+    chat_settings: ChatSettings
     renderer: Renderer
     resolver: PresetResolver
     backends: Mapping[str, Backend]
@@ -69,7 +72,11 @@ async def open_resources(
         stack.enter_context(lock_data_dir(settings.data_dir))
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        resolver = await _make_resolver(settings, presets, database)
+        signals = await stack.enter_async_context(_open_signals(settings))
+        chat_settings = make_chat_settings(
+            database, signals, has_remote_signals=settings.redis_url is not None
+        )
+        resolver = await _make_resolver(settings, presets, database, chat_settings)
         await prepare_models(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
@@ -77,11 +84,36 @@ async def open_resources(
             stack.push_async_callback(backend.close)
         preloading = asyncio.create_task(preload_default(backends, resolver.default))
         stack.push_async_callback(cancel_and_wait, [preloading])
-        signals = await stack.enter_async_context(_open_signals(settings))
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
-        yield Resources(database, bot_ids, signals, renderer, resolver, backends, retrieve_stories)
+        yield Resources(
+            database,
+            bot_ids,
+            signals,
+            chat_settings,
+            renderer,
+            resolver,
+            backends,
+            retrieve_stories,
+        )
+
+
+def make_chat_settings(
+    database: Database, signals: Signals, *, has_remote_signals: bool
+) -> ChatSettings:
+    """Return the settings made in chats, in memory where changes by other processes are noticed.
+
+    One process uses an SQLite file, so nobody else writes to it. Several may use a PostgreSQL; they
+    hear of each other's changes over Redis only.
+    """
+    clock = SystemClock()
+    stored = SqlChatSettings(database, clock)
+    if database.is_sqlite:
+        return CachedChatSettings(stored, signals, clock, max_age_seconds=None)
+    if has_remote_signals:
+        return CachedChatSettings(stored, signals, clock, _MAX_SETTING_AGE_SECONDS)
+    return stored
 
 
 async def _resolve_bot_ids(
@@ -96,12 +128,13 @@ async def _resolve_bot_ids(
 
 
 async def _make_resolver(
-    settings: Settings, presets: Mapping[str, Preset], database: Database
+    settings: Settings,
+    presets: Mapping[str, Preset],
+    database: Database,
+    chat_settings: ChatSettings,
 ) -> PresetResolver:
-    clock = SystemClock()
     preset_versions = [preset_version(preset) for preset in presets.values()]
-    versions = await SqlPresetVersions(database, clock).save(preset_versions)
-    chat_settings = SqlChatSettings(database, clock)
+    versions = await SqlPresetVersions(database, SystemClock()).save(preset_versions)
     return PresetResolver(presets, settings.default_preset, chat_settings, versions)
 
 

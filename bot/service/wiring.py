@@ -32,7 +32,6 @@ from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources
 from bot.service.retention import RetentionJobs
 from bot.settings import Settings, collect_secrets
-from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
@@ -155,8 +154,9 @@ class Wiring:
 
     @cached_property
     def worker(self) -> ConversationWorker:
-        backends = self._resources.backends.values()
-        memories = [each for each in backends if isinstance(each, ConversationMemory)]
+        resources = self._resources
+        keepers = (*resources.backends.values(), resources.chat_settings)
+        memories = [each for each in keepers if isinstance(each, ConversationMemory)]
         stages = TurnStages(self._resources.resolver, self._commands, self._pipeline, self._replies)
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -191,7 +191,7 @@ class Wiring:
 
     @cached_property
     def _personas(self) -> UserPersonas:
-        return UserPersonas(SqlChatSettings(self._resources.database, self.clock))
+        return UserPersonas(self._resources.chat_settings)
 
     async def _is_platform_admin(self, incoming: Incoming) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)

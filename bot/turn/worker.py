@@ -194,9 +194,11 @@ class ConversationWorker:
 
     async def _delete_history(self, claim: Claim) -> str:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""
-        for memory in self._memories:
-            await memory.forget(claim.conversation)
-        turns = await self._conversations.forget(claim)
+        try:
+            turns = await self._conversations.forget(claim)
+        finally:  # it may be committed although it failed
+            for memory in self._memories:
+                await memory.forget(claim.conversation)
         messages = "1 message" if turns == 1 else f"{turns} messages"
         return f"Deleted for good: {messages} and everything that was stored about them."
 
