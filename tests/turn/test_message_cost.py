@@ -1,0 +1,243 @@
+"""What one message costs: units of work, SQL statements, reads and tasks, in exact numbers.
+
+A number that has changed is not wrong by itself, but nobody should change one without noticing.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from inline_snapshot import snapshot
+from sqlalchemy.engine import make_url
+from typing_extensions import override
+
+from bot.chat.incoming import Incoming
+from bot.intake.intake import InboxIntake
+from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.ports import Intake, Platform
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.resources import Resources, make_chat_settings
+from bot.service.wiring import Wiring
+from bot.settings import Settings
+from bot.storage.engine.statements import StartUnit, Unit
+from bot.storage.sql.connections import SqliteThreadPool, UnitOfWork
+from bot.storage.sql.database import Database
+from bot.stories.retrieve import no_stories
+from bot.templates.renderer import Renderer
+from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep, run_ready_tasks
+from tests.samples import make_incoming
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+FIRST_WORDS = "These words are long enough for a first message. "
+
+
+class CountingConnections(SqliteThreadPool):
+    """Counts units and their statements, and functions that only read or write otherwise."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(make_url(f"sqlite:///{file}"))
+        self.counts: Counter[str] = Counter()
+
+    @override
+    async def run(self, start: StartUnit[T]) -> T:
+        self.counts["units"] += 1
+        return await super().run(lambda: self._counted(start()))
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        self.counts["reads"] += 1
+        return await super().read(unit)
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        self.counts["writes"] += 1
+        return await super().commit(unit)
+
+    def _counted(self, unit: Unit[T]) -> Unit[T]:
+        rows = None
+        while True:
+            try:
+                query = unit.send(rows) if rows is not None else next(unit)
+            except StopIteration as ended:
+                value: T = ended.value
+                return value
+            self.counts["statements"] += 1
+            rows = yield query
+
+
+class QuietPlatform(Platform):
+    """A chat in memory; the test itself hands in what is received."""
+
+    def __init__(self) -> None:
+        self._surface = FakeSurface()
+
+    @property
+    @override
+    def name(self) -> str:
+        return "telegram"
+
+    @property
+    @override
+    def surface(self) -> FakeSurface:
+        return self._surface
+
+    @property
+    @override
+    def connection_error(self) -> str | None:
+        return None
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        """Receive nothing."""
+
+    @override
+    async def check(self) -> str:
+        return "quiet"
+
+    @override
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    @override
+    async def is_admin(self, incoming: Incoming) -> bool:
+        return False
+
+
+def make(_settings: PlatformSettings | None, _context: PlatformContext) -> Platform:
+    return QuietPlatform()
+
+
+QUIET = PlatformSpec(kind="telegram", factory=f"{__name__}:make")
+
+
+class RunningParts:
+    """The real worker, sender and pools over SQLite; the clock moves by hand."""
+
+    def __init__(
+        self, parts: Wiring, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
+    ) -> None:
+        self._parts = parts
+        self._backend = backend
+        self._clock = clock
+        self._counts = counts
+        self._tasks: Counter[str] = Counter()
+        self._intake = InboxIntake(parts.inbox, parts.conversation_pool.wake)
+        platform = parts.platforms["telegram"]
+        assert isinstance(platform, QuietPlatform)
+        self.surface = platform.surface
+
+    async def answer(self, key: str, finish: asyncio.Event | None) -> None:
+        """Receive a message; show how its answer begins, and let the model `finish` it."""
+        sent, asked = len(self.surface.messages), len(self._backend.prompts)
+        await self._intake.receive([make_incoming(key=key)], {})
+        if finish is not None:
+            await self._until(lambda: len(self._backend.prompts) > asked)
+            await self._clock.advance(0.5)
+            await self._until(lambda: len(self.surface.messages) > sent)
+            await self._until(lambda: self._parts.lane_pool.busy_count == 0)
+            finish.set()
+        await self._until(lambda: len(self.surface.messages) > sent)
+        await self._until(self._is_idle)
+
+    async def cost(self, key: str, finish: asyncio.Event | None) -> dict[str, Any]:
+        """Answer a message; return what it cost."""
+        await self._until(self._is_idle)
+        self._counts.clear()
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(self._make_task)
+        try:
+            await self.answer(key, finish)
+        finally:
+            loop.set_task_factory(None)
+        counts = {name: self._counts[name] for name in ("units", "statements", "reads", "writes")}
+        return {**counts, "tasks": dict(sorted(self._tasks.items()))}
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        self._tasks[work.__qualname__] += 1
+        return asyncio.Task(work, loop=loop, **options)
+
+    def _is_idle(self) -> bool:
+        return not (self._parts.conversation_pool.busy_count or self._parts.lane_pool.busy_count)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        await wait_until(condition)
+        await run_ready_tasks()
+
+
+@asynccontextmanager
+async def running_parts(folder: Path, backend: FakeBackend) -> AsyncIterator[RunningParts]:
+    connections = CountingConnections(folder / "troupe.db")
+    database = Database(connections)
+    await database.migrate()
+    signals = InProcessSignals()
+    chat_settings = make_chat_settings(database, signals, has_remote_signals=False)
+    resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
+    async with Renderer() as renderer:
+        resources = Resources(
+            database, {}, signals, chat_settings, renderer, resolver, {"p": backend}, no_stories
+        )
+        parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail)
+        parts.clock = clock = FakeClock()
+        service = RunningParts(parts, backend, clock, connections.counts)
+        pools = [asyncio.create_task(parts.conversation_pool.run())]
+        pools += [asyncio.create_task(parts.lane_pool.run())]
+        await wait_until(lambda: connections.counts["units"] == len(pools))  # the first polls
+        try:
+            yield service
+        finally:
+            await cancel_and_wait(pools)
+            await connections.close()
+
+
+async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
+    events = [asyncio.Event(), asyncio.Event()]
+    scripts: list[list[ScriptStep]] = [[FIRST_WORDS, event, "And an end."] for event in events]
+    backend = FakeBackend(*scripts)
+    async with running_parts(tmp_path, backend) as service:
+        await service.answer("5:1", events[0])
+        assert await service.cost("5:2", events[1]) == snapshot(
+            {
+                "units": 6,
+                "statements": 30,
+                "reads": 0,
+                "writes": 0,
+                "tasks": {
+                    "KeyedWorkerPool._process_one": 3,
+                    "LiveReply._update_until_cancelled": 1,
+                    "_renew": 1,
+                    "keep_typing": 1,
+                },
+            }
+        )
+        assert list(service.surface.messages.values()) == [f"{FIRST_WORDS}And an end."] * 2
+
+
+async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
+    async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
+        await service.answer("5:1", None)
+        assert await service.cost("5:2", None) == snapshot(
+            {
+                "units": 4,
+                "statements": 20,
+                "reads": 0,
+                "writes": 0,
+                "tasks": {
+                    "KeyedWorkerPool._process_one": 2,
+                    "LiveReply._update_until_cancelled": 1,
+                    "_renew": 1,
+                    "keep_typing": 1,
+                },
+            }
+        )
+        assert list(service.surface.messages.values()) == ["Hello."] * 2
