@@ -105,7 +105,7 @@ async def test_early_acknowledgement_is_detected(
 ) -> None:
     points = ("after_received",)
     plan = LoadPlan(
-        seed, 60, 8, kills=6, give_up_seconds=6, points=points, build="acknowledge_first"
+        seed, 90, 8, kills=10, give_up_seconds=6, points=points, build="acknowledge_first"
     )
     outcome = report(await run_under_kills(service, platforms, plan))
     assert outcome.result.lost
