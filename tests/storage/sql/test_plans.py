@@ -58,7 +58,7 @@ class Chat:
         self.message: InboxMessage | None = None
 
     async def open(self) -> None:
-        await self.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
+        await self.receive("5")
         self.claim, message = await begin(self.conversations)
         result = TurnResult(outgoing=[OutgoingPart(0, "Hi.")])
         finished = await self.conversations.finish(self.claim, message, result)
@@ -66,6 +66,11 @@ class Chat:
         assert finished.row is not None
         await self.outbox.reschedule(finished.row, 0)
         self.database.queries.clear()
+
+    async def receive(self, prefix: str) -> None:
+        """Receive two messages."""
+        messages = [make_incoming(key=f"{prefix}:{number}") for number in (1, 2)]
+        await self.inbox.receive(messages, {"telegram:offset": "1"})
 
     async def finish(self) -> object:
         assert self.message is not None
