@@ -77,7 +77,7 @@ class AsyncpgPool:
 
 
 async def _keep(_connection: object) -> None:
-    """Spare the round trip by which asyncpg resets a connection: units change nothing of it."""
+    """Skip the round trip by which asyncpg resets a connection: units change nothing of it."""
 
 
 async def _run_unit(connection: Any, start: StartUnit[T]) -> T:
