@@ -215,8 +215,7 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
                 "tasks": {
                     "KeyedWorkerPool._process_one": 3,
                     "LiveReply._update_until_cancelled": 1,
-                    "_renew": 1,
-                    "keep_typing": 1,
+                    "TypingIndicator._repeat": 1,
                 },
             }
         )
@@ -232,12 +231,7 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
                 "statements": 20,
                 "reads": 0,
                 "writes": 0,
-                "tasks": {
-                    "KeyedWorkerPool._process_one": 2,
-                    "LiveReply._update_until_cancelled": 1,
-                    "_renew": 1,
-                    "keep_typing": 1,
-                },
+                "tasks": {"KeyedWorkerPool._process_one": 2},
             }
         )
         assert list(service.surface.messages.values()) == ["Hello."] * 2
