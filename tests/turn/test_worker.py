@@ -351,7 +351,7 @@ async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Da
     go_on = asyncio.Event()
     backend = FakeBackend([ReasoningDelta("They greet"), go_on, ReasoningDelta(" me."), "Hello."])
     setup = Setup(database, backend=backend)
-    assert await texts_before(setup, go_on) == []
+    assert await texts_before(setup, go_on, is_streamed=False) == []
     assert setup.texts == ["Hello."]
     assert [call for call, _ in setup.surface.calls].count("typing") == 1
     assert await setup.history() == [("user", "hello"), ("assistant", "Hello.")]
@@ -523,12 +523,17 @@ async def test_unknown_command_is_answered_with_a_hint(database: Database) -> No
 # --- live updates ------------------------------------------------------------------------------
 
 
-async def texts_before(setup: Setup, go_on: asyncio.Event) -> list[str]:
+async def texts_before(
+    setup: Setup, go_on: asyncio.Event, *, is_streamed: bool = True
+) -> list[str]:
     """Process a message; return what the channel shows before `go_on` lets the model finish."""
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 3)
+        async with asyncio.timeout(20):  # the database may be slow
+            while is_streamed and not set(setup.texts) - {"…"}:
+                await advance_in_steps(setup.clock, 1)
         before = setup.texts
         go_on.set()
         await worker
@@ -558,7 +563,7 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
     go_on = asyncio.Event()
     backend = FakeBackend(["Once upon", go_on, " a time."])
     setup = Setup(database, backend=backend, preset={"stream": False})
-    assert await texts_before(setup, go_on) == []
+    assert await texts_before(setup, go_on, is_streamed=False) == []
     assert setup.texts == ["Once upon a time."]
 
 
