@@ -47,7 +47,7 @@ class AiohttpClient(httpx2.AsyncClient):
     ) -> httpx2.AsyncBaseTransport:
         if transport is not None:
             return transport
-        return AiohttpTransport(httpx2.create_ssl_context(verify, cert, trust_env), limits)
+        return AiohttpTransport(limits)
 
     @override
     def _init_proxy_transport(
@@ -60,28 +60,25 @@ class AiohttpClient(httpx2.AsyncClient):
         http2: bool = False,
         limits: httpx2.Limits = httpx2.Limits(),  # noqa: B008 -- a constant value
     ) -> httpx2.AsyncBaseTransport:
-        return AiohttpTransport(httpx2.create_ssl_context(verify, cert, trust_env), limits, proxy)
+        return AiohttpTransport(limits, proxy)
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
     """Sends requests over one aiohttp session, which is opened with the first of them."""
 
-    def __init__(
-        self, tls: ssl.SSLContext, limits: httpx2.Limits, proxy: httpx2.Proxy | None = None
-    ) -> None:
-        self._tls = tls
+    def __init__(self, limits: httpx2.Limits, proxy: httpx2.Proxy | None = None) -> None:
         self._limits = limits
         self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
+        self._opening = asyncio.Lock()
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self._session is None:
-            self._session = self._open_session()
+        session = self._session or await self._open_session()
         timeout = request.extensions.get("timeout", {})
         proxy = self._proxy
         with _errors_translated():
-            response = await self._session.request(
+            response = await session.request(
                 request.method,
                 str(request.url),
                 headers=request.headers,
@@ -114,13 +111,18 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         if self._session is not None:
             await self._session.close()
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=self._limits.max_connections or 0,  # 0: as many as there are requests
-            keepalive_timeout=self._limits.keepalive_expiry,
-            ssl=self._tls,
-        )
-        return aiohttp.ClientSession(connector=connector, auto_decompress=False)
+    async def _open_session(self) -> aiohttp.ClientSession:
+        async with self._opening:
+            if self._session is None:
+                # It reads all certificates and imports much: not in the event loop.
+                tls = await asyncio.to_thread(httpx2.create_ssl_context)
+                connector = aiohttp.TCPConnector(
+                    limit=self._limits.max_connections or 0,  # 0: as many as there are requests
+                    keepalive_timeout=self._limits.keepalive_expiry,
+                    ssl=tls,
+                )
+                self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            return self._session
 
 
 class _ResponseStream(httpx2.AsyncByteStream):
