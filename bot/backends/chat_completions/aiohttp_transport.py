@@ -74,7 +74,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        session = self._session or await self._open_session()
+        session = self._session or await self._open_session(request.url.scheme)
         timeout = request.extensions.get("timeout", {})
         proxy = self._proxy
         with _errors_translated():
@@ -111,11 +111,16 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         if self._session is not None:
             await self._session.close()
 
-    async def _open_session(self) -> aiohttp.ClientSession:
+    async def _open_session(self, scheme: str) -> aiohttp.ClientSession:
         async with self._opening:
             if self._session is None:
-                # It reads all certificates and imports much: not in the event loop.
-                tls = await asyncio.to_thread(httpx2.create_ssl_context)
+                # It reads all certificates and imports much: not in the event loop. All requests
+                # of a client go to one address, so that a service on this machine needs none.
+                tls = (
+                    await asyncio.to_thread(httpx2.create_ssl_context)
+                    if scheme == "https"
+                    else True
+                )
                 connector = aiohttp.TCPConnector(
                     limit=self._limits.max_connections or 0,  # 0: as many as there are requests
                     keepalive_timeout=self._limits.keepalive_expiry,
