@@ -64,12 +64,12 @@ async def measure(names: list[str], idle_seconds: float, messages: int) -> Footp
             service = ServiceProcess(Path(folder), platforms, model)
             for name in {"telegram", "discord"} - set(names):
                 del service.settings[f"TROUPE_{name.upper()}__TOKEN"]
-            await service.start()
-            await service.wait_until_ready(_START_SECONDS)
-            await service.stop()
-            import_cpu = sum(_import_cpu(_library(name)) for name in names)
-            start_cpu = await _start(service, platforms, names)
             try:
+                await service.start()
+                await service.wait_until_ready(_START_SECONDS)
+                await service.stop()
+                import_cpu = sum(_import_cpu(_library(name)) for name in names)
+                start_cpu = await _start(service, platforms, names)
                 await service.wait_until_ready(_START_SECONDS)
                 await asyncio.sleep(_SETTLE_SECONDS)
                 start_mb = _memory(service)
