@@ -70,6 +70,6 @@ async def test_metadata_of_the_default_model(tmp_path: Path) -> None:
     facts = read_metadata(await lend_model(tmp_path))
 
     assert (facts.licence, facts.quantization, facts.context_tokens) == ("apache-2.0", "Q4_1", 8192)
-    assert facts.template == "its own, which is our smollm2"
+    assert facts.template == "its own, the same as our smollm2"
     assert facts.bytes_per_token == 23_040  # llama.cpp: 180 MiB for 8,192 tokens
     assert 134e6 < facts.parameters < 136e6
