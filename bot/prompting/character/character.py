@@ -1,6 +1,6 @@
 """The `Character` of ChatHaruhi 3.0 as a library: needs no platform, server or database.
 
-    from bot.prompting.character.character import Character
+    from bot.prompting.character import Character
 
     nora = Character("Nora", persona="You keep the lighthouse on Gull Rock.", llm=ask_my_model)
     print(nora.chat(user="Ana", text="Are you ever lonely out here?"))
