@@ -48,12 +48,8 @@ class SpeakerLabels:
             for turn in turns
         ]
 
-    def tag_turn(self, turn: Turn, own: str) -> str:
-        """Return a turn with its speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
-        return self.tag_text(self.label_of(turn, own), turn.text)
-
     def tag_text(self, label: str, text: str) -> str:
-        """Return a text with a speaker tag."""
+        """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
         return add_speaker_tag(label, text, self.reserved_skeletons)
 
     def others(self, own: str) -> tuple[str, ...]:
