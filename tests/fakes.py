@@ -167,7 +167,7 @@ class FakeSurface(Surface):
             raise self._errors[call].popleft()
 
 
-ScriptStep = str | ReasoningDelta | QueuePosition | asyncio.Event | Exception
+ScriptStep = str | Finish | ReasoningDelta | QueuePosition | asyncio.Event | Exception
 
 
 class FakeBackend(Backend):
@@ -187,6 +187,7 @@ class FakeBackend(Backend):
         self.prompts.append(prompt)
         script = self._scripts.popleft() if len(self._scripts) > 1 else self._scripts[0]
         ended = False
+        finish = Finish(FinishReason.STOP)
         try:
             for step in script:
                 match step:
@@ -199,7 +200,9 @@ class FakeBackend(Backend):
                     case Exception():
                         ended = True
                         raise step
-            yield Finish(FinishReason.STOP)
+                    case Finish():
+                        finish = step
+            yield finish
             ended = True
         finally:
             self.closed_early += not ended

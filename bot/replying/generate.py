@@ -23,12 +23,16 @@ from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 
-_INTERRUPTED = "\n\n⚠ (interrupted)"
+_END_MARKS = {
+    None: "interrupted",
+    FinishReason.LENGTH: "cut off at the length limit; write “go on” for the rest",
+    FinishReason.FILTERED: "cut off by the provider's content filter; try other words",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedAnswer:
-    """An answer as its readers see it in the end."""
+    """An answer as the history keeps it; its readers see the mark of its end as well."""
 
     text: str
     reason: FinishReason | None
@@ -50,7 +54,7 @@ async def generate_answer(
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
-    An answer that is interrupted after its first text is kept and marked.
+    An answer that is interrupted after its first text is kept.
 
     Args:
         backend: generates.
@@ -75,6 +79,12 @@ async def generate_answer(
             raise
         interrupted = True
     return answer.build(interrupted=interrupted)
+
+
+def end_mark(reason: FinishReason | None) -> str:
+    """Return what readers see behind an answer that is not whole; empty for a whole one."""
+    mark = _END_MARKS.get(reason)
+    return f"\n\n⚠ ({mark})" if mark else ""
 
 
 def build_receipt(
@@ -154,7 +164,7 @@ class _AnswerBuilder:
         self._append(rest + self._output_filter.finish())
         text = "".join(self._chunks).strip()
         return GeneratedAnswer(
-            text=text + _INTERRUPTED if interrupted else text,
+            text=text,
             reason=None if interrupted else self._finish.reason,
             usage=self._finish.usage,
             first_word_seconds=self._first_word_seconds,

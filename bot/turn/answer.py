@@ -15,7 +15,7 @@ from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer, build_receipt, generate_answer
+from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -27,6 +27,7 @@ _log = structlog.get_logger(__name__)
 _ONLY_REASONING = (
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
+_FILTERED = "The model's provider blocked its answer (content filter). Please try other words."
 _EMPTY = "The model gave an empty answer. Please try again or rephrase your message."
 
 
@@ -88,7 +89,7 @@ class AnswerPipeline:
             context.claim, context.message, len(context.parts)
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply)
-        text = self._speaker_line(speaker, context) + receipt.answer
+        text = self._speaker_line(speaker, context) + receipt.answer + end_mark(receipt.reason)
         parts = self._replies.final_parts(address, text, len(context.parts))
         context.parts.extend(parts)
         context.turns.append(
@@ -165,6 +166,8 @@ def prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str
 def _check(answer: GeneratedAnswer, preset: Preset) -> None:
     if not answer.text:
         notice = _ONLY_REASONING if answer.thoughts else _EMPTY
+        if answer.reason is FinishReason.FILTERED:
+            notice = _FILTERED
         raise BackendError("an empty answer", notice=notice)
     if answer.reason is FinishReason.LENGTH:
         _log.info("answer_cut_at_length", preset=preset.name)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, WakeReason
 from bot.chat.outgoing import Attachment, Limits, OutboxRow
-from bot.chat.prompt import QueuePosition, ReasoningDelta
+from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
@@ -319,7 +319,34 @@ async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None
     setup = Setup(database, backend=FakeBackend(["Once upon ", BackendInterrupted("reset")]))
     await setup.say("a story")
     assert setup.texts == ["Once upon\n\n⚠ (interrupted)"]
-    assert (await setup.history())[0] == ("user", "a story")
+    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "mark"),
+    [
+        (FinishReason.LENGTH, "⚠ (cut off at the length limit; write “go on” for the rest)"),
+        (
+            FinishReason.FILTERED,
+            "⚠ (cut off by the provider's content filter; try other words)",
+        ),
+    ],
+)
+async def test_answer_that_is_cut_off_is_marked_for_its_readers_only(
+    database: Database, reason: FinishReason, mark: str
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once upon", Finish(reason)]))
+    await setup.say("a story")
+    assert setup.texts == [f"Once upon\n\n{mark}"]
+    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
+
+
+async def test_answer_that_is_filtered_from_its_first_word_is_an_error(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend([Finish(FinishReason.FILTERED)]))
+    await setup.say("a story")
+    assert "content filter" in setup.texts[0]
 
 
 async def test_answer_interrupted_before_its_first_character_is_an_error(

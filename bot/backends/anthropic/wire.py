@@ -11,7 +11,7 @@ from typing_extensions import override
 from bot.backends.anthropic.parameters import to_parameters
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.stream_parser import StreamParser
+from bot.backends.chat_completions.stream_parser import StreamParser, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
@@ -212,13 +212,11 @@ class AnthropicParser(StreamParser):
             raise errors.interrupted(self._context.endpoint, "it has no stop_reason")
         return False
 
-    def _count(self, usage: "_EventUsage | None") -> None:
+    def _count(self, usage: object) -> None:
         """Take over the counts that an event has; they are totals, in several events."""
-        if usage is None:
+        if not isinstance(usage, dict):
             return
-        given = {
-            name: max(0, count) for name, count in msgspec.structs.asdict(usage).items() if count
-        }
+        given = {name: count for name, each in usage.items() if (count := token_count(each))}
         self._tokens = tokens = {**self._tokens, **given}
         cached = tokens.get("cache_read_input_tokens", 0)
         written = tokens.get("cache_creation_input_tokens", 0)
@@ -227,13 +225,6 @@ class AnthropicParser(StreamParser):
             cached_tokens=cached,
             output_tokens=tokens.get("output_tokens", 0),
         )
-
-
-class _EventUsage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
 
 
 class _ContentBlock(msgspec.Struct):
@@ -250,7 +241,7 @@ class _BlockDelta(msgspec.Struct):
 
 
 class _MessageStart(msgspec.Struct):
-    usage: _EventUsage | None = None
+    usage: object = None
 
 
 class _StreamEvent(msgspec.Struct):
@@ -258,7 +249,7 @@ class _StreamEvent(msgspec.Struct):
     message: _MessageStart | None = None
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
-    usage: _EventUsage | None = None
+    usage: object = None
     error: object = None
     content: list[_ContentBlock] | None = None  # of a message that is not streamed
     stop_reason: str | None = None

@@ -17,22 +17,57 @@ _OVERLOADED = 529  # of Anthropic
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _PROMPT_TOO_LONG = re.compile(
     rb"context_length|context length|context size|context window|exceed_context|maximum context"
-    rb"|prompt is too long|exceed context|request_too_large",
+    rb"|prompt is too long|exceed context|request_too_large|contextwindowexceeded|too many tokens"
+    rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length",
     re.IGNORECASE,
 )
 _QUOTA_USED_UP = re.compile(
-    rb"insufficient_quota|insufficient balance|credit balance is too low", re.IGNORECASE
+    rb"insufficient[_ ](quota|balance|credits?|funds)|credit balance is too low|billing_hard_limit"
+    rb"|billing_not_active|out of credits|account (is )?overdue|arrearage|payment required"
+    rb"|exceeded your (current|monthly) (usage|spend|billing)|budget has been exceeded",
+    re.IGNORECASE,
+)
+_MODERATED = re.compile(
+    rb"content_policy|content policy|content_filter|content management policy|responsibleai"
+    rb"|moderation|data_inspection_failed|inappropriate content|flagged|safety_check"
+    rb"|contentpolicyviolation|sensitive_words",
+    re.IGNORECASE,
+)
+_UNKNOWN_MODEL = re.compile(
+    rb"model_not_found|model[_ ]not[_ ]exist|model[^\n]{0,80}(does not exist|not found)"
+    rb"|invalid_model|invalid model|not a valid model|unknown model|no such model"
+    rb"|unsupported model",
+    re.IGNORECASE,
+)
+_WRONG_KEY = re.compile(
+    rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
+    rb"|authentication_error|authenticationerror",
+    re.IGNORECASE,
 )
 _UNREADABLE_IMAGE = re.compile(
     rb"failed to load image|image_parse_error|invalid_image|invalid_base64|not process image",
     re.IGNORECASE,
 )
 
-_NO_CREDIT = "has no credit left ({}); top up its account"
 _BUSY_NOTICE = "The model is busy right now. Please try again in a moment."
 _CONFIGURATION_NOTICE = "The model is not configured correctly; the bot's operator has to fix it."
 _TOO_LONG_NOTICE = (
     "This conversation has become longer than the model can read. Start a new one with /new."
+)
+_NO_CREDIT_NOTICE = (
+    "The bot's account with the model's provider has no credit left; the bot's operator has to top"
+    " it up."
+)
+_MODERATED_NOTICE = (
+    "The model's provider refuses to answer this because of its content rules. Please try other"
+    " words, or start anew with /new."
+)
+_UNKNOWN_MODEL_NOTICE = (
+    "This preset's model does not exist at its provider. An admin can choose another preset with"
+    " /preset; the bot's operator has to correct this one."
+)
+_WRONG_KEY_NOTICE = (
+    "The model's provider does not accept the bot's key; the bot's operator has to renew it."
 )
 
 
@@ -89,45 +124,67 @@ def translate_status(
     Of the provider's own text only error codes and the names of the request's `parameters` are
     repeated: the rest may hold keys or prompts.
     """
-    match status:
-        case _ if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return RequestFailed(
-                f"{endpoint} returned status {status}{_codes(body)}; try again later",
-                notice=_BUSY_NOTICE
-                if status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
-                else "",
-                retryable=not _QUOTA_USED_UP.search(body),
-                retry_after_seconds=_retry_after(headers.get("retry-after"), now),
-            )
-        case 401 | 403:
-            what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
-        case 402:
-            what = _NO_CREDIT.format(status)
-        case 400 if _QUOTA_USED_UP.search(body):
-            what = _NO_CREDIT.format(status)
-        case 404:
-            what = (
-                f"does not know the model {model!r} at {endpoint.base_url} (404); "
-                f"check the preset's model and {endpoint.setting('BASE_URL')}"
-            )
-        case 400 | 413 | 422 if _PROMPT_TOO_LONG.search(body):
-            what = f"rejected the prompt as too long for {model!r} ({status}); "
-            what += "lower the preset's max_input_tokens"
-            return RequestFailed(
-                f"{endpoint} {what}", notice=_TOO_LONG_NOTICE, provider_unhealthy=False
-            )
-        case 400 if _UNREADABLE_IMAGE.search(body):
-            what = "cannot read an image of the prompt (400); replace the image in the preset"
-        case _ if status < HTTPStatus.BAD_REQUEST:
-            what = (
-                f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
-            )
-        case _:
-            named = _codes(body) + _named_parameters(body, parameters)
-            what = f"rejected the request ({status}{named}); check the preset's parameters"
+    if status >= HTTPStatus.BAD_REQUEST:
+        refusal = _translate_refusal(endpoint, model, status, body)
+        if refusal is not None:
+            return refusal
+    if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
+        return RequestFailed(
+            f"{endpoint} returned status {status}{_codes(body)}; try again later",
+            notice=_BUSY_NOTICE if is_busy else "",
+            retryable=True,
+            retry_after_seconds=_retry_after(headers.get("retry-after"), now),
+        )
+    if status < HTTPStatus.BAD_REQUEST:
+        what = f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
+    elif status == HTTPStatus.BAD_REQUEST and _UNREADABLE_IMAGE.search(body):
+        what = "cannot read an image of the prompt (400); replace the image in the preset"
+    else:
+        named = _codes(body) + _named_parameters(body, parameters)
+        what = f"rejected the request ({status}{named}); check the preset's parameters"
     return RequestFailed(
         f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
     )
+
+
+def _translate_refusal(
+    endpoint: Endpoint, model: str, status: int, body: bytes
+) -> RequestFailed | None:
+    """Translate an error that the same request would meet again; None for any other.
+
+    Services agree neither on the status nor on the words, so both are looked at
+    (docs/sources.md#openai).
+    """
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return None
+    if status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_USED_UP.search(body):
+        what = f"has no credit left ({status}{_codes(body)}); top up its account"
+        notice = _NO_CREDIT_NOTICE
+    elif status in _TRANSIENT:
+        return None
+    elif _PROMPT_TOO_LONG.search(body):
+        what = f"rejected the prompt as too long for {model!r} ({status}); "
+        what += "lower the preset's max_input_tokens"
+        notice = _TOO_LONG_NOTICE
+    elif _MODERATED.search(body):
+        what = f"refused the prompt by its content rules ({status}{_codes(body)})"
+        notice = _MODERATED_NOTICE
+    elif status == HTTPStatus.UNAUTHORIZED or _WRONG_KEY.search(body):
+        what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
+        notice = _WRONG_KEY_NOTICE
+    elif status == HTTPStatus.NOT_FOUND or _UNKNOWN_MODEL.search(body):
+        what = (
+            f"does not know the model {model!r} at {endpoint.base_url} ({status}); "
+            f"check the preset's model and {endpoint.setting('BASE_URL')}"
+        )
+        notice = _UNKNOWN_MODEL_NOTICE
+    elif status == HTTPStatus.FORBIDDEN:
+        what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
+        notice = _WRONG_KEY_NOTICE
+    else:
+        return None
+    return RequestFailed(f"{endpoint} {what}", notice=notice, provider_unhealthy=False)
 
 
 def translate_error_event(
@@ -143,8 +200,9 @@ def translate_error_event(
     """
     status = _status_in(data, statuses)
     if status is None:
-        too_long = _PROMPT_TOO_LONG.search(data)
-        status = HTTPStatus.BAD_REQUEST if too_long else HTTPStatus.BAD_GATEWAY
+        refused = (_PROMPT_TOO_LONG, _QUOTA_USED_UP, _MODERATED, _UNKNOWN_MODEL, _WRONG_KEY)
+        is_refused = any(pattern.search(data) for pattern in refused)
+        status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 
 

@@ -12,6 +12,9 @@ from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import FinishReason, Usage
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+_MAX_TOKEN_COUNT = (
+    10**9
+)  # no prompt or answer has more; a greater figure is an error of the service
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +151,10 @@ class StreamParser(ABC):
         self._add_text("".join(texts))
         texts.clear()
         return True
+
+
+def token_count(given: object) -> int:
+    """Return a count of tokens as a service reports it; 0 for one that cannot be right."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return 0
+    return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0

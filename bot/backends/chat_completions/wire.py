@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
-from bot.backends.chat_completions.stream_parser import StreamParser
+from bot.backends.chat_completions.stream_parser import StreamParser, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 
@@ -107,10 +108,10 @@ class ChatCompletionsParser(StreamParser):
             return False
         chunk = self._decode(data)
         if chunk.usage:
-            self.usage = chunk.usage.to_usage()
-        if not chunk.choices or self.reason is not None:
+            self.usage = _to_usage(chunk.usage)
+        choice = next((each for each in chunk.choices or () if not each.index), None)
+        if choice is None or self.reason is not None:
             return False
-        choice = chunk.choices[0]
         delta = choice.delta or choice.message or _Delta(choice.text)
         content = delta.text()
         self._add_reasoning(delta.reasoning_text())
@@ -149,6 +150,7 @@ class _PlainDelta(msgspec.Struct):
 
 class _PlainChoice(msgspec.Struct):
     delta: _PlainDelta
+    index: Literal[0] = 0
     message: None = None
     text: None = None
     finish_reason: None = None
@@ -198,35 +200,26 @@ class _Choice(msgspec.Struct):
     message: _Delta | None = None  # of a response that is not streamed
     text: str | None = None  # of the completions API
     finish_reason: str | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    prompt_cache_hit_tokens: int | None = None  # DeepSeek
-
-    def to_usage(self) -> Usage:
-        details = self.prompt_tokens_details or _PromptDetails()
-        return Usage(
-            prompt_tokens=_not_negative(self.prompt_tokens),
-            cached_tokens=_not_negative(details.cached_tokens or self.prompt_cache_hit_tokens),
-            output_tokens=_not_negative(self.completion_tokens),
-        )
-
-
-def _not_negative(given: int | None) -> int:
-    return max(0, given or 0)  # some send -1 for a number that they did not count
+    index: int | None = None
+    """Other answers than the first, which nobody asked for, are ignored."""
 
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: object = None
     error: object = None
+
+
+def _to_usage(given: object) -> Usage:
+    """Read the counts of a usage object, whatever form a service gave them."""
+    usage = given if isinstance(given, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(
+        prompt_tokens=token_count(usage.get("prompt_tokens")),
+        cached_tokens=token_count(cached or usage.get("prompt_cache_hit_tokens")),  # DeepSeek's
+        output_tokens=token_count(usage.get("completion_tokens")),
+    )
 
 
 class _Timings(msgspec.Struct):
@@ -247,8 +240,11 @@ class _LlamaCppChunk(msgspec.Struct):
         if not self.stop:
             return _Chunk([_Choice(text=self.content)])
         reason = "length" if self.stop_type == "limit" else "stop"
-        cached = _PromptDetails(self.timings.cache_n)
-        usage = _Usage(self.tokens_evaluated, self.tokens_predicted, cached)
+        usage = {
+            "prompt_tokens": self.tokens_evaluated,
+            "completion_tokens": self.tokens_predicted,
+            "prompt_tokens_details": {"cached_tokens": self.timings.cache_n},
+        }
         return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 

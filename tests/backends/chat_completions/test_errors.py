@@ -60,6 +60,36 @@ COMPLETE = {
         [said("a") + event({"choices": [], "usage": {"completion_tokens": -1}}) + STOP + DONE],
         "a",
     ),
+    "usage beyond all measure": (
+        [
+            said("a")
+            + event({"choices": [], "usage": {"prompt_tokens": 10**40, "completion_tokens": 1e300}})
+            + STOP
+            + DONE
+        ],
+        "a",
+    ),
+    "usage in another form": (
+        [said("a") + event({"choices": [], "usage": ["9", {"x": "y"}]}) + STOP + DONE],
+        "a",
+    ),
+    "a second choice": (
+        [
+            event({"choices": [{"index": 1, "delta": {"content": "NO"}}]})
+            + said("a")
+            + event(
+                {
+                    "choices": [
+                        {"index": 1, "delta": {"content": "NO"}, "finish_reason": "stop"},
+                        {"index": 0, "delta": {"content": "b"}},
+                    ]
+                }
+            )
+            + STOP
+            + DONE
+        ],
+        "ab",
+    ),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
     "half an emoji": (
@@ -83,7 +113,7 @@ async def test_unusual_but_complete_stream_is_an_answer(
     assert answer.finish == Finish(
         FinishReason.STOP, answer.finish.usage if answer.finish else Usage()
     )
-    assert answer.finish.usage.output_tokens >= 0
+    assert 0 <= answer.finish.usage.output_tokens < 10**9
     assert len(service.log) == 1
 
 
@@ -297,6 +327,46 @@ async def test_used_up_quota_is_not_retried(connect: Connect, service: FakeOpenA
 
     assert "insufficient_quota" in str(answer.error)
     assert len(service.log) == 1
+
+
+HONEST_NOTICES = {
+    "OpenAI's quota": (429, {"code": "insufficient_quota"}, "no credit left"),
+    "DeepSeek's balance": (402, {"message": "Insufficient Balance"}, "no credit left"),
+    "LiteLLM's budget": (400, {"message": "Budget has been exceeded"}, "no credit left"),
+    "OpenAI's moderation": (400, {"code": "content_policy_violation"}, "content rules"),
+    "Azure's filter": (400, {"code": "content_filter"}, "content rules"),
+    "OpenRouter's moderation": (403, {"message": "Your input was flagged"}, "content rules"),
+    "Gemini's key": (400, {"message": "API key not valid"}, "renew it"),
+    "a key": (401, {"code": "invalid_api_key"}, "renew it"),
+    "vLLM's model": (404, {"message": "The model `m` does not exist."}, "does not exist"),
+    "OpenRouter's model": (400, {"message": "m is not a valid model ID"}, "does not exist"),
+    "DeepSeek's model": (400, {"message": "Model Not Exist"}, "does not exist"),
+    "Ollama's model": (404, {"message": "model 'm' not found"}, "does not exist"),
+    "Gemini's context": (
+        400,
+        {"message": "The input token count exceeds the maximum number of tokens allowed"},
+        "with /new.",
+    ),
+    "LiteLLM's context": (400, {"type": "ContextWindowExceededError"}, "with /new."),
+}
+
+
+@pytest.mark.parametrize("in_stream", [False, True], ids=["as a status", "in the stream"])
+@pytest.mark.parametrize("name", HONEST_NOTICES)
+async def test_notice_says_what_is_wrong_in_every_dialect(
+    connect: Connect, service: FakeOpenAI, name: str, in_stream: bool
+) -> None:
+    status, error, words = HONEST_NOTICES[name]
+    if in_stream:
+        service.plays([event({"error": {**error, "code": error.get("code", status)}})])
+    else:
+        service.plays(Script([json.dumps({"error": error}).encode()], status))
+
+    answer = await ask(connect())
+
+    assert isinstance(answer.error, BackendUnavailable)
+    assert words in answer.error.notice
+    assert len(service.log) == 1, "asked again although the answer is known"
 
 
 REFUSALS = {
