@@ -25,6 +25,44 @@ from simcord._clock import Clock
 
 CDN = "https://cdn.simcord.invalid"
 
+@router.route("POST", "/webhooks/{webhook_id}/{token}")
+def _execute_webhook(ctx):
+    """simcord's own, besides `thread_id`, with which a channel's webhook speaks in one of its threads."""
+    thread = ctx.params.get("thread_id")
+    if thread is None or ctx.args["token"] in ctx.backend.interaction_tokens: return _plain_execute(ctx)
+    hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"]))
+    place = ctx.backend.channels.get(int(thread))
+    if hook is None or place is None or place.parent_id != hook.channel_id: raise BackendError(404, 10003, "Unknown Channel")
+    body, _ = simcord.http.routes.interactions._incoming_webhook_body(ctx)
+    m = simcord.http.routes.interactions.bot_message(ctx, place.id, author_id=hook.webhook_user_id, webhook_id=hook.id, body=body, webhook_execute=True)
+    return simcord.http.routes.interactions.message_response(ctx, m, exempt_root=True)
+_hooks = [r for r in router._ROUTES["POST"] if r[0] == ["webhooks", "{webhook_id}", "{token}"]]
+_plain_execute = _hooks[0][1]; router._ROUTES["POST"].remove(_hooks[0])
+def _in_threads(plain):
+    """A webhook's message in a thread: edits, reads and deletions name it with `thread_id`."""
+    def handler(ctx):
+        hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"])); thread = ctx.params.get("thread_id")
+        if hook is None or thread is None: return plain(ctx)
+        home = hook.channel_id; hook.channel_id = int(thread)
+        try: return plain(ctx)
+        finally: hook.channel_id = home
+    return handler
+for _method in ("GET", "PATCH", "DELETE"): router._ROUTES[_method] = [(t, _in_threads(h)) if t == ["webhooks", "{webhook_id}", "{token}", "messages", "{message_id}"] else (t, h) for t, h in router._ROUTES[_method]]
+_plain_body = simcord.http.routes.interactions._incoming_webhook_body
+def _webhook_body(ctx):
+    """A webhook that the bot made belongs to its application and may have buttons (simcord takes every webhook for somebody else's)."""
+    hook = ctx.backend.webhooks.get(ctx.backend.webhook_tokens.get(ctx.args["token"]))
+    return (dict(ctx.body()), True) if hook is not None and hook.creator_id == ctx.backend.bot_user.id else _plain_body(ctx)
+simcord.http.routes.interactions._incoming_webhook_body = _webhook_body
+_plain_role = serializers.role_payload
+def _role(role, *a, **k):
+    """The role that Discord makes for a bot says whose it is; discord.py's Guild.self_role goes by that."""
+    said = _plain_role(role, *a, **k)
+    return {**said, "tags": {"bot_id": str(SimWire.bot_id)}} if role.managed and SimWire.bot_id else said
+serializers.role_payload = _role
+_plain_webhook = serializers.webhook_payload
+serializers.webhook_payload = lambda backend, hook, *a, **k: {**_plain_webhook(backend, hook, *a, **k), **({"application_id": str(backend.application_id)} if hook.creator_id == backend.bot_user.id else {})}
+
 class WallClock(Clock):
     def now(self): return datetime.now(timezone.utc) + timedelta(seconds=self.elapsed)
 
@@ -42,14 +80,16 @@ class Session:
     def __init__(self, sid, intents): self.id, self.intents, self.seq, self.buffer, self.ws = sid, intents, 0, [], None
 
 class SimWire:
+    bot_id = None
     def __init__(self, host="127.0.0.1", port=3701, token="sim-token"):
         self.host, self.port, self.token = host, port, token
-        self.env = WireEnv(); self.b = self.env.backend
+        self.env = WireEnv(); self.b = self.env.backend; SimWire.bot_id = self.b.bot_user.id
         self.b.subscribers.append(self._on_event)
         self.sessions: dict[str, Session] = {}; self.faults: list[dict] = []; self.log: list[dict] = []; self.events: list[tuple] = []
         self.gw_faults = {"accept": True, "invalid_session": 0, "no_hb_ack": False, "hello_ms": 41250}
         self.buckets: dict[str, list] = {}; self.bucket_limit = 0; self.bucket_window = 5.0   # 0 = off
-        self.nonces: dict[tuple, tuple] = {}; self.nonce_window = 300.0   # (channel, nonce) -> (time, message id)
+        self.nonces: dict[tuple, tuple] = {}; self.nonce_window = 300.0    # (channel, nonce) -> (time, message id)
+        self.locales: dict[int, str] = {}   # user id -> what their client says in interactions ("zh-CN")
         self.base = f"http://{host}:{port}"
     # ------------------------------------------------------------------ lifecycle
     async def start(self):
@@ -110,7 +150,7 @@ class SimWire:
         nonce = (channel, str(body["nonce"])) if channel and req.method == "POST" and body and body.get("enforce_nonce") and body.get("nonce") is not None else None
         try:
             if nonce and len(nonce[1]) > 25: return self._resp(entry, 400, {"code": 50035, "message": "nonce: Must be 25 or fewer in length."}, hdr)
-            if nonce and time.time() - self.nonces.get(nonce, (0,))[0] < self.nonce_window:    # the first message again, no new one
+            if nonce and time.time() - self.nonces.get(nonce, (0,))[0] < self.nonce_window:          # the first message again, no new one
                 entry["repeated"] = True; res = serializers.message_payload(self.b, self.b.get_message(channel, self.nonces[nonce][1]))
             elif channel and req.method == "GET" and "after" in req.query: res = self._after(path, dict(req.query))
             else: res = router.dispatch(self.b, req.method, path, json=body, params=dict(req.query), files=files, reason=req.headers.get("X-Audit-Log-Reason"))
@@ -150,6 +190,10 @@ class SimWire:
         d = copy.deepcopy(dict(payload)); me = self.b.bot_user.id
         if not s.intents.message_content and event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"): scintents.censor_message(d, me, backend=self.b)
         if event == "GUILD_CREATE": scintents.prune_guild_create(d, s.intents, me)
+        if event == "INTERACTION_CREATE":
+            who = d.get("user") or (d.get("member") or {}).get("user") or {}
+            d["locale"] = self.locales.get(int(who.get("id", 0)), d.get("locale", "en-US"))
+            if d.get("guild_id"): d["guild_locale"] = self.b.get_guild(int(d["guild_id"])).preferred_locale
         s.seq += 1; msg = {"op": 0, "t": event, "s": s.seq, "d": d}; s.buffer.append(msg); del s.buffer[:-2000]
         if s.ws is not None: s.ws.outq.put_nowait(msg)
     async def gateway(self, req: web.Request):
@@ -196,12 +240,6 @@ class SimWire:
             task.cancel()
             if sess and sess.ws is ws: sess.ws = None
         return ws
-    async def forget(self):
-        """Lose all sessions and abort their connections: RESUME is answered with op 9."""
-        gone, self.sessions = self.sessions, {}
-        for s in gone.values():
-            if s.ws is not None: s.ws.transport_.abort()
-        await asyncio.sleep(0)
     async def cut(self, code=None):
         """Abort the TCP connection (code=None), or close with a gateway close code (4000 resumable, 4004, 4009...)."""
         for s in self.sessions.values():
@@ -210,6 +248,12 @@ class SimWire:
                 if code is None: ws.transport_.abort()
                 else: ws.outq.put_nowait(code)
         await asyncio.sleep(0)
+    async def forget(self):
+        """Lose all sessions and abort their connections: RESUME is answered with op 9."""
+        gone, self.sessions = self.sessions, {}
+        for s in gone.values():
+            if s.ws is not None: s.ws.transport_.abort()
+        await asyncio.sleep(0)
     def op(self, op, d=None):
         for s in self.sessions.values():
             if s.ws: s.ws.outq.put_nowait({"op": op, "d": d, "s": None, "t": None})
@@ -217,7 +261,23 @@ class SimWire:
     def guild(self, name="Guild", **k): return GuildHandle(self.env, self.b.create_guild(name, **k))
     def user(self, name, **k): return UserHandle(self.env, self.b.make_user(name, **k))
     def member(self, guild, name, roles=(), **k): return guild.add_member(self.user(name, **k), roles=list(roles))
-    def say(self, who, channel_id, content="", **k): return self.b.create_message(channel_id, who.id, content, **k)
+    def say(self, who, channel_id, content="", files=(), reply_to=None, **k):
+        """files: [(name, bytes)], served by the CDN; reply_to: the id of a message in this channel."""
+        if files: k["attachments"] = self.b.store_attachments(channel_id, files)
+        if reply_to: k["reference"] = self.b.normalize_message_reference(channel_id, {"channel_id": str(channel_id), "message_id": str(reply_to)})
+        return self.b.create_message(channel_id, who.id, content, **k)
+    def edit(self, channel_id, message_id, content): return self.b.edit_message(channel_id, message_id, {"content": content})
+    def delete(self, channel_id, message_id): return self.b.delete_message(channel_id, message_id)
+    def buttons(self, message):
+        """All buttons of a message payload, flat."""
+        out, todo = [], list(message.get("components") or [])
+        while todo:
+            c = todo.pop(0); todo += c.get("components") or []; todo += [c["accessory"]] if c.get("accessory") else []
+            if c.get("type") == 2: out.append(c)
+        return out
+    def history(self, channel_id):
+        """What people saw, in time: (seconds, "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE", payload)."""
+        return [(t, e, d) for t, e, d in self.events if e in ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE") and str((d or {}).get("channel_id")) == str(channel_id)]
     def messages(self, channel_id): return [serializers.message_payload(self.b, m) for m in self.b.messages.get(channel_id, {}).values()]
     async def wait(self, pred, timeout=5.0):
         end = time.time() + timeout
