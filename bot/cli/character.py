@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.text_io import print_line
+from bot.cli.text_io import print_line, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.prompting.presets.files import export_preset, find_preset, load_presets
 from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
@@ -74,7 +75,8 @@ def import_character(file: Path, folder: Path, default: Preset, name: str | None
         UserError: the file cannot be read, or such a preset exists.
         PresetError: the file holds no usable card.
     """
-    data = _read(file)
+    data = read_bytes(file, MAX_FILE_BYTES + 1)
+    check_file_kind(data, file, CHARACTER_IMPORTS)
     card = read_card(data, str(file))
     preset = preset_from_card(
         card, str(file), name=name, provider=default.provider, model=default.model
@@ -122,7 +124,7 @@ def load_card(preset: Preset, folder: Path) -> Card:
     """Return the card that a preset was imported from, or one made of the preset."""
     card_file = folder / _CARDS_FOLDER / f"{preset.id}.card"
     if card_file.is_file():
-        return read_card(_read(card_file), str(card_file))
+        return read_card(read_bytes(card_file, MAX_FILE_BYTES + 1), str(card_file))
     return read_card(json.dumps(_as_card(preset)).encode(), preset.name)
 
 
@@ -167,12 +169,3 @@ def _as_card(preset: Preset) -> dict[str, object]:
     if isinstance(preset.lorebook, dict) and isinstance(preset.lorebook.get("entries"), list):
         fields["character_book"] = preset.lorebook
     return {"spec": "chara_card_v3", "spec_version": "3.0", "data": fields}
-
-
-def _read(file: Path) -> bytes:
-    """Read a file, at most one byte more than a card may have."""
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None

@@ -13,9 +13,10 @@ from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.memory import free_bytes
 from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
-from bot.cli.text_io import print_line, print_progress
+from bot.cli.text_io import print_line, print_progress, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
+from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.settings import read_settings
 
 app = command_app("Fetch and describe models for this machine.")
@@ -40,6 +41,8 @@ def pull_model(
     elif wanted is not None:
         model = asyncio.run(hub.pull_model(wanted, folder, print_progress, sha256))
     else:
+        if Path(source).is_file():
+            check_file_kind(read_bytes(Path(source), MAX_BYTES_READ), Path(source), {FileKind.GGUF})
         model = model_store.import_model(Path(source), folder, sha256)
     print_line(f"the model is in {model}")
     _print_facts(model)

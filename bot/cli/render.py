@@ -16,10 +16,16 @@ from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
-from bot.cli.text_io import print_line, read_text
+from bot.cli.text_io import print_line, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.importers.character_files import load_complete_presets
+from bot.importers.file_kinds import (
+    MAX_BYTES_READ,
+    TEMPLATE_FILES,
+    FileKind,
+    check_file_kind,
+)
 from bot.ports import DescribingBackend, TokenizingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import estimate_prompt_tokens, fit_for_backend
@@ -69,6 +75,8 @@ def render(
     if preset and template:
         raise UserError("give either --preset or --template, not both")
     from_stdin = str(messages) == "-"
+    if not from_stdin:
+        check_file_kind(read_bytes(messages, MAX_BYTES_READ), messages, {FileKind.MESSAGES})
     conversation = read_messages(
         sys.stdin.read() if from_stdin else read_text(messages),
         "the input" if from_stdin else str(messages),
@@ -220,10 +228,8 @@ def _template_choice(name_or_file: str) -> TemplateChoice:
             get(name_or_file)
         except TemplateError as error:
             raise UserError(f"{error} (and there is no such file)") from None
-    try:
-        return TemplateChoice(source=file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{name_or_file} cannot be read: {error}") from None
+    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, TEMPLATE_FILES)
+    return TemplateChoice(source=read_text(file))
 
 
 def _is_file(path: Path) -> bool:

@@ -30,6 +30,15 @@ def read_text(file: Path) -> str:
         raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8") from None
 
 
+def read_bytes(file: Path, max_bytes: int = -1) -> bytes:
+    """Read a file, at most this many bytes of it; raises `UserError` when it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(max_bytes)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+
+
 def write_text(file: Path, text: str) -> None:
     """Write a UTF-8 file; raises `UserError` when it cannot be written."""
     try:

@@ -73,6 +73,31 @@ def test_validate_names_keys_without_effect(folder: Path) -> None:
     assert said == "nova.json: the preset nova is valid; not supported yet: busy\n"
 
 
+def test_validate_reports_good_files_beside_bad_ones(
+    folder: Path,
+) -> None:
+    good = json.dumps({"name": "nova", "provider": "local", "model": "default"})
+    for name, text in (("a", good), ("b", '{"name": "b", "sytem": ""}'), ("c", good)):
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(app, ["preset", "validate", "a.json", "b.json", "c.json", "d.json"])
+
+    assert result.output.splitlines() == [
+        "a.json: the preset nova is valid",
+        "c.json: the preset nova is valid",
+    ]
+    assert isinstance(result.exception, PresetError)
+    problems = str(result.exception).splitlines()
+    assert [line[:6] for line in problems] == ["b.json"] * 3 + ["d.json"]
+
+
+@pytest.mark.parametrize("command", ["import", "validate"])
+def test_lorebook_given_as_a_preset_is_named(folder: Path, command: str) -> None:
+    (folder / "world.json").write_text('{"entries": {}}', encoding="utf-8")
+
+    with pytest.raises((UserError, PresetError), match=r"world\.json is a lorebook; put it into"):
+        troupe("preset", command, "world.json")
+
+
 def test_import_writes_modelfile_as_preset(folder: Path) -> None:
     said = troupe("preset", "import", "Modelfile", "--name", "phi3")
 

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.text_io import print_line, read_text
+from bot.cli.text_io import print_line, read_bytes, read_text
 from bot.cli.typer_apps import command_app
-from bot.errors import PresetError
+from bot.errors import PresetError, UserError
+from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.prompting.presets.files import load_preset_lorebook, parse_preset
 from bot.service.backends import unsupported_parameters
-from bot.settings import read_settings
+from bot.settings import Settings, read_settings
 
 app = command_app()
 
@@ -19,15 +20,32 @@ app = command_app()
 def validate_presets(
     files: Annotated[list[Path], typer.Argument(help="Preset files, anywhere.")],
 ) -> None:
-    """Check preset files by key and line.
+    """Check preset files by key and line, and report each of them, good ones too.
 
     The parameters are checked against the providers that are set up here.
     """
     settings = read_settings()
+    problems: list[str] = []
     for file in files:
-        preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
-        if problems := unsupported_parameters(preset, settings):
-            raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
-        unsupported = ", ".join(preset.unsupported_keys)
-        note = f"; not supported yet: {unsupported}" if unsupported else ""
-        print_line(f"{file}: the preset {preset.name} is valid{note}")
+        try:
+            print_line(f"{file}: {validate_file(file, settings)}")
+        except (PresetError, UserError) as error:
+            problems.append(str(error))
+    if problems:
+        raise PresetError("\n".join(problems))
+
+
+def validate_file(file: Path, settings: Settings) -> str:
+    """Return what there is to say about a valid preset file.
+
+    Raises:
+        PresetError: it is invalid; one line for each problem.
+        UserError: it cannot be read, or is another kind of file.
+    """
+    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
+    preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
+    if problems := unsupported_parameters(preset, settings):
+        raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
+    unsupported = ", ".join(preset.unsupported_keys)
+    note = f"; not supported yet: {unsupported}" if unsupported else ""
+    return f"the preset {preset.name} is valid{note}"
