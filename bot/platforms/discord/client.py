@@ -1,11 +1,16 @@
 """discord.py's client with configurable API addresses and bounded waits for rate limits."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import discord
+import structlog
 import yarl
 from discord.gateway import DiscordWebSocket
 from discord.http import Route
+from discord.state import ConnectionState
+from typing_extensions import override
 
 from bot.errors import PlatformFatal
 from bot.platforms.discord.requests import bounded_request
@@ -15,6 +20,20 @@ from bot.platforms.discord.settings import DiscordSettings
 # Discord's usual window of 5 s, or discord.py refuses requests that would still fit into it.
 _MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
+# What discord.py raises for an event with a field that it does not expect.
+_PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+_log = structlog.get_logger(__name__)
+
+MessageChannel = (
+    discord.TextChannel
+    | discord.VoiceChannel
+    | discord.StageChannel
+    | discord.Thread
+    | discord.DMChannel
+    | discord.GroupChannel
+)
+Payload = Any  # a JSON object of Discord's API
+Parsed = TypeVar("Parsed")
 
 
 def set_api_addresses(settings: DiscordSettings) -> None:
@@ -55,6 +74,37 @@ class DiscordClient(discord.Client):
         if self.user is None:
             raise PlatformFatal("Discord did not return the bot's user")
         return self.user
+
+    @override
+    def _get_state(self, **options: Any) -> ConnectionState[Any]:
+        """Make the library's state; an event that it cannot parse is skipped.
+
+        Without this such an event ends the connection.
+        """
+        state = super()._get_state(**options)
+        state.parsers = {
+            event: _skipping_unreadable(event, parse) for event, parse in state.parsers.items()
+        }
+        return state
+
+    def parse_message(self, channel: MessageChannel, data: Payload) -> discord.Message | None:
+        """Parse a message of a channel's history; None, and a log line, if that fails."""
+        return skip_unreadable(
+            "MESSAGE", lambda: self._connection.create_message(channel=channel, data=data)
+        )
+
+
+def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
+    """Return what `parse` returns; None, and a log line, where Discord's data is malformed."""
+    try:
+        return parse()
+    except _PARSE_ERRORS as error:
+        _log.warning("discord_event_skipped", event_type=event, reason=repr(error))
+        return None
+
+
+def _skipping_unreadable(event: str, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
+    return lambda data: skip_unreadable(event, lambda: parse(data))
 
 
 class RestClient:

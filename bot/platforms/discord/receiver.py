@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
+from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
 from bot.platforms.discord.gateway import CommandReceived, Gateway, GatewayEvent, SessionStarted
 from bot.platforms.discord.incoming import command_to_incoming, to_incoming
@@ -23,13 +25,22 @@ GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel
 _log = structlog.get_logger(__name__)
 _MAX_ANSWERABLE_AGE = timedelta(hours=24)  # older messages are not fetched
 _MAX_CHANNEL_AGE = timedelta(days=7)
-_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
 _PAGE_SIZE = 100
 _CATCH_UP_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _DEFER_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A part of a channel's history, oldest first, without what cannot be parsed."""
+
+    messages: Sequence[discord.Message] = ()
+    last: int = 0
+    """The newest message of the page, also if it could not be parsed."""
+    has_more: bool = False
 
 
 class MessageReceiver:
@@ -78,7 +89,8 @@ class MessageReceiver:
                     incomings.append(await self._to_incoming_command(event))
                 case discord.Message():
                     received.append((event.channel.id, event.id))
-                    if (incoming := to_incoming(event, self._bot, self._bot_id)) is not None:
+                    incoming = self._to_incoming(event)
+                    if incoming is not None:
                         incomings.append(incoming)
                         kept.add(event.channel.id)
         due = self._cursors.due(received, kept)
@@ -87,6 +99,9 @@ class MessageReceiver:
             return
         await self._store_incomings(incomings, self._cursors.to_stored_names(due))
         self._cursors.mark_stored(due)
+
+    def _to_incoming(self, message: discord.Message) -> Incoming | None:
+        return skip_unreadable("MESSAGE", lambda: to_incoming(message, self._bot, self._bot_id))
 
     async def _store_incomings(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
@@ -115,6 +130,7 @@ class MessageReceiver:
             await self._retry_while_store_fails(lambda: self._intake.cursors(self._cursors.prefix))
         )
         missing = dict(self._channels_to_read(session.at))
+        await self._store_incomings((), self._cursors.catch_up_begins())
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
                 for channel, after in list(missing.items()):
@@ -123,21 +139,20 @@ class MessageReceiver:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
             self._cursors.freeze(missing)
         else:
-            await self._store_incomings(
-                (), {self._cursors.connected_name: str(time_snowflake(session.at))}
-            )
+            await self._store_incomings((), self._cursors.catch_up_ended(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and remove it from `missing`."""
         async with self._read_slots:
-            while page := await self._next_page(channel, after):
-                await self._store_events(page)
-                after = page[-1].id
-                if len(page) < _PAGE_SIZE:
+            while (page := await self._next_page(channel, after)).messages or page.has_more:
+                if page.messages:
+                    await self._store_events(page.messages)
+                after = page.last
+                if not page.has_more:
                     break
         del missing[channel]
 
-    async def _next_page(self, channel: int, after: int) -> list[discord.Message]:
+    async def _next_page(self, channel: int, after: int) -> "_Page":
         """Return the next messages of a channel, oldest first; retry until Discord answers."""
         while True:
             try:
@@ -146,22 +161,24 @@ class MessageReceiver:
                 raise
             except Refused as error:
                 _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
-                return []
+                return _Page()
             except RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)
             except PlatformError:
                 await self._clock.sleep(_PAUSE_SECONDS)
 
-    async def _fetch_page(self, channel_id: int, after: int) -> list[discord.Message]:
+    async def _fetch_page(self, channel_id: int, after: int) -> "_Page":
         gateway = self._gateway
         async with bounded_request(gateway):
             channel = gateway.get_channel(channel_id) or await gateway.fetch_channel(channel_id)
-            if not isinstance(channel, discord.abc.Messageable):
-                return []
-            history = channel.history(
-                limit=_PAGE_SIZE, after=discord.Object(after), oldest_first=True
-            )
-            return [message async for message in history]
+            if not isinstance(channel, MessageChannel):
+                return _Page()
+            found = await gateway.http.logs_from(channel_id, _PAGE_SIZE, after=after)
+        oldest_first = list(reversed(found))
+        parsed = (gateway.parse_message(channel, each) for each in oldest_first)
+        messages = [each for each in parsed if each is not None]
+        ids = [message_id for each in oldest_first if (message_id := _snowflake(each.get("id")))]
+        return _Page(messages, max(ids, default=after), len(found) == _PAGE_SIZE and bool(ids))
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return the channels that may have new messages, each with the message to read after.
@@ -170,7 +187,7 @@ class MessageReceiver:
         ones are read; it does not do so for direct messages and archived threads.
         """
         stored = self._cursors.stored
-        since = self._fully_received_until()
+        since = self._cursors.fully_received_until()
         if since is None:
             return []  # the first start: older messages are not answered
         visible = {
@@ -189,13 +206,6 @@ class MessageReceiver:
         oldest = time_snowflake(now - _MAX_ANSWERABLE_AGE)
         return [(channel, max(after, oldest)) for channel, after in newest_first[:_MAX_CHANNELS]]
 
-    def _fully_received_until(self) -> int | None:
-        marks = [self._cursors.connected] if self._cursors.connected else []
-        if self._cursors.stored:
-            newest = snowflake_time(max(self._cursors.stored.values()))
-            marks.append(time_snowflake(newest - _MAX_REORDERING))
-        return max(marks, default=None)
-
     def _readable_channels(self) -> Iterator[GuildChannel]:
         for guild in self._gateway.guilds:
             channels: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
@@ -213,3 +223,7 @@ class MessageReceiver:
         await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
         deferred = event.deferred.done() and event.deferred.result()
         return command_to_incoming(event.interaction, deferred=deferred, bot_id=self._bot_id)
+
+
+def _snowflake(given: object) -> int | None:
+    return int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else None

@@ -1,5 +1,6 @@
 """Cursors of the channels."""
 
+from discord.utils import snowflake_time
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,26 @@ def test_cursors_of_a_second_bot_have_names_of_their_own() -> None:
     assert second.to_stored_names({1: 10}) == {"discord@77:1": "10"}
     assert not second.prefix.startswith(first.prefix)
     second.load({"discord@77:1": "10", "discord@77:connected": "9"})
-    assert (second.stored, second.connected) == ({1: 10}, 9)
+    assert second.stored == {1: 10}
+    assert second.fully_received_until() == 9
+
+
+def test_interrupted_catch_up_reads_again_from_where_it_began() -> None:
+    day = 24 * 3600 * 1000 << 22  # in snowflakes
+    cursors, on_disk = ChannelCursors(), {"discord:1": f"{day}", "discord:connected": "9"}
+    cursors.load(on_disk)
+    began = cursors.fully_received_until()
+    on_disk |= cursors.catch_up_begins()
+    on_disk["discord:1"] = str(3 * day)  # of this channel all was stored, and then it crashed
+
+    after_crash = ChannelCursors()
+    after_crash.load(on_disk)
+    assert after_crash.fully_received_until() == began
+
+    on_disk |= after_crash.catch_up_ended(snowflake_time(4 * day))
+    after_end = ChannelCursors()
+    after_end.load(on_disk)
+    assert after_end.fully_received_until() == 4 * day
 
 
 messages = st.tuples(st.integers(1, 3), st.booleans(), st.booleans())  # channel, kept, batch ends

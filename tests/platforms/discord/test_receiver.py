@@ -1,6 +1,7 @@
 """Discord on loopback: every message is stored once and in order, whatever fails."""
 
 import asyncio
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -220,6 +221,62 @@ async def test_new_session_fetches_missed_messages(
         await wait_until(lambda: "after" in intake.texts)
     assert intake.texts == ["before", "meanwhile", "after"]
     assert identify_count(server.wire) == 2
+
+
+ODD_FIELDS: dict[str, dict[str, Any]] = {
+    "no thread": {"thread": None},
+    "reference without a channel": {"message_reference": {"message_id": "1", "guild_id": "1"}},
+    "odd member": {"member": {"roles": 5}},
+    "mentions that are no list": {"mentions": 7},
+    "no author": {"author": None},
+    "attachments that are no list": {"attachments": 7},
+}
+
+
+def make_odd(server: Server, fields: dict[str, Any]) -> None:
+    """Give these fields to every message "odd" that Discord sends from now on."""
+    write = server.wire._wire
+
+    def corrupt(obj: Any) -> Any:
+        if isinstance(obj, list):
+            return [corrupt(each) for each in obj]
+        if not isinstance(obj, dict):
+            return obj
+        changed = {key: corrupt(value) for key, value in obj.items()}
+        return {**changed, **fields} if obj.get("content") == "odd" else changed
+
+    server.wire._wire = lambda obj: write(corrupt(json.loads(json.dumps(obj, default=str))))
+
+
+@pytest.mark.parametrize("name", ODD_FIELDS)
+async def test_unreadable_message_is_skipped_live_and_in_the_history(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake, name: str
+) -> None:
+    make_odd(server, ODD_FIELDS[name])
+    async with running(platform, intake):
+        server.say("before")
+        server.say("odd")
+        server.say("after")
+        await wait_until(lambda: "after" in intake.texts)
+    for text in ("missed", "odd", "missed, too"):
+        server.say(text)
+    async with running(platform_for(server.wire), intake):
+        await wait_until(lambda: "missed, too" in intake.texts)
+    assert intake.texts == ["before", "after", "missed", "missed, too"]
+    assert identify_count(server.wire) == 2, "the connection was lost"
+
+
+async def test_page_of_unreadable_messages_does_not_end_the_catch_up(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
+) -> None:
+    async with running(platform, intake):
+        server.say("before")
+        await wait_until(lambda: intake.received)
+    for text in ["odd"] * 120 + ["missed"]:
+        server.say(text)
+    make_odd(server, {"author": None})
+    async with running(platform_for(server.wire), intake):
+        await wait_until(lambda: "missed" in intake.texts)
 
 
 async def test_no_message_is_lost_while_the_store_fails(
