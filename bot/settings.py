@@ -217,7 +217,10 @@ class Settings(BaseSettings):
         if not isinstance(given, dict):
             return given
         providers = {str(name).lower(): provider for name, provider in given.items()}
-        providers.setdefault("local", {})
+        for name in sorted(
+            one for spec in backend_specs() for one in spec.providers_without_settings
+        ):
+            providers.setdefault(name, {})
         return {name: _with_kind(name, provider) for name, provider in providers.items()}
 
     @field_validator("providers", mode="after")

@@ -55,6 +55,9 @@ class BackendSpec:
     provider_ids: Collection[str] = ()
     """Ids of providers that are of this kind unless their settings name another one."""
 
+    providers_without_settings: Collection[str] = ()
+    """Those among them that presets can use although nothing is set: they run on this machine."""
+
     parameter_check: str | None = None
     """Where `parameter_problems(settings, parameters) -> list[str]` is.
 

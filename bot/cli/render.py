@@ -16,7 +16,7 @@ from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Incoming, Person, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
-from bot.cli.text_io import print_line, read_bytes, read_text
+from bot.cli.text_io import print_line, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.importers.character_files import load_complete_presets
@@ -133,8 +133,12 @@ async def render_preset(
             if choice.named is None and choice.strings is None:
                 if isinstance(backend, DescribingBackend):
                     description = await backend.describe(prompt)
-                    if description.is_rendered:
-                        return description.text
+                    if not description.is_rendered:
+                        print_progress(
+                            f"the provider {preset.provider!r} receives messages and renders them"
+                            " itself: this is the body of the request"
+                        )
+                    return description.text
                 if choice.source is None:
                     raise UserError(
                         f"the provider {preset.provider!r} receives messages, not text; "

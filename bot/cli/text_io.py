@@ -1,6 +1,7 @@
 """Read and write text files and the terminal; failures become one line for people."""
 
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 from bot.errors import UserError
@@ -17,13 +18,15 @@ def print_progress(text: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Read a UTF-8 file.
+    """Read a file in UTF-8, or in UTF-16 with a byte order mark, as Windows writes it.
 
     Raises:
-        UserError: it cannot be read, or is not UTF-8.
+        UserError: it cannot be read, or is in another encoding.
     """
     try:
-        return file.read_text(encoding="utf-8-sig")
+        content = file.read_bytes()
+        encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

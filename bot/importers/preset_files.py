@@ -29,13 +29,17 @@ class ImportedPreset:
     """What the preset expresses differently than the file, or not at all."""
 
 
-def preset_from_text(text: str, file: Path, name: str | None = None) -> ImportedPreset:
+def preset_from_text(
+    text: str, file: Path, name: str | None = None, *, provider: str | None = None
+) -> ImportedPreset:
     """Detect the kind of file by its content and convert it to a preset.
 
     Args:
         text: the content of the file.
         file: its path, for messages; a relative FROM is resolved in its folder, as ollama does.
         name: the name of the preset. Default: the one in the file; for a Modelfile, its model.
+        provider: who answers. Default: the file's; for a Modelfile, `ollama` if FROM names a model
+            of ollama, else `local`.
 
     Raises:
         PresetError: the file is invalid; the text names it.
@@ -45,8 +49,8 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
         if imported := _from_sillytavern(text, str(file), name):
             return imported
         preset = parse_preset(text, str(file))
-        if name:
-            preset = validate_preset({**preset.model_dump(), "name": name}, str(file))
+        given = {"name": name or preset.name, "provider": provider or preset.provider}
+        preset = validate_preset({**preset.model_dump(exclude_unset=True), **given}, str(file))
         return ImportedPreset(preset, [])
     if not _FROM_LINE.search(text):
         raise PresetError(
@@ -58,11 +62,14 @@ def preset_from_text(text: str, file: Path, name: str | None = None) -> Imported
         raise PresetError(f"{file}: {error}") from None
     source = next(command.args for command in modelfile.commands if command.name == "model")
     try:
-        model, model_notes = _resolve_model(source, file.parent)
+        model, found_provider, model_notes = _resolve_model(source, file.parent)
     except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
         raise PresetError(f"{file}: FROM {source[:80]} is not a usable path: {error}") from None
-    preset = preset_from_modelfile(text, name or _preset_name(source), model)
-    return ImportedPreset(preset, [*model_notes, *import_notes(modelfile)])
+    preset = preset_from_modelfile(
+        text, name or _preset_name(source), model, provider=provider or found_provider
+    )
+    notes = [] if provider and provider != found_provider else model_notes
+    return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
 
 def _from_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset | None:
@@ -78,20 +85,28 @@ def _from_sillytavern(text: str, source: str, name: str | None) -> ImportedPrese
     return ImportedPreset(*preset_from_context(data, source, name)) if is_context(data) else None
 
 
-def _resolve_model(source: str, folder: Path) -> tuple[str, list[str]]:
-    """Return the preset's `model` for the argument of FROM, and the notes about it."""
+def _resolve_model(source: str, folder: Path) -> tuple[str, str, list[str]]:
+    """Return the preset's `model` and `provider` for the argument of FROM, and notes about them."""
     if not _is_path(source, folder):
-        advice = "download its GGUF with `troupe model pull`, or set the provider to ollama"
-        return source, [f"FROM {source} names a model of ollama, not a file: {advice}"]
+        note = (
+            f"FROM {source} names a model of ollama, so the provider is ollama, at its usual"
+            f" address; get the model with `ollama pull {source}`"
+        )
+        return source, "ollama", [note]
     path = Path(source).expanduser()
     if not path.is_absolute() and not PureWindowsPath(source).is_absolute():
         path = folder.resolve() / path
-    return str(path), [] if path.is_file() else [f"FROM: the file {path} does not exist yet"]
+    notes = []
+    if path.is_dir():
+        notes = [f"FROM: {path} is a folder; a local model is one GGUF file, so convert it first"]
+    elif not path.is_file():
+        notes = [f"FROM: the file {path} does not exist yet"]
+    return str(path), "local", notes
 
 
 def _is_path(source: str, folder: Path) -> bool:
-    looks_like_path = source.startswith((".", "/", "~")) or source.lower().endswith(".gguf")
-    return looks_like_path or (folder / source).is_file()
+    looks_like_path = source.startswith((".", "/", "~", "\\")) or source.lower().endswith(".gguf")
+    return looks_like_path or (folder / source).exists() or PureWindowsPath(source).drive != ""
 
 
 def _preset_name(source: str) -> str:

@@ -110,7 +110,19 @@ def test_import_writes_modelfile_as_preset(folder: Path) -> None:
     assert made["parameters"]["user_template"] == "<|user|>\n{{user}}<|end|>"
     assert made["stop_sequences"] == ["<|end|>"]
     assert said.splitlines()[0] == "the preset phi3 was written to presets/phi3.json"
-    assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_tokens")
+    assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_input_tokens")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_import_reads_every_encoding_that_ollama_reads(folder: Path, encoding: str) -> None:
+    text = "FROM llama3.2\r\nSYSTEM You are 你好👋.\r\n"
+    text = "\ufeff" + text if encoding == "utf-16-be" else text
+    (folder / "Modelfile").write_bytes(text.encode(encoding))
+
+    troupe("preset", "import", "Modelfile")
+
+    made = json.loads((folder / "presets" / "llama3.2.json").read_text(encoding="utf-8"))
+    assert made["system"] == "You are 你好👋."
 
 
 def test_import_does_not_overwrite(folder: Path) -> None:

@@ -37,12 +37,20 @@ def test_absolute_path_is_kept_on_posix_and_windows(tmp_path: Path) -> None:
         assert imported.notes == [f"FROM: the file {path} does not exist yet"]
 
 
-def test_from_with_an_ollama_model_gives_a_note(tmp_path: Path) -> None:
-    imported = preset_from_text("FROM llama3.2:1b\nADAPTER ./a.gguf", tmp_path / "Modelfile")
+def test_from_with_a_model_of_ollama_is_answered_by_ollama(tmp_path: Path) -> None:
+    text, file = "FROM llama3.2:1b\nADAPTER ./a.gguf", tmp_path / "Modelfile"
+    imported = preset_from_text(text, file)
 
     assert (imported.preset.name, imported.preset.model) == ("llama3.2-1b", "llama3.2:1b")
-    assert "troupe model pull" in imported.notes[0]
+    assert imported.preset.provider == "ollama"
+    assert "ollama pull llama3.2:1b" in imported.notes[0]
     assert imported.notes[1] == "ADAPTER is left out: merge the adapter into the GGUF"
+
+
+def test_given_provider_replaces_the_implied_one(tmp_path: Path) -> None:
+    file = tmp_path / "Modelfile"
+    for text in ("FROM llama3.2", "FROM ./phi.gguf", JSON):
+        assert preset_from_text(text, file, provider="far").preset.provider == "far"
 
 
 def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:

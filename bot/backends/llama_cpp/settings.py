@@ -43,6 +43,7 @@ SPEC = BackendSpec(
     settings=LlamaCppSettings,
     factory="bot.backends.llama_cpp.backend:make",
     provider_ids=frozenset({"local"}),
+    providers_without_settings=frozenset({"local"}),
     parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
     preparation="bot.backends.model_files.store:prepare_model",
     model_trials="bot.backends.llama_cpp.model_trial:model_trials",

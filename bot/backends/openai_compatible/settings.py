@@ -55,4 +55,5 @@ SPEC = BackendSpec(
     settings=OpenAISettings,
     factory="bot.backends.openai_compatible.backend:make",
     provider_ids=frozenset(WELL_KNOWN),
+    providers_without_settings=KEYLESS,
 )

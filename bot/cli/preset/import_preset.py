@@ -25,13 +25,17 @@ def import_preset(
     name: Annotated[
         str | None, typer.Option(help="The name of the new preset; default: the file's.")
     ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Who answers, such as local or ollama; default: what the file implies."),
+    ] = None,
 ) -> None:
     """Add a preset from a file of another program.
 
     It is written to the presets folder as strict JSON. A preset that exists is not overwritten.
     """
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
-    imported = preset_from_text(read_text(file), file, name)
+    imported = preset_from_text(read_text(file), file, name, provider=provider)
     preset = imported.preset
     target = presets_folder(read_settings().presets_dir) / f"{preset.id}.json"
     if target.exists():

@@ -47,18 +47,33 @@ _SAMPLING: dict[str, type] = {
 }
 _ENGINE = frozenset(
     {"f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu", "num_keep"}
-    | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"}
+    | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only", "num_gqa"}
+    | {"draft_num_predict"}
 )
-_COMMANDS = frozenset({"model", "template", "system", "adapter", "license", "message", "stop"})
+_REMOVED = frozenset({"penalize_newline", "tfs_z"})  # by llama.cpp; ollama ignores them
+_OMITTED_COMMANDS = {
+    "adapter": "merge the adapter into the GGUF",
+    "draft": "a draft model only speeds the engine up",
+    "license": "keep the Modelfile beside the model",
+    "parser": "it is a part of ollama's own code",
+    "renderer": "it is a part of ollama's own code",
+    "requires": "it is a version of ollama",
+}
+_COMMANDS = frozenset({"model", "template", "system", "message", "stop"}) | set(_OMITTED_COMMANDS)
+_USUAL_CONTEXT = 4096  # tokens, without `num_ctx`
+_ANSWER_FRACTION = 4  # of a context without `num_predict`: what stays free for the answer
 _BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 
 
-def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Preset:
+def preset_from_modelfile(
+    text: str, name: str, model_path: str | Path, *, provider: str = "local"
+) -> Preset:
     """Convert a Modelfile to a preset; `import_notes` tells what a preset cannot hold.
 
     TEMPLATE becomes string templates in `parameters` if they render exactly the same, else Jinja in
     `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both;
-    `template` takes precedence.
+    `template` takes precedence. `num_ctx` is the context: the prompt may take what `num_predict`
+    leaves of it, or three quarters.
 
     Raises:
         PresetError: a syntax error with ollama's text, or an invalid parameter.
@@ -68,12 +83,13 @@ def preset_from_modelfile(text: str, name: str, model_path: str | Path) -> Prese
     values = {command.name: command.args for command in modelfile.commands}
     data: dict[str, Any] = {
         "name": name,
-        "provider": "local",
+        "provider": provider,
         "model": str(model_path),
         "system": values.get("system") or None,
         "messages": [_message(args) for args in _arguments(modelfile, "message")],
         "stop_sequences": _arguments(modelfile, "stop"),
         "parameters": _parameters(values),
+        **_token_budget(values),
     }
     if template := values.get("template"):
         source = jinja_from_go(template)
@@ -90,17 +106,20 @@ def import_notes(modelfile: Modelfile) -> list[str]:
         f"PARAMETER {name} is left out: it configures the engine, not the preset"
         for name in sorted(names & _ENGINE)
     ]
-    if "num_ctx" in names and "num_predict" not in names:
+    notes += [
+        f"PARAMETER {name} is left out: no engine has it any more"
+        for name in sorted(names & _REMOVED)
+    ]
+    if "num_ctx" in names:
         notes.append(
-            "PARAMETER num_ctx became max_tokens, as in RodelAgent; it limits the answer now,"
-            " so set max_tokens to the length that you want"
+            "PARAMETER num_ctx became max_input_tokens, less what the answer may take; how much the"
+            " engine holds is the provider's context_tokens"
         )
-    elif "num_ctx" in names:
-        notes.append("PARAMETER num_ctx is left out: set the provider's context_tokens")
-    if "adapter" in names:
-        notes.append("ADAPTER is left out: merge the adapter into the GGUF")
-    if "license" in names:
-        notes.append("LICENSE is left out: keep the Modelfile beside the model")
+    notes += [
+        f"{name.upper()} is left out: {reason}"
+        for name, reason in _OMITTED_COMMANDS.items()
+        if name in names
+    ]
     return notes
 
 
@@ -142,6 +161,9 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
     for key, value in parameters.items():
         if key not in _STRING_TEMPLATES and value is not None:
             yield _parameter(preset, key, value)
+    if preset.max_input_tokens is not None:
+        answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_FRACTION - 1)
+        yield ModelfileCommand("num_ctx", str(preset.max_input_tokens + int(answer)))
     for stop in preset.stop_sequences:
         yield ModelfileCommand("stop", stop)
     for message in preset.messages:
@@ -207,17 +229,33 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
     """Parse the sampling parameters as ollama's api.Options does."""
     parameters: dict[str, Any] = {}
     for name, text in values.items():
+        if name in _REMOVED:
+            continue
         if name in _SAMPLING:
             parameters[name] = _number(name, text)
         elif name not in _ENGINE | _COMMANDS:
             near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise PresetError(f"unknown parameter {name!r}{hint}")
-    context = parameters.pop("num_ctx", None)
-    max_tokens = parameters.pop("num_predict", context)
+    context = parameters.pop("num_ctx", _USUAL_CONTEXT)
+    if parameters.get("repeat_last_n", 0) < 0:  # -1 means the whole context
+        parameters["repeat_last_n"] = context
+    max_tokens = parameters.pop("num_predict", None)
     if max_tokens is not None and max_tokens > 0:  # -1 and -2 mean no limit
         parameters["max_tokens"] = max_tokens
     return parameters
+
+
+def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
+    """Return the prompt's share of the context, if the Modelfile says how large that is."""
+    context, answer = (
+        int(_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
+    )
+    if context <= 0:
+        return {}
+    if not 0 < answer < context:
+        answer = context // _ANSWER_FRACTION
+    return {"max_input_tokens": max(1, context - answer)}
 
 
 def _number(name: str, text: str) -> float | bool:

@@ -1,4 +1,4 @@
-"""Parse a Modelfile by ollama's rules, with its error texts (parser/parser.go, v0.5.7)."""
+"""Parse a Modelfile by ollama's rules of August 2026, with the error texts of v0.5.7."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ from typing_extensions import override
 
 from bot.errors import PresetError
 
-_COMMANDS = {"from", "license", "template", "system", "adapter", "parameter", "message"}
+_COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
+    "parameter", "message", "requires"
+}  # fmt: skip
 _ROLES = {"system", "user", "assistant"}
 _BAD_COMMAND = (
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
-    ' or "message"'
+    ' or "message"'  # as in v0.5.7: the newer commands are for ollama's own engine
 )
 _BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
 _UNEXPECTED_END = "unexpected EOF"
@@ -35,7 +37,10 @@ class ModelfileCommand(NamedTuple):
         match self.name:
             case "model":
                 return f"FROM {self.args}"
-            case "license" | "template" | "system" | "adapter":
+            case (
+                "license" | "template" | "system" | "adapter" | "draft"
+                | "renderer" | "parser" | "requires"
+            ):  # fmt: skip
                 return f"{self.name.upper()} {_quoted(self.args)}"
             case "message":
                 role, _, text = self.args.partition(": ")

@@ -58,7 +58,14 @@ def test_parser_returns_ollama_s_commands(case: dict[str, Any]) -> None:
     assert modelfile.formatted == expected["formatted"]
 
 
-@pytest.mark.parametrize("case", cases("parse_modelfile", "error"))
+SYNTAX_ERRORS = [
+    case
+    for case in cases("parse_modelfile", "error")
+    if case.id != "parse:requires"  # a command since v0.14
+]
+
+
+@pytest.mark.parametrize("case", SYNTAX_ERRORS)
 def test_syntax_errors_have_ollama_s_text(case: dict[str, Any]) -> None:
     with pytest.raises(PresetError) as raised:
         parse_modelfile(case["input"]["modelfile"])
@@ -82,7 +89,10 @@ def test_template_errors_have_go_s_text(case: dict[str, Any]) -> None:
 
 
 def test_document_s_own_migration_example() -> None:
-    """The vector has no `end_template`; ours derives it (docs/sources.md#rodel)."""
+    """The vector has no `end_template`, and its `num_ctx` limits the answer.
+
+    See docs/sources.md#rodel and #ollama.
+    """
     (case,) = [
         case for case in golden("rodel_templates") if case["id"] == "seed:modelfile_migration"
     ]
@@ -95,6 +105,8 @@ def test_document_s_own_migration_example() -> None:
     exported = json.loads(export_preset(preset))
     assert exported.pop("template").startswith("{%-")  # with the `<s>` that the vector drops
     assert exported["parameters"].pop("end_template") == "<|assistant|>\n"
+    assert exported.pop("max_input_tokens") == 3072
+    assert case["expected"]["parameters"].pop("max_tokens") == 4096
     assert exported == case["expected"]
 
 
@@ -142,18 +154,58 @@ LICENSE Apache-2.0
                 {"role": "user", "content": "Who are you?"},
                 {"role": "assistant", "content": "Nova.\nAt your service."},
             ],
-            "parameters": {"temperature": 0.7, "penalize_newline": True, "max_tokens": 64},
+            "parameters": {"temperature": 0.7, "max_tokens": 64},
             "stop_sequences": ["User: "],
+            "max_input_tokens": 1984,
         }
     )
     assert import_notes(parse_modelfile(text)) == snapshot(
         [
             "PARAMETER num_gpu is left out: it configures the engine, not the preset",
-            "PARAMETER num_ctx is left out: set the provider's context_tokens",
+            "PARAMETER penalize_newline is left out: no engine has it any more",
+            "PARAMETER num_ctx became max_input_tokens, less what the answer may take; how much the"
+            " engine holds is the provider's context_tokens",
             "ADAPTER is left out: merge the adapter into the GGUF",
             "LICENSE is left out: keep the Modelfile beside the model",
         ]
     )
+
+
+def test_context_is_the_budget_of_the_prompt_and_never_limits_the_answer() -> None:
+    preset = preset_from_modelfile("FROM x\nPARAMETER num_ctx 4096", "nova", "x")
+
+    assert preset.max_input_tokens == 3072
+    assert preset.max_output_tokens is None
+    assert preset.parameters == {}
+    assert "PARAMETER num_ctx 4096\n" in modelfile_from_preset(preset)
+
+
+def test_commands_of_ollama_s_own_engine_are_noted() -> None:
+    text = """FROM qwen3
+DRAFT ./assistant.gguf
+RENDERER qwen3-coder
+PARSER "qwen3-coder"
+REQUIRES 0.14.0
+PARAMETER draft_num_predict 4
+PARAMETER repeat_last_n -1
+"""
+    modelfile = parse_modelfile(text)
+
+    assert modelfile.commands[1:5] == [
+        ("draft", "./assistant.gguf"),
+        ("renderer", "qwen3-coder"),
+        ("parser", "qwen3-coder"),
+        ("requires", "0.14.0"),
+    ]
+    assert parse_modelfile(modelfile.formatted) == modelfile
+    assert preset_from_modelfile(text, "nova", "qwen3").parameters == {"repeat_last_n": 4096}
+    assert [note.split(" is left out")[0] for note in import_notes(modelfile)] == [
+        "PARAMETER draft_num_predict",
+        "DRAFT",
+        "PARSER",
+        "RENDERER",
+        "REQUIRES",
+    ]
 
 
 @pytest.mark.parametrize(
