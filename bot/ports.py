@@ -116,7 +116,11 @@ class Platform(Protocol):
         ...
 
     async def is_admin(self, incoming: Incoming) -> bool:
-        """Ask the platform whether the author is an administrator; False if it does not tell."""
+        """Ask the platform whether the author is an administrator of the channel.
+
+        Raises:
+            PlatformError: it does not say.
+        """
         ...
 
 

@@ -94,3 +94,9 @@ class Incoming:
     """The text of the message that this one replies to."""
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
+
+    @property
+    def is_answered_in_public(self) -> bool:
+        """Whether this is a native command that can no longer be answered to its author alone."""
+        is_native_command = self.wake is WakeReason.COMMAND and self.message_id is None
+        return is_native_command and self.interaction is None

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from bot.chat.incoming import Incoming
-from bot.errors import UserError
+from bot.errors import PlatformError, UserError
 
 _log = structlog.get_logger(__name__)
 
@@ -23,16 +23,28 @@ class AdminCheck:
         self._is_platform_admin = is_platform_admin
 
     async def is_admin(self, incoming: Incoming) -> bool:
-        """Return whether the author may change what others see in the channel."""
+        """Return whether the author may change what others see; False if the platform is mute."""
+        try:
+            return await self._ask(incoming)
+        except PlatformError as error:
+            _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
+            return False
+
+    async def _ask(self, incoming: Incoming) -> bool:
         return incoming.author.id in self._admin_ids or await self._is_platform_admin(incoming)
 
     async def require(self, incoming: Incoming, action: str) -> None:
         """Log the request for the audit and refuse it unless the author is an admin.
 
         Raises:
-            UserError: the author is none; the text names the action.
+            UserError: the author is none, or the platform did not say; the text names the action.
         """
-        allowed = await self.is_admin(incoming)
+        unknown = False
+        try:
+            allowed = await self._ask(incoming)
+        except PlatformError as error:
+            allowed, unknown = False, True
+            _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
         _log.info(
             "admin_asked_for",
             what=action,
@@ -40,5 +52,11 @@ class AdminCheck:
             in_=incoming.address.conversation,
             allowed=allowed,
         )
+        if unknown:
+            platform = incoming.address.platform.capitalize()
+            raise UserError(
+                f"Only an admin can {action}, and {platform} does not say just now whether you are"
+                " one. Please try again in a minute."
+            )
         if not allowed:
             raise UserError(f"Only an admin can {action}.")

@@ -86,6 +86,11 @@ class CommandHandlers:
                 await self._admins.require(
                     incoming, "see the exact prompt, because it contains my instructions"
                 )
+                if incoming.is_answered_in_public:
+                    raise UserError(
+                        "I could not take this command in time, and everybody would see the prompt"
+                        " here. Please use /context prompt again."
+                    )
                 text, file = await self._context.prompts(conversation)
                 return CommandResult(text, file=file)
             case _:

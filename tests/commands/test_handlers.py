@@ -8,13 +8,13 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming, Person
+from bot.chat.incoming import Incoming, Person, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
-from bot.errors import UserError
+from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.preset_resolver import PresetResolver
@@ -55,10 +55,14 @@ class Setup:
             random.Random(1),
         )
         self.admin = True
+        self.here = HERE
+        self.platform_error: PlatformError | None = None
         self.asked: list[Incoming] = []
 
     async def is_platform_admin(self, incoming: Incoming) -> bool:
         self.asked.append(incoming)
+        if self.platform_error is not None:
+            raise self.platform_error
         return self.admin
 
     async def use(self, scope: str, name: str) -> None:
@@ -68,7 +72,7 @@ class Setup:
         command = parse(line)
         assert isinstance(command, Command)
         active = await self.resolver.resolve(HERE.scopes)
-        return await self.handlers.handle(CommandRequest(command, HERE, active, (), HERE.at))
+        return await self.handlers.handle(CommandRequest(command, self.here, active, (), HERE.at))
 
     async def active(self, scopes: Sequence[str] = HERE.scopes) -> list[str]:
         return [preset.name for preset in (await self.resolver.resolve(scopes)).presets]
@@ -153,6 +157,27 @@ async def test_commands_that_change_the_channel_need_an_admin(setup: Setup, line
     with pytest.raises(UserError, match="Only an admin"):
         await setup.run_command(line)
     assert await setup.active() == ["assistant"]
+
+
+async def test_author_is_told_that_the_platform_does_not_say_who_is_an_admin(
+    setup: Setup,
+) -> None:
+    setup.platform_error = RateLimited(9)
+    with pytest.raises(UserError, match="Telegram does not say just now whether you are one"):
+        await setup.run_command("/preset use nova")
+    assert await setup.active() == ["assistant"]
+
+
+async def test_exact_prompt_is_not_shown_to_everybody_when_discord_lost_the_command(
+    setup: Setup,
+) -> None:
+    native = replace(HERE, message_id=None, wake=WakeReason.COMMAND)
+    setup.here = native
+    with pytest.raises(UserError, match="everybody would see the prompt"):
+        await setup.run_command("/context prompt")
+    setup.here = replace(native, interaction="1:token")
+    with pytest.raises(UserError, match="I have not answered"):
+        await setup.run_command("/context prompt")
 
 
 async def test_admin_rights_are_checked_for_each_command(setup: Setup) -> None:

@@ -101,24 +101,21 @@ class DiscordPlatform(Platform):
     async def is_admin(self, incoming: Incoming) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
-        guild = self._guild(incoming)
-        if guild is None or self._gateway is None:
+        guild_id = self._guild_id(incoming)
+        if guild_id is None:
             return False
-        try:
-            async with bounded_request(self._gateway):
-                member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
-        except PlatformError as error:
-            _log.warning("discord_admin_unknown", reason=str(error))
-            return False
+        # Through REST: the gateway knows only the guilds of its connection, and may be away.
+        client = await self._rest.logged_in_client()
+        async with bounded_request(client):
+            guild = await client.fetch_guild(guild_id, with_counts=False)
+            member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
         may = member.guild_permissions
         return may.administrator or may.manage_guild
 
-    def _guild(self, incoming: Incoming) -> discord.Guild | None:
+    def _guild_id(self, incoming: Incoming) -> int | None:
         prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
-        if scope is None or self._gateway is None:
-            return None
-        return self._gateway.get_guild(int(scope.removeprefix(prefix)))
+        return int(scope.removeprefix(prefix)) if scope is not None else None
 
     async def _register_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has other ones; a failure is only logged."""

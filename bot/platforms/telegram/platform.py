@@ -215,11 +215,7 @@ class TelegramPlatform(Platform):
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         chat, user = incoming.address.chat, incoming.author.id.removeprefix("telegram:")
-        try:
-            member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
-        except PlatformError as error:
-            _log.warning("telegram_admin_unknown", chat=chat, user=user, reason=str(error))
-            return False
+        member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
         return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 

@@ -10,7 +10,7 @@ import discord
 import pytest
 
 from bot.chat.incoming import Incoming, WakeReason
-from bot.errors import PlatformFatal, Unreachable
+from bot.errors import PlatformError, PlatformFatal, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
@@ -377,9 +377,10 @@ async def test_is_admin_asks_discord_for_current_permissions(
         assert not await platform.is_admin(by_alice)
         assert await platform.is_admin(by_mod)
         assert await platform.is_admin(private)
-        server.wire.fault("GET", "/guilds/*/members/*", status=503)
-        assert not await platform.is_admin(by_mod)
-    assert not await platform.is_admin(by_mod)
+        server.wire.fault("GET", "/guilds/*/members/*", status=403, code=50013)
+        with pytest.raises(PlatformError):
+            await platform.is_admin(by_mod)
+        assert await platform.is_admin(by_mod)
 
 
 async def test_stop_ends_a_connection_that_swallows_cancellation(

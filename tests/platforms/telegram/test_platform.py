@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import OutgoingMessage
-from bot.errors import PlatformFatal
+from bot.errors import PlatformError, PlatformFatal
 from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
 from tests.platforms.telegram.conftest import Rig
 
@@ -288,11 +288,12 @@ async def test_is_admin_asks_telegram_each_time(rig: Rig) -> None:
         assert not await bot.is_admin(incoming)
 
 
-async def test_is_admin_is_false_while_telegram_fails(rig: Rig) -> None:
+async def test_is_admin_raises_while_telegram_fails(rig: Rig) -> None:
     async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
         await rig.wait_for_texts("x")
         rig.telegram.chats[GROUP]["_admins"] = {ALICE}
         rig.telegram.fault("getChatMember", retry_after=9)
-        assert not await bot.is_admin(rig.intake.received[0])
+        with pytest.raises(PlatformError):
+            await bot.is_admin(rig.intake.received[0])
         assert await bot.is_admin(rig.intake.received[0])
