@@ -14,7 +14,7 @@ from bot.prompting.speakers.tag_detection import (
     is_role_heading,
     starts_with_role_tag,
 )
-from bot.prompting.text.confusables import skeleton
+from bot.prompting.text.confusables import skeleton, spell_enclosed_letters
 
 NamingMode = Literal["default", "add", "not_add"]
 
@@ -132,6 +132,9 @@ def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
 
 
 def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
+    plain = spell_enclosed_letters(line)
+    if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
+        return True
     if starts_with_role_tag(line):
         return True
     skeletons = set(map(skeleton, candidate_names(line)))

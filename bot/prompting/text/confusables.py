@@ -17,6 +17,11 @@ _CAPITAL_LOOKALIKES = str.maketrans(
 )
 # ɴᴏʀᴀ: small capitals are separate letters in Unicode, but read like a font.
 _SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz")
+# Letters in circles, squares and brackets: Ⓑ, 🄱, 🅑, 🅱, 🇧 and ⒝. Unicode counts them as symbols.
+_ENCLOSED_ALPHABETS = (0x24B6, 0x24D0, 0x1F130, 0x1F150, 0x1F170, 0x1F1E6, 0x249C, 0x1F110)
+_ENCLOSED_LETTERS = {
+    first + index: chr(ord("a") + index) for first in _ENCLOSED_ALPHABETS for index in range(26)
+}
 _LOOKALIKES = {**_SMALL_CAPITALS, **_CAPITAL_LOOKALIKES}
 # Scripts that share letter shapes; no real name mixes them within a word (UTS #39, 5.2).
 _CONFUSABLE_SCRIPTS = frozenset(
@@ -50,9 +55,15 @@ def skeleton(text: str) -> str:
 
     Only letters and digits remain, without the marks above and below them: `N.o.r.á` is `nora`.
     """
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    plain = spell_enclosed_letters(text)
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain).casefold())
     spelled = "".join(char for char in decomposed if _is_spelling(char))
     return spelled.translate(_LOOKALIKES).translate(_LATIN_LOOKALIKES).replace("rn", "m")
+
+
+def spell_enclosed_letters(text: str) -> str:
+    """Replace letters in circles, squares and brackets by the letters: Ⓑⓞⓑ by `bob`."""
+    return text if text.isascii() else text.translate(_ENCLOSED_LETTERS)
 
 
 def mixes_confusable_scripts(text: str) -> bool:
