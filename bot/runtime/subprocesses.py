@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,10 @@ _MIN_RESTART_DELAY_SECONDS = 0.1
 _MAX_RESTART_DELAY_SECONDS = 10.0
 _TERMINATE_SECONDS = 5
 _POLL_SECONDS = 0.02
+_SECRET_NAME = re.compile(
+    r"^TROUPE_|TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|APIKEY|DATABASE_URL|REDIS_URL|_DSN$",
+    re.IGNORECASE,
+)
 MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
 
 
@@ -96,6 +101,7 @@ class SupervisedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=child_environment(),
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
                 start_new_session=True,  # Ctrl-C reaches only the parent, which stops it in order
             )
@@ -174,3 +180,9 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
 def _die_with_parent() -> None:
     # Only Linux can promise that a child ends when its parent is killed with SIGKILL.
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment for a child: ours without Troupe's settings and without secrets."""
+    ours = os.environ  # noqa: TID251 -- no setting is read
+    return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}

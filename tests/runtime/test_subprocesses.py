@@ -54,6 +54,22 @@ def printed(log: Path) -> bool:
     return log.exists() and "up" in log.read_text(encoding="utf-8")
 
 
+async def test_child_inherits_neither_settings_nor_secrets(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = ("TROUPE_TELEGRAM__TOKEN", "OPENAI_API_KEY", "HF_TOKEN", "PGPASSWORD", "DATABASE_URL")
+    for name in secrets:
+        monkeypatch.setenv(name, "CANARY")
+    monkeypatch.setenv("LC_MEASUREMENT", "kept")
+    shows = "import os, time; print(dict(os.environ), 'up', flush=True); time.sleep(60)"
+    async with supervised("shows", [sys.executable, "-c", shows], ready=says_up(log), log_file=log):
+        pass
+    text = log.read_text(encoding="utf-8")  # noqa: ASYNC240
+    assert "CANARY" not in text
+    assert "kept" in text
+    assert "PATH" in text
+
+
 def remove_log_folder(log: Path) -> Path:
     """Move the folder of the log away, so that no process can be started with it."""
     log.unlink()

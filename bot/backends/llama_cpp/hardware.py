@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bot.errors import SettingsError
+from bot.runtime.subprocesses import child_environment
 
 _REQUIRED_CPU_FLAGS = frozenset({"avx2", "bmi2", "f16c", "fma"})  # xllamacpp is compiled for them
 _ALL_LAYERS = 999  # more than any model has
@@ -53,7 +54,12 @@ def list_devices() -> list[str]:
     command = [sys.executable, "-m", "bot.backends.llama_cpp.engines.xllamacpp_devices"]
     try:
         listed = subprocess.run(  # noqa: S603 # a module of this package
-            command, capture_output=True, text=True, timeout=_LIST_DEVICES_SECONDS, check=True
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_LIST_DEVICES_SECONDS,
+            check=True,
+            env=child_environment(),
         )
     except (OSError, subprocess.SubprocessError):
         return []
