@@ -4,7 +4,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
@@ -193,12 +193,24 @@ class ConversationMemory(Protocol):
         ...
 
 
+TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+"""Count the tokens of each text."""
+
+
 @runtime_checkable
 class TokenCountingBackend(Protocol):
     """A backend that can count the tokens of a prompt before it is sent."""
 
     async def count_tokens(self, prompt: Prompt) -> int:
         """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
+        ...
+
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
+
+        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
+        `count_tokens` where that is quick.
+        """
         ...
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

@@ -28,9 +28,8 @@ from bot.importers.file_kinds import (
 )
 from bot.ports import DescribingBackend, TokenizingBackend
 from bot.prompting.compose.compose import compose
-from bot.prompting.compose.fit_for_backend import estimate_prompt_tokens, fit_for_backend
+from bot.prompting.compose.fit_for_backend import fit_for_backend, fit_for_preset
 from bot.prompting.draft.draft import Draft
-from bot.prompting.draft.fit import fit_draft
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
@@ -115,7 +114,7 @@ async def render_preset(
         TemplateError: the template fails.
     """
     draft = _compose_draft(preset, messages)
-    prompt = (await fit_draft(draft, preset.max_input_tokens, estimate_prompt_tokens)).prompt
+    prompt = (await fit_for_preset(preset, draft)).prompt
     provider = settings.providers.get(preset.provider)
     if provider is None:
         raise SettingsError(

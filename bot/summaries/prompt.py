@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from bot.chat.session import StoredTurn
+from bot.ports import TextTokenCounter
 from bot.prompting.speakers.labels import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.token_counter import count_tokens
 
 _DEFAULT_MAX_TOKENS = 4000  # of turns in one prompt, if the preset sets no limit
 # Of the preset's own limit; the rest is for the last summary and for errors of the estimate.
@@ -43,11 +43,13 @@ def transcript(last_summary: str, turns: Sequence[StoredTurn]) -> str:
     return "\n".join([*head, f"{_CONVERSATION}:", *lines])
 
 
-def fit_turns(turns: Sequence[StoredTurn], max_input_tokens: int | None) -> Sequence[StoredTurn]:
+def fit_turns(
+    turns: Sequence[StoredTurn], max_input_tokens: int | None, count: TextTokenCounter
+) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt; at least one."""
     max_tokens = (
         _DEFAULT_MAX_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
     )
-    costs = (tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns]))
+    costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
     fitting = sum(so_far <= max_tokens for so_far in accumulate(costs))
     return turns[: max(1, fitting)]

@@ -16,6 +16,7 @@ from bot.errors import BackendError, StoreError
 from bot.ports import Backend, ConversationMemory, Summaries
 from bot.prompting.draft.draft import PromptPart
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.token_counter import counter_for_model
 from bot.summaries.prompt import fit_turns, instruction, transcript
 from bot.telemetry.metrics import record_usage
 
@@ -81,8 +82,9 @@ class Summarizer:
         covered = sum(one.id <= summary.covers_to for one in old) if summary else 0
         if len(old) - covered < _MIN_NEW_TURNS:
             return
+        count = counter_for_model(preset.model)
         while covered < len(old):
-            batch = fit_turns(old[covered:], preset.max_input_tokens)
+            batch = fit_turns(old[covered:], preset.max_input_tokens, count)
             covered += len(batch)
             summary = Summary(
                 session=sources.session,

@@ -19,7 +19,7 @@ from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.incoming import Person
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session, Turn
-from bot.ports import TokenCountingBackend
+from bot.ports import TextTokenCounter, TokenCountingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.presets.preset import Preset
@@ -51,6 +51,10 @@ class CountingBackend(FakeBackend, TokenCountingBackend):
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         return await self._estimator.count(prompt, MODEL)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return await self._estimator.text_counter(MODEL)
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

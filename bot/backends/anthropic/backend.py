@@ -19,7 +19,7 @@ from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
-from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
+from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
 from bot.templates.renderer import Renderer
 
 _API_VERSION = "2023-06-01"
@@ -73,6 +73,10 @@ class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend):
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         return await self._estimator.count(prompt, self._resolve_model(prompt))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return await self._estimator.text_counter(self._resolve_model(prompt))
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

@@ -8,21 +8,9 @@ than too low.
 import math
 
 from bot.chat.prompt import Prompt
-from bot.prompting.text.token_counter import EncodingCounter, get_counter
+from bot.ports import TextTokenCounter
+from bot.prompting.text.token_counter import EncodingCounter, counter_for_model, known_encoding
 
-# By the prefix of a model's name, first match; these are exact.
-_ENCODINGS = (
-    ("gpt-oss", "o200k_harmony"),
-    ("gpt-4o", "o200k_base"),
-    ("gpt-4.", "o200k_base"),
-    ("gpt-5", "o200k_base"),
-    ("chatgpt-4o", "o200k_base"),
-    ("o1", "o200k_base"),
-    ("o3", "o200k_base"),
-    ("o4", "o200k_base"),
-    ("gpt-4", "cl100k_base"),
-    ("gpt-3.5", "cl100k_base"),
-)
 _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
 _MARGIN = 1.05
 _DECAY = 0.98  # per answer
@@ -41,6 +29,12 @@ class PromptTokenEstimator:
         token_counter, ratio = self._counter_and_ratio(model)
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
+    async def text_counter(self, model: str) -> TextTokenCounter:
+        """Return the counter of the texts of a model's prompts, without the learned ratio."""
+        token_counter, _ = self._counter_and_ratio(model)
+        await token_counter.load()
+        return token_counter
+
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Correct the ratio by the tokens that the service reported; 0: it did not report any."""
         token_counter, before = self._counter_and_ratio(model)
@@ -51,16 +45,10 @@ class PromptTokenEstimator:
         if counted < _MIN_TOKENS:
             return
         ratio = tokens / counted
-        is_known = _encoding_of(model) is not None
+        is_known = known_encoding(model) is not None
         after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
-        encoding = _encoding_of(model)
-        ratio = self._ratios.get(model, _INITIAL_RATIO if encoding is None else 1.0)
-        return get_counter(encoding or "cl100k_base"), ratio
-
-
-def _encoding_of(model: str) -> str | None:
-    name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
-    return next((encoding for prefix, encoding in _ENCODINGS if name.startswith(prefix)), None)
+        initial = _INITIAL_RATIO if known_encoding(model) is None else 1.0
+        return counter_for_model(model), self._ratios.get(model, initial)

@@ -11,7 +11,7 @@ from bot.backends.chat_completions.wire import to_wire
 from bot.backends.echo.settings import EchoSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
+from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
 from bot.prompting.text.token_counter import get_counter
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
@@ -47,6 +47,10 @@ class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         return await get_counter("cl100k").count_prompt(prompt)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return get_counter("cl100k")
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

@@ -38,9 +38,11 @@ from bot.ports import (
     ConversationMemory,
     DescribingBackend,
     PreloadingBackend,
+    TextTokenCounter,
     TokenCountingBackend,
     TokenizingBackend,
 )
+from bot.prompting.text.token_counter import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.renderer import RenderedPrompt, Renderer
 
@@ -148,6 +150,13 @@ class LlamaCpp(
             self._rendered_prompts.clear()
         self._rendered_prompts[prompt.conversation] = prompt, rendered
         return len(await model.prompt_ids(rendered)) + count_image_tokens(prompt)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        # A request to the child for each text would take longer than the whole prompt does.
+        token_counter = counter_for_model(prompt.model)
+        await token_counter.load()
+        return token_counter
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

@@ -22,7 +22,7 @@ from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
-from bot.ports import Backend, Clock, DescribingBackend, TokenCountingBackend
+from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
 from bot.templates.renderer import Renderer
 
 
@@ -68,6 +68,10 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         return await self._estimator.count(prompt, self._resolve_model(prompt))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return await self._estimator.text_counter(self._resolve_model(prompt))
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict, Unpack
 
 from bot.chat.story import Story, Vector
 from bot.errors import CharacterError
+from bot.ports import TextTokenCounter
 from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
 from bot.prompting.character.transcript import Messages, Transcript, TranscriptLine
@@ -35,7 +36,7 @@ from bot.prompting.personas.haruhi_rows import (
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import build_roleplay_prompt, parse_persona
 from bot.prompting.speakers.clean_name import clean_name
-from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 ChatModel = Callable[[Messages], str]
 AsyncChatModel = Callable[[Messages], Awaitable[str]]

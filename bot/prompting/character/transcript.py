@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
+from bot.ports import TextTokenCounter
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
-from bot.prompting.text.token_counter import TextTokenCounter
 
 Messages = list[dict[str, str]]
 

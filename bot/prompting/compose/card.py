@@ -26,7 +26,7 @@ from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.user_personas import describe_speakers
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.token_counter import counter_for_model
 
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
 
@@ -88,7 +88,7 @@ def _find_lore(book: Lorebook, inputs: PromptInputs, macros: CardMacros) -> Lore
         max_input_tokens=inputs.preset.max_input_tokens,
         macros=macros.current,
         seed=inputs.seed,
-        count=count_tokens,
+        count=counter_for_model(inputs.preset.model),
     )
 
 

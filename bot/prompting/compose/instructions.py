@@ -16,7 +16,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.prompter import Instruction
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.token_counter import counter_for_model
 
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
@@ -49,10 +49,12 @@ def build_instructions(
             user_name=user_name,
             newest=newest,
             max_input_tokens=preset.max_input_tokens,
-            count=count_tokens,
+            count=counter_for_model(preset.model),
         )
     else:
-        filled = fill_placeholders(persona, plain, newest=newest, tokens=None, count=count_tokens)
+        filled = fill_placeholders(
+            persona, plain, newest=newest, tokens=None, count=counter_for_model(preset.model)
+        )
         filled = replace(filled, text=fill_names(filled.text, preset.character_name, user_name))
     shown = [
         replace(story, text=fill_names(story.text.strip(), preset.character_name, user_name))
@@ -68,7 +70,9 @@ def fill_card_persona(
     """Return the persona with its stories; the names in it are macros, which are expanded later."""
     persona = parse_persona(preset.persona or "")
     plain = _without_brackets(stories)
-    return fill_placeholders(persona, plain, newest=newest, tokens=None, count=count_tokens)
+    return fill_placeholders(
+        persona, plain, newest=newest, tokens=None, count=counter_for_model(preset.model)
+    )
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
+from bot.ports import TextTokenCounter
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
 from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
@@ -24,7 +25,6 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
-from bot.prompting.text.token_counter import TextTokenCounter
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024

@@ -13,9 +13,10 @@ from typing import TypeAlias
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
+from bot.ports import TextTokenCounter
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.image_tokens import image_tokens
-from bot.prompting.text.token_counter import TextTokenCounter, count_tokens
+from bot.prompting.text.token_counter import count_tokens
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from bot.chat.receipt import PromptSpan, Receipt
+from bot.ports import TextTokenCounter
 from bot.prompting.draft.fit import estimate_message_tokens
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.token_counter import counter_for_model
 
 
 def prompt_tokens(receipt: Receipt) -> int:
@@ -16,7 +17,8 @@ def prompt_tokens(receipt: Receipt) -> int:
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Distribute the tokens of the prompt among its spans by an estimate; the sum is exact."""
     read: dict[int, int] = {}  # by message: characters that belong to earlier spans
-    weights = [_weight(receipt, span, read) for span in receipt.layout]
+    count = counter_for_model(receipt.prompt.model)
+    weights = [_weight(receipt, span, read, count) for span in receipt.layout]
     shares = _shares(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, shares, strict=True))
 
@@ -29,14 +31,16 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return sections
 
 
-def _weight(receipt: Receipt, span: PromptSpan, read: dict[int, int]) -> int:
+def _weight(
+    receipt: Receipt, span: PromptSpan, read: dict[int, int], count: TextTokenCounter
+) -> int:
     begin = read.get(span.message, 0)
     if span.chars is None and not begin:
         messages = receipt.prompt.messages[span.message : span.message + span.messages]
-        return sum(estimate_message_tokens(messages, count_tokens))
+        return sum(estimate_message_tokens(messages, count))
     end = None if span.chars is None else begin + span.chars
     read[span.message] = end or 0
-    return 1 + sum(count_tokens([receipt.prompt.messages[span.message].content[begin:end]]))
+    return 1 + sum(count([receipt.prompt.messages[span.message].content[begin:end]]))
 
 
 def _shares(whole: int, weights: Sequence[int]) -> list[int]:

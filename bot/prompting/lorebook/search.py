@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
+from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import (
     EntryDecision,
     Lorebook,
@@ -18,7 +19,6 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.groups import reject_group_rivals
 from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
-from bot.prompting.text.token_counter import TextTokenCounter
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 

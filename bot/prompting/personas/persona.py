@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-from bot.prompting.text.token_counter import TextTokenCounter
+from bot.ports import TextTokenCounter
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")

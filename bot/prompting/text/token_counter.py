@@ -3,10 +3,9 @@
 import asyncio
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import TypeAlias
 
 # The public batch_count() reads the limits of the control group each time, which takes longer than
 # to count a page of text. This is the encoding that it uses, and a test compares their counts.
@@ -15,9 +14,6 @@ from toktok import _encoding as load_encoding
 from bot.chat.prompt import Prompt
 from bot.prompting.text.bounded_cache import BoundedCache
 from bot.prompting.text.image_tokens import image_tokens
-
-TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-"""Count the tokens of each text."""
 
 ENCODINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -30,6 +26,20 @@ ENCODINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The names that presets may use, and those of the library."""
+
+# By the prefix of a model's name, first match; these are exact.
+_ENCODINGS_OF_MODELS = (
+    ("gpt-oss", "o200k_harmony"),
+    ("gpt-4o", "o200k_base"),
+    ("gpt-4.", "o200k_base"),
+    ("gpt-5", "o200k_base"),
+    ("chatgpt-4o", "o200k_base"),
+    ("o1", "o200k_base"),
+    ("o3", "o200k_base"),
+    ("o4", "o200k_base"),
+    ("gpt-4", "cl100k_base"),
+    ("gpt-3.5", "cl100k_base"),
+)
 
 _MAX_CACHED_BYTES = 8_000_000
 _NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
@@ -52,11 +62,15 @@ class EncodingCounter:
         return list(map(self._tokens.__getitem__, texts))
 
     async def count_prompt(self, prompt: Prompt) -> int:
-        """Return `prompt_tokens`; load the encoding (half a second) in a thread first."""
+        """Return `prompt_tokens`; load the encoding first."""
+        await self.load()
+        return self.prompt_tokens(prompt)
+
+    async def load(self) -> None:
+        """Load the encoding in a thread; it takes half a second and tens of megabytes."""
         if not self.loaded:
             await asyncio.to_thread(load_encoding, self.encoding)
             self.loaded = True
-        return self.prompt_tokens(prompt)
 
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Return the tokens of a prompt by OpenAI's rules for messages and images."""
@@ -73,10 +87,29 @@ class EncodingCounter:
         return tokens
 
 
-@cache
 def get_counter(name: str) -> EncodingCounter:
     """Return the shared counter of an encoding, by any of its names."""
-    return EncodingCounter(ENCODINGS[name])
+    return _shared_counter(ENCODINGS[name])
+
+
+@cache
+def _shared_counter(encoding: str) -> EncodingCounter:
+    return EncodingCounter(encoding)
+
+
+def known_encoding(model: str) -> str | None:
+    """Return the encoding of a model; None if its name does not tell."""
+    name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
+    matching = (encoding for prefix, encoding in _ENCODINGS_OF_MODELS if name.startswith(prefix))
+    return next(matching, None)
+
+
+def counter_for_model(model: str) -> EncodingCounter:
+    """Return the counter of a model's encoding; an estimate where that is not known.
+
+    Whoever counts for one model uses this counter, so that a process loads one encoding for it.
+    """
+    return get_counter(known_encoding(model) or "cl100k_base")
 
 
 def count_tokens(texts: Iterable[str]) -> Sequence[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
-from bot.prompting.text.token_counter import get_counter
+from bot.prompting.text.token_counter import counter_for_model, get_counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said
@@ -25,6 +25,14 @@ async def test_openai_models_are_counted_exactly() -> None:
 @pytest.mark.parametrize("model", ["llama-3.3-70b", "deepseek-chat", "mistral-large"])
 async def test_unknown_models_are_estimated_generously(model: str) -> None:
     assert await PromptTokenEstimator().count(LONG, model) >= RAW * 1.25
+
+
+@pytest.mark.parametrize(
+    ("model", "encoding"), [("openai/gpt-4o-mini", "o200k"), ("gpt-4", "cl100k"), ("m", "cl100k")]
+)
+async def test_texts_are_counted_in_the_encoding_of_the_prompt(model: str, encoding: str) -> None:
+    assert await PromptTokenEstimator().text_counter(model) is get_counter(encoding)
+    assert counter_for_model(model) is get_counter(encoding)
 
 
 async def test_estimate_rises_at_once_and_falls_slowly() -> None:

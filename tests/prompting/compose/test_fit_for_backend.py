@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.chat.prompt import Message, Prompt
 from bot.errors import PresetError
-from bot.ports import TokenCountingBackend
+from bot.ports import TextTokenCounter, TokenCountingBackend
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.draft.draft import Draft, group_history
 from bot.prompting.presets.files import validate_preset
@@ -31,6 +31,10 @@ class LetterCountingBackend(FakeBackend, TokenCountingBackend):
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         return letters(prompt)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return lambda texts: [len(text) for text in texts]
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
