@@ -112,6 +112,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     FILTERED = "content_filter"
+    CANCELLED = "cancelled"
+    """Somebody stopped the answer."""
 
 
 @dataclass(frozen=True, slots=True)

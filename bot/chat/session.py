@@ -26,6 +26,20 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnRange:
+    """Consecutive turns of a session, counted back from its newest one."""
+
+    newer: int
+    """How many turns of the session are newer than these."""
+    count: int
+
+    def removed_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        """Return the newest turns of the session without these."""
+        end = max(len(turns) - self.newer, 0)
+        return (*turns[: max(end - self.count, 0)], *turns[end:])
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """The right to process a conversation; a later claim has a higher epoch and fences this one."""
 
@@ -69,6 +83,8 @@ class TurnResult:
     """One for each character that answered."""
     new_session: bool = False
     """Whether the turns start a new session."""
+    removes: TurnRange | None = None
+    """What is deleted from the history first."""
 
 
 @dataclass(frozen=True, slots=True)

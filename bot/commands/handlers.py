@@ -4,9 +4,10 @@ import random
 
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
+from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
-from bot.commands.request import CommandRequest, CommandResult
+from bot.commands.request import CommandRequest, CommandResult, StopOutcome
 from bot.errors import UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
@@ -33,6 +34,7 @@ class CommandHandlers:
         self._context = context
         self._personas = personas
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
+        self._newest_question = NewestQuestionHandlers(admins)
         self._preset = PresetHandlers(resolver, admins, self._dice)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -52,6 +54,10 @@ class CommandHandlers:
                 )
             case "context":
                 return await self._show_context(request)
+            case "stop":
+                return _stop(request)
+            case "retry" | "undo":
+                return await self._newest_question.handle(request)
             case "forget":
                 return await self._forget(request)
             case "help" | "start":
@@ -108,6 +114,17 @@ class CommandHandlers:
                 f"This preset asks for values. Give them like this:\n{ask_usage(prompter.fields)}"
             )
         return CommandResult("\n".join(lines))
+
+
+def _stop(request: CommandRequest) -> CommandResult:
+    """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
+    match request.stop:
+        case StopOutcome.STOPPED:
+            return CommandResult("Stopped. /retry answers again.")
+        case StopOutcome.NOTHING:
+            raise UserError("No answer is being written here.")
+        case StopOutcome.REFUSED:
+            raise UserError("Only who asked the question, or an admin, can stop its answer.")
 
 
 def _greeting_number(argument: str) -> int | None:

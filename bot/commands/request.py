@@ -3,12 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 
 from bot.chat.command import Command
 from bot.chat.incoming import Incoming
 from bot.chat.outgoing import Attachment
-from bot.chat.session import Turn
-from bot.routing.active_presets import ActiveCharacters
+from bot.chat.session import Turn, TurnRange
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+
+
+class StopOutcome(Enum):
+    """What a /stop has brought about."""
+
+    NOTHING = auto()
+    """No answer was being made."""
+    STOPPED = auto()
+    REFUSED = auto()
+    """Somebody else had asked, and the author is no admin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +30,11 @@ class CommandRequest:
     incoming: Incoming
     active: ActiveCharacters
     recent: Sequence[Turn]
-    """The newest turns, oldest first; only loaded in groups of characters."""
+    """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
     now: datetime
+    unanswered: Incoming | None = None
+    """The newest question, if its answer failed; then it is not in the history."""
+    stop: StopOutcome = StopOutcome.NOTHING
 
     @property
     def argument(self) -> str:
@@ -30,6 +44,14 @@ class CommandRequest:
     def scope(self) -> str:
         """The narrowest scope of the channel: what is set by a command is set for it."""
         return self.incoming.scopes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedQuestion:
+    """A question that is answered again, as if it had come with the command."""
+
+    incoming: Incoming
+    speakers: tuple[ActivePreset, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +66,9 @@ class CommandResult:
     """The preset whose greeting it is."""
     deletes_history: bool = False
     """Whether everything said so far is deleted first; what was deleted is put before the text."""
+    removes: TurnRange | None = None
+    """What is deleted from the history."""
+    repeats: "RepeatedQuestion | None" = None
+    """A question that is answered again, instead of the text."""
     file: Attachment | None = None
     """A file that is sent along; the text is then one short line."""

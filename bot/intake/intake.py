@@ -11,18 +11,36 @@ from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
 
 
-class InboxIntake(Intake):
-    """Calls `wake` with the conversations after their messages are committed."""
+def _announce_nothing(_messages: Sequence[Incoming]) -> None:
+    return
 
-    def __init__(self, inbox: Inbox, wake: Callable[[Sequence[str]], None]) -> None:
+
+class InboxIntake(Intake):
+    """Stores messages, then tells who works on them."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        wake: Callable[[Sequence[str]], None],
+        announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
+    ) -> None:
+        """Take the inbox, and who is told after messages are committed.
+
+        Args:
+            inbox: stores the messages.
+            wake: takes their conversations.
+            announce: takes the messages, some of which overtake those before them.
+        """
         self._inbox = inbox
         self._wake = wake
+        self._announce = announce
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         await self._inbox.receive([_with_storable_text(one) for one in messages], cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
+        self._announce(messages)
         self._wake(list(dict.fromkeys(one.address.conversation for one in messages)))
 
     @override

@@ -21,10 +21,12 @@ from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
+from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 
 _END_MARKS = {
     None: "interrupted",
+    FinishReason.CANCELLED: "stopped",
     FinishReason.LENGTH: "cut off at the length limit; write “go on” for the rest",
     FinishReason.FILTERED: "cut off by the provider's content filter; try other words",
 }
@@ -51,10 +53,12 @@ async def generate_answer(
     show: Callable[[str], None],
     show_queue_position: Callable[[QueuePosition], None],
     clock: Clock,
+    stop: StopFlag | None = None,
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
-    An answer that is interrupted after its first text is kept.
+    An answer that is interrupted after its first text is kept; so is one that is stopped, also
+    before its first text.
 
     Args:
         backend: generates.
@@ -62,23 +66,27 @@ async def generate_answer(
         show: is called with each new piece of the filtered text.
         show_queue_position: is called while the request waits for the model.
         clock: time.
+        stop: ends the answer, and the model's work on it, at once.
 
     Raises:
         BackendError: there is no text.
     """
     answer = _AnswerBuilder(prompt, show, show_queue_position, clock)
     interrupted = False
+    stop = stop or StopFlag()
     try:
-        async with aclosing(backend.generate(prompt)) as stream:
-            async for event in stream:
-                answer.add(event)
-                if answer.is_complete:  # closing the stream stops the model
-                    break
+        if not stop.requested:
+            with stop.ends_block():
+                async with aclosing(backend.generate(prompt)) as stream:
+                    async for event in stream:
+                        answer.add(event)
+                        if answer.is_complete:  # closing the stream stops the model
+                            break
     except BackendInterrupted:
         if not answer.has_text:
             raise
         interrupted = True
-    return answer.build(interrupted=interrupted)
+    return answer.build(interrupted=interrupted, cancelled=stop.requested)
 
 
 def end_mark(reason: FinishReason | None) -> str:
@@ -159,13 +167,14 @@ class _AnswerBuilder:
             case QueuePosition():
                 self._show_queue_position(event)
 
-    def build(self, *, interrupted: bool) -> GeneratedAnswer:
+    def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._append(rest + self._output_filter.finish())
         text = "".join(self._chunks).strip()
+        reason = None if interrupted else self._finish.reason
         return GeneratedAnswer(
             text=text,
-            reason=None if interrupted else self._finish.reason,
+            reason=FinishReason.CANCELLED if cancelled else reason,
             usage=self._finish.usage,
             first_word_seconds=self._first_word_seconds,
             seconds=self._clock.monotonic() - self._started_at,

@@ -46,6 +46,9 @@ COMMANDS = (
         "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes it",
         (CommandOption("text", "I am a tall knight", required=False),),
     ),
+    CommandSpec("stop", "stop the answer that is being written; what is there stays"),
+    CommandSpec("retry", "answer the newest question again"),
+    CommandSpec("undo", "take the newest question and its answer out of the conversation"),
     CommandSpec("forget", "delete the conversation of this channel for good (in groups: admins)"),
     CommandSpec(
         "context",

@@ -43,6 +43,7 @@ class Service:
                     parts.conversation_pool.run(),
                     parts.worker.keep_leases(),
                     parts.lane_pool.run(),
+                    parts.stops.run(),
                     parts.summarizer.run(),
                     parts.retention.delete_expired_rows(),
                 )

@@ -42,6 +42,7 @@ from bot.summaries.summarizer import Summarizer
 from bot.telemetry.logs import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 
 _MAX_CONVERSATIONS = 4000  # at once in one process
@@ -117,7 +118,7 @@ class Wiring:
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
-        intake = InboxIntake(self.inbox, self.conversation_pool.wake)
+        intake = InboxIntake(self.inbox, self.conversation_pool.wake, self.stops.announce)
         return PlatformSupervisor(self.platforms.values(), intake, self.clock, self.announce)
 
     @cached_property
@@ -157,7 +158,9 @@ class Wiring:
         resources = self._resources
         keepers = (*resources.backends.values(), resources.chat_settings)
         memories = [each for each in keepers if isinstance(each, ConversationMemory)]
-        stages = TurnStages(self._resources.resolver, self._commands, self._pipeline, self._replies)
+        stages = TurnStages(
+            self._resources.resolver, self._commands, self._pipeline, self._replies, self.stops
+        )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
     @cached_property
@@ -184,10 +187,18 @@ class Wiring:
         receipts = SqlReceipts(self._resources.database)
         return CommandHandlers(
             self._resources.resolver,
-            AdminCheck(self.settings.admins, self._is_platform_admin),
+            self._admins,
             ContextView(receipts, prompts.write, mask),
             self._personas,
         )
+
+    @cached_property
+    def stops(self) -> StopRequests:
+        return StopRequests(self._resources.signals, self._admins.is_admin)
+
+    @cached_property
+    def _admins(self) -> AdminCheck:
+        return AdminCheck(self.settings.admins, self._is_platform_admin)
 
     @cached_property
     def _personas(self) -> UserPersonas:

@@ -9,7 +9,7 @@ import structlog
 
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
+from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
@@ -18,6 +18,7 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
+from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
@@ -54,41 +55,54 @@ class AnswerPipeline:
         message: InboxMessage,
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
+        stop: StopFlag,
+        removed: TurnRange | None = None,
     ) -> TurnResult:
-        """Let the speakers answer, then whoever reacts to that.
+        """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
         A speaker that fails is skipped if another one answers.
 
+        Args:
+            claim: the conversation.
+            message: what is answered.
+            active: the characters of the channel.
+            speakers: who answers, in this order.
+            stop: keeps what was said when it is requested.
+            removed: turns that nobody reads any more, because they are about to be deleted.
+
         Returns:
-            The turns of the speakers, without that of the message.
+            The turns of the speakers, without that of the message; none if they were stopped before
+            their first word.
 
         Raises:
             BackendError: nobody answered; what the first speaker failed with.
             UserError: the same, where the author can fix it.
         """
-        context = await self._sources.load(claim, message, active, speakers)
+        context = await self._sources.load(claim, message, active, speakers, removed)
         failures: list[Exception] = []
         queue = list(speakers)
-        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW:
+        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
             speaker = queue.pop(0)
             try:
-                await self._speak(speaker, context)
+                await self._speak(speaker, context, stop)
             except (BackendError, UserError) as error:  # others have another model or budget
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
             else:
                 queue += () if queue else self._reaction(context)
-        if not context.turns:
+        if not context.turns and not stop.requested:
             raise failures[0]
         return TurnResult(context.turns, context.parts, context.receipts)
 
-    async def _speak(self, speaker: ActivePreset, context: TurnContext) -> None:
+    async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.message.incoming.address
         async with self._replies.live(
             context.claim, context.message, len(context.parts)
         ) as live_reply:
-            receipt = await self._generate_with_fallbacks(speaker, context, live_reply)
+            receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
+        if not receipt.answer:  # it was stopped before its first word
+            return
         text = self._speaker_line(speaker, context) + receipt.answer + end_mark(receipt.reason)
         parts = self._replies.final_parts(address, text, len(context.parts))
         context.parts.extend(parts)
@@ -98,20 +112,20 @@ class AnswerPipeline:
         context.receipts.append(receipt)
 
     async def _generate_with_fallbacks(
-        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply
+        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
     ) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
         *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
         for one in others:
             try:
-                return await self._generate(one, context, live_reply)
+                return await self._generate(one, context, live_reply, stop)
             except BackendError as error:
                 provider, reason = one.preset.provider, str(error)
                 _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
-        return await self._generate(last, context, live_reply)
+        return await self._generate(last, context, live_reply, stop)
 
     async def _generate(
-        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply
+        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
         draft = await self._sources.compose(preset, context)
@@ -121,9 +135,10 @@ class AnswerPipeline:
         )
         waited = self._clock.now() - context.message.incoming.at.timestamp()
         answer = await generate_answer(
-            backend, fitted.prompt, show, live_reply.show_queue_position, self._clock
+            backend, fitted.prompt, show, live_reply.show_queue_position, self._clock, stop
         )
-        _check(answer, preset)
+        if not stop.requested:
+            _check(answer, preset)
         self._request_summary(preset, context, fitted)
         return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
 

@@ -1,11 +1,11 @@
 """Load what goes into the prompts of a turn, and compose the draft for each speaker."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange
 from bot.commands.personas import UserPersonas
 from bot.ports import Conversations
 from bot.prompting.compose.compose import compose
@@ -53,9 +53,16 @@ class PromptSources:
         message: InboxMessage,
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
+        removed: TurnRange | None = None,
     ) -> TurnContext:
-        """Load what does not depend on the speaker."""
-        session = await self.conversations.load_session(claim, _turns_to_load(speakers))
+        """Load what does not depend on the speaker; nobody reads the removed turns."""
+        max_turns = _turns_to_load(speakers)
+        if removed is None:
+            session = await self.conversations.load_session(claim, max_turns)
+        else:
+            max_turns += removed.newer + removed.count
+            session = await self.conversations.load_session(claim, max_turns)
+            session = replace(session, turns=removed.removed_from(session.turns))
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,

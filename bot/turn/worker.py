@@ -16,19 +16,22 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
+from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.handlers import CommandHandlers
+from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import CommandRequest
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.live_replies import LiveReplies
-from bot.routing.active_presets import ActiveCharacters
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, Ignore, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import AnswerPipeline
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
+from bot.turn.stops import StopRequests
+from bot.turn.unanswered import UnansweredQuestions
 
 _log = structlog.get_logger(__name__)
 # A message is set aside when the process died this often while working on it. Not fewer: a message
@@ -47,6 +50,7 @@ class TurnStages:
     commands: CommandHandlers
     pipeline: AnswerPipeline
     replies: LiveReplies
+    stops: StopRequests
     dice: Dice = random.random
 
 
@@ -76,6 +80,7 @@ class ConversationWorker:
         self._owner = owner
         self._clock = clock
         self._leases = LeaseKeeper(conversations, clock)
+        self._unanswered = UnansweredQuestions()
         self.stopping = False
 
     async def keep_leases(self) -> None:
@@ -148,7 +153,7 @@ class ConversationWorker:
         """
         stages, incoming = self._stages, message.incoming
         active = await stages.resolver.resolve(incoming.scopes)
-        recent = await self._recent(claim, active)
+        recent = await self._recent(claim) if active.is_group else ()
         decision = decide(incoming, active, recent, dice=stages.dice, now=self._now())
         match decision:
             case Ignore():
@@ -157,18 +162,40 @@ class ConversationWorker:
                 turns = [_user_turn(message)]
                 return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
-                request = CommandRequest(command, incoming, active, recent, self._now())
+                if command.name in READS_HISTORY:
+                    recent = await self._recent(claim)
+                request = CommandRequest(
+                    command,
+                    incoming,
+                    active,
+                    recent,
+                    self._now(),
+                    self._unanswered.get(claim.conversation),
+                    stages.stops.outcome_of(incoming),
+                )
                 return "command", await self._run_command(claim, message, request)
             case Answer(speakers):
-                result = await stages.pipeline.answer(claim, message, active, speakers)
-                turns = [_user_turn(message), *result.turns]
-                result = replace(result, turns=turns)
-                return "answered", await self._finish(claim, message, result)
+                return "answered", await self._answer(claim, message, active, speakers)
 
-    async def _recent(self, claim: Claim, active: ActiveCharacters) -> Sequence[Turn]:
-        """Load the newest turns if routing depends on them."""
-        if not active.is_group:
-            return ()
+    async def _answer(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        active: ActiveCharacters,
+        speakers: Sequence[ActivePreset],
+        removed: TurnRange | None = None,
+    ) -> InboxMessage | None:
+        """Have a message answered, and replace the removed turns by it and its answer."""
+        self._unanswered.note(message.incoming)
+        with self._stages.stops.answering(message.incoming) as stop:
+            result = await self._stages.pipeline.answer(
+                claim, message, active, speakers, stop, removed
+            )
+        self._unanswered.drop(claim.conversation)
+        turns = [_user_turn(message), *result.turns]
+        return await self._finish(claim, message, replace(result, turns=turns, removes=removed))
+
+    async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
         return session.turns
 
@@ -176,6 +203,12 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, request: CommandRequest
     ) -> InboxMessage | None:
         result = await self._stages.commands.handle(request)
+        if result.repeats is not None:
+            asked = replace(message, incoming=result.repeats.incoming)
+            speakers = result.repeats.speakers
+            return await self._answer(claim, asked, request.active, speakers, result.removes)
+        if result.new_session or result.removes is not None:
+            self._unanswered.drop(claim.conversation)
         text = result.text
         if result.deletes_history:
             text = f"{await self._delete_history(claim)} {text}"
@@ -185,7 +218,7 @@ class ConversationWorker:
             outgoing = (OutgoingPart(0, text, file=result.file),)
         greeting = result.greeting
         turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
-        stored = TurnResult(turns, outgoing, new_session=result.new_session)
+        stored = TurnResult(turns, outgoing, new_session=result.new_session, removes=result.removes)
         following = await self._finish(claim, message, stored)
         if result.new_session:
             for memory in self._memories:

@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, text, update
 
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
-from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
+from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.errors import Fenced, Refused
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.migrations import make_alembic_config
@@ -359,6 +359,27 @@ async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
     session = await read_session(store.database, LANE, 10)
     assert session.turns == (greeting,)
     assert session.number == 2
+
+
+async def test_finish_removes_turns_of_the_session_before_it_appends(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("old")]))
+    claim, message = await begin(store, "5:2")
+    turns = [said(text) for text in "abcd"]
+    await store.conversations.finish(claim, message, TurnResult(turns=turns, new_session=True))
+    for number, (removed, expected) in enumerate(
+        [(TurnRange(1, 2), "adx"), (TurnRange(0, 0), "adxx"), (TurnRange(0, 9), "x")], 3
+    ):
+        claim, message = await begin(store, f"5:{number}")
+        before = await store.conversations.load_session(claim, 10)
+        await store.conversations.finish(
+            claim, message, TurnResult(turns=[said("x")], removes=removed)
+        )
+        after = await read_session(store.database, LANE, 10)
+        assert "".join(turn.text for turn in after.turns) == expected
+        assert after.turns == (*removed.removed_from(before.turns), said("x"))
+    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert left == ["old", "x"]
 
 
 async def test_forget_deletes_every_session_and_no_other_conversation(store: Store) -> None:

@@ -24,6 +24,7 @@ from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.signals import InProcessSignals
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -37,6 +38,7 @@ from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
@@ -128,7 +130,8 @@ class Setup(Delivery):
         )
         backends = {"p": backend, "q": fallback or backend}
         pipeline = AnswerPipeline(sources, backends, replies, self.clock, dice)
-        setups = TurnStages(resolver, commands, pipeline, replies, dice)
+        self.stops = StopRequests(InProcessSignals(), self._is_platform_admin)
+        setups = TurnStages(resolver, commands, pipeline, replies, self.stops, dice)
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
@@ -179,6 +182,7 @@ class Setup(Delivery):
                 number = await self._count_received() + 1
                 one = make_incoming(one, key=f"5:{number}")
             await self.inbox.receive([one], {})
+            self.stops.announce([one])
 
     async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""

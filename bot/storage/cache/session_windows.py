@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bot.chat.session import Claim, Session, Turn
+from bot.chat.session import Claim, Session, Turn, TurnRange
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
@@ -39,6 +39,11 @@ class SessionWindow:
         if not turns:
             return self
         return _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
+
+    def without(self, removed: TurnRange) -> "SessionWindow":
+        """Return the window after turns were deleted from the session."""
+        kept = removed.removed_from(self.turns)
+        return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)))
 
 
 def window_of(session: Session, max_turns: int) -> SessionWindow:

@@ -179,6 +179,7 @@ class SqlConversations(Conversations):
             turns=turn_rows,
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
             new_session=result.new_session,
+            removes=result.removes,
         )
 
         def unit() -> Unit[FinishedTurn]:
@@ -200,6 +201,8 @@ class SqlConversations(Conversations):
         window = self._windows.take(claim)
         finished = await self._database.run(unit)
         if window is not None and not result.new_session:
+            if result.removes is not None:
+                window = window.without(result.removes)
             self._windows.put(claim, window.extended([_from_turn_row(row) for row in turn_rows]))
         return finished
 

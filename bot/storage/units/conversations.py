@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, or_, select, update
 
 from bot.chat.outgoing import OutboxOperation, OutboxRow
-from bot.chat.session import Claim
+from bot.chat.session import Claim, TurnRange
 from bot.errors import Fenced
 from bot.storage.engine.statements import Statement, Unit
 from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
@@ -139,6 +139,20 @@ _TURN_ROW = (
     *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
     "preset_version",
 )
+_REMOVE = Statement(
+    delete(turn).where(
+        turn.c.id.in_(
+            select(turn.c.id)
+            .where(
+                turn.c.conversation == bindparam("of"),
+                turn.c.session == bindparam("of_session"),
+            )
+            .order_by(turn.c.id.desc())
+            .limit(bindparam("count"))
+            .offset(bindparam("newer"))
+        )
+    )
+)
 _APPEND = Statement(lambda dialect: insert_into(turn, dialect, *_TURN_ROW))
 _NOTE = Statement(
     lambda dialect: insert_into(receipt, dialect, "conversation", "turn", "at", "content")
@@ -167,6 +181,7 @@ class FinishedRows:
     turns: Sequence[dict[str, Any]]
     receipts: Sequence[dict[str, Any]]
     new_session: bool
+    removes: TurnRange | None = None
 
 
 def receive(rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float) -> Unit[None]:
@@ -252,6 +267,15 @@ def finish(claim: Claim, rows: FinishedRows) -> Unit[None]:
     change = _BEGIN_SESSION if rows.new_session else _LOCK
     session = _session(claim, (yield change.query(_of(claim))))
     yield _DONE.query({"message": rows.message})
+    if removes := rows.removes:
+        yield _REMOVE.query(
+            {
+                "of": claim.conversation,
+                "of_session": session,
+                "count": removes.count,
+                "newer": removes.newer,
+            }
+        )
     if rows.turns:
         yield _APPEND.query_many([{**row, "session": session} for row in rows.turns])
     if rows.receipts:

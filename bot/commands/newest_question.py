@@ -1,0 +1,132 @@
+"""Handle /retry and /undo: find the newest question with its answers in the history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.incoming import Incoming, Person, WakeReason
+from bot.chat.session import Turn, TurnRange
+from bot.commands.admins import AdminCheck
+from bot.commands.request import CommandRequest, CommandResult, RepeatedQuestion
+from bot.errors import UserError
+from bot.routing.active_presets import ActivePreset
+
+READS_HISTORY = ("retry", "undo")
+"""The commands that need the newest turns."""
+_MAX_QUOTED_CHARS = 60
+_OF_OTHERS = "retry or undo a question that somebody else asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and the answers to it, in the history."""
+
+    question: Turn
+    answers: tuple[Turn, ...]
+    turns: TurnRange
+
+
+class NewestQuestionHandlers:
+    """The handlers of /retry and /undo; only who asked may use them, and admins."""
+
+    def __init__(self, admins: AdminCheck) -> None:
+        self._admins = admins
+
+    async def handle(self, request: CommandRequest) -> CommandResult:
+        """Run one of the two commands.
+
+        Raises:
+            UserError: there is no question, or somebody else asked it.
+        """
+        if request.command.name == "retry":
+            return await self._retry(request)
+        return await self._undo(request)
+
+    async def _retry(self, request: CommandRequest) -> CommandResult:
+        """Answer the newest question again; the old answers leave the history."""
+        if request.unanswered is not None:
+            await self._check_author(request, request.unanswered.author)
+            speakers = _speakers(request, ())
+            question = _asked_again(request, request.unanswered)
+            return CommandResult("", repeats=RepeatedQuestion(question, speakers))
+        exchange = _newest_exchange(request)
+        await self._check_author(request, exchange.question.speaker)
+        asked = replace(
+            request.incoming, text=exchange.question.text, author=_author(exchange, request)
+        )
+        question = _asked_again(request, asked)
+        speakers = _speakers(request, exchange.answers)
+        return CommandResult(
+            "", removes=exchange.turns, repeats=RepeatedQuestion(question, speakers)
+        )
+
+    async def _undo(self, request: CommandRequest) -> CommandResult:
+        """Take the newest question and its answers out of the history."""
+        if request.unanswered is not None:
+            await self._check_author(request, request.unanswered.author)
+            return CommandResult(
+                f"Taken back: “{_quoted(request.unanswered.text)}”.", removes=TurnRange(0, 0)
+            )
+        exchange = _newest_exchange(request)
+        await self._check_author(request, exchange.question.speaker)
+        return CommandResult(
+            f"Taken back: “{_quoted(exchange.question.text)}”"
+            f"{' and its answer' if exchange.answers else ''}.",
+            removes=exchange.turns,
+        )
+
+    async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
+        if author is None or author.id != request.incoming.author.id:
+            await self._admins.require(request.incoming, _OF_OTHERS)
+
+
+def find_exchange(turns: Sequence[Turn], by: str) -> Exchange | None:
+    """Find the newest question in turns that are oldest first; None if there is none.
+
+    That is what the person `by` said last if nobody has answered it, else the message before the
+    newest answers. Lines that were only observed after those are left alone.
+    """
+    end = len(turns)
+    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == by:
+        return Exchange(turns[-1], (), TurnRange(0, 1))
+    while end and turns[end - 1].role == "user":
+        end -= 1
+    start = end
+    while start and turns[start - 1].role != "user":
+        start -= 1
+    if start == 0:  # nothing but a greeting
+        return None
+    newer = len(turns) - end
+    return Exchange(turns[start - 1], tuple(turns[start:end]), TurnRange(newer, end - start + 1))
+
+
+def _newest_exchange(request: CommandRequest) -> Exchange:
+    exchange = find_exchange(request.recent, request.incoming.author.id)
+    if exchange is None:
+        raise UserError("There is no question in this conversation yet.")
+    return exchange
+
+
+def _author(exchange: Exchange, request: CommandRequest) -> Person:
+    return exchange.question.speaker or request.incoming.author
+
+
+def _asked_again(request: CommandRequest, question: Incoming) -> Incoming:
+    """Return a question as if it came now, in the place of the command."""
+    return replace(
+        request.incoming,
+        text=question.text,
+        author=question.author,
+        quote=question.quote,
+        wake=WakeReason.DM,
+    )
+
+
+def _speakers(request: CommandRequest, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
+    """Return who answered before and is still active; else the first character."""
+    names = dict.fromkeys(turn.preset for turn in answers if turn.preset in request.active.names)
+    return request.active.pick([name for name in names if name]) or (request.active.first,)
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_QUOTED_CHARS else f"{line[:_MAX_QUOTED_CHARS].rstrip()} …"

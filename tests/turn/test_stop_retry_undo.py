@@ -1,0 +1,178 @@
+"""Test /stop, /retry and /undo: what they do to the answer, the model and the history."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bot.chat.incoming import Incoming, Person, WakeReason
+from bot.errors import BackendUnavailable
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, running_worker
+from tests.waiting import advance_in_steps, wait_until
+
+CAROL = Person("telegram:3", "Carol")
+STOP_OF_OTHERS = "⚠ Only who asked the question, or an admin, can stop its answer."
+
+
+def said(text: str, author: Person = ALICE, key: str = "5:90") -> Incoming:
+    wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
+    return make_incoming(text, key=key, author=author, wake=wake)
+
+
+async def stop_while_answering(setup: Setup, *stops: Incoming) -> None:
+    """Ask a question, and send the commands once its answer has begun."""
+    deciding = asyncio.create_task(setup.stops.run())
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(*stops)
+        await worker
+    deciding.cancel()
+
+
+def asked(setup: Setup) -> Sequence[str]:
+    return [message.content for message in setup.backend.prompts[-1].messages]
+
+
+async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
+    await setup.receive("a story")
+    await stop_while_answering(setup, said("/stop"))
+    assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
+    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
+    assert setup.backend.closed_early == 1
+
+
+async def test_stop_before_the_first_word_leaves_only_the_question(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([asyncio.Event()]), limits=WITH_PLACEHOLDER)
+    await setup.receive("a story")
+    await stop_while_answering(setup, said("/stop"))
+    assert [text for text in setup.texts if text != "…"] == ["Stopped. /retry answers again."]
+    assert await setup.history() == [("user", "a story")]
+
+
+async def test_stopped_conversation_goes_on_with_the_next_message(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["One", asyncio.Event()], ["Two."]))
+    await setup.receive("first")
+    await stop_while_answering(setup, said("second"), said("/stop", key="5:91"))
+    assert setup.texts == ["One\n\n⚠ (stopped)", "Two.", "Stopped. /retry answers again."]
+
+
+async def test_no_character_speaks_after_a_stop(database: Database) -> None:
+    setup = Setup(
+        database,
+        backend=FakeBackend(["I think", asyncio.Event()], ["Me too."]),
+        others=[{"name": "luna"}],
+    )
+    await setup.say("/preset add luna")
+    await setup.receive("nora and luna, hello")
+    await stop_while_answering(setup, said("/stop"))
+    assert len(setup.backend.prompts) == 1
+    assert [role for role, _ in await setup.history()] == ["user", "assistant"]
+
+
+async def test_others_cannot_stop_an_answer(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
+    await setup.receive("a story")
+    async with running_worker(setup) as worker:
+        deciding = asyncio.create_task(setup.stops.run())
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.receive(said("/stop", BOB))
+        await advance_in_steps(setup.clock, 1)
+        go_on.set()
+        await worker
+        deciding.cancel()
+    assert setup.texts == ["Once upon.", STOP_OF_OTHERS]
+
+
+async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    await setup.receive("a story")
+    await stop_while_answering(setup, said("/stop", CAROL))
+    assert setup.texts == ["Once\n\n⚠ (stopped)", "Stopped. /retry answers again."]
+
+
+async def test_stop_without_an_answer_says_so(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello", "/stop")
+    assert setup.texts == ["Hi.", "⚠ No answer is being written here."]
+
+
+async def test_retry_replaces_the_newest_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["better"]))
+    await setup.say("a", "b", "/retry")
+    assert setup.texts == ["one", "two", "better"]
+    assert asked(setup) == ["a", "one", "b"]
+    assert await setup.history() == [
+        *(("user", "a"), ("assistant", "one")),
+        *(("user", "b"), ("assistant", "better")),
+    ]
+
+
+async def test_retry_answers_a_question_that_failed(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend(["one"], [away], [away], ["two"]))
+    await setup.say("a", "b", "/retry", "/retry")
+    assert setup.texts == ["one", "⚠ The model is away.", "⚠ The model is away.", "two"]
+    assert await setup.history() == [
+        *(("user", "a"), ("assistant", "one")),
+        *(("user", "b"), ("assistant", "two")),
+    ]
+
+
+async def test_failed_retry_keeps_the_old_answer(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend(["one"], [away]))
+    await setup.say("a", "/retry")
+    assert await setup.history() == [("user", "a"), ("assistant", "one")]
+
+
+async def test_retry_answers_a_question_that_was_stopped(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([asyncio.Event()], ["Here it is."]))
+    await setup.receive("a story")
+    await stop_while_answering(setup, said("/stop"), said("/retry", key="5:91"))
+    assert setup.texts[-1] == "Here it is."
+    assert await setup.history() == [("user", "a story"), ("assistant", "Here it is.")]
+
+
+async def test_undo_removes_the_newest_question_and_its_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"]))
+    await setup.say("a", "b", "/undo")
+    assert setup.texts[-1] == "Taken back: “b” and its answer."
+    assert await setup.history() == [("user", "a"), ("assistant", "one")]
+    await setup.say("c")
+    assert asked(setup) == ["a", "one", "c"]
+
+
+async def test_undo_leaves_observed_lines(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"]), preset={"context": "all"})
+    await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
+    await setup.say(said("/undo"))
+    assert await setup.history() == [("user", "by the way")]
+
+
+@pytest.mark.parametrize("command", ["/undo", "/retry"])
+async def test_question_of_others_is_left_alone(database: Database, command: str) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"]))
+    await setup.say("a", said(command, BOB))
+    assert setup.texts[-1].startswith("⚠ Only an admin can")
+    assert await setup.history() == [("user", "a"), ("assistant", "one")]
+
+
+@pytest.mark.parametrize("command", ["/undo", "/retry"])
+async def test_empty_conversation_has_no_newest_question(database: Database, command: str) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"]))
+    await setup.say(command)
+    assert setup.texts == ["⚠ There is no question in this conversation yet."]
+
+
+async def test_undo_of_a_failed_question_keeps_the_history(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend(["one"], [away]))
+    await setup.say("a", "b", "/undo", "/undo")
+    assert setup.texts[-2:] == ["Taken back: “b”.", "Taken back: “a” and its answer."]
+    assert await setup.history() == []
