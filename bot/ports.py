@@ -495,6 +495,14 @@ class Signals(Protocol):
         """Tell the subscribers here at once, and those elsewhere soon; never waits or fails."""
         ...
 
+    @property
+    def refusal(self) -> str | None:
+        """Why signals will not reach other processes until the operator changes a setting.
+
+        None while they do, and while a server is merely away.
+        """
+        ...
+
 
 class Clock(Protocol):
     def now(self) -> float:

@@ -22,3 +22,8 @@ class InProcessSignals(Signals):
     def publish(self, topic: str, keys: Sequence[str]) -> None:
         for handler in self._handlers[topic]:
             handler(keys)
+
+    @property
+    @override
+    def refusal(self) -> str | None:
+        return None

@@ -69,10 +69,12 @@ class Service:
         await parts.lane_pool.drain(0)
 
     def _probes(self) -> dict[str, Probe]:
-        """Return what /readyz asks: the database, and each platform by its name."""
+        """Return what /readyz asks: the database, Redis if there is one, each platform."""
         platforms = self._parts.platforms.items()
+        has_redis = self._parts.settings.redis_url is not None
         return {
             "database": self._database_problem,
+            **({"redis": self._redis_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
         }
 
@@ -81,6 +83,10 @@ class Service:
             return self._parts.supervisor.problem(platform)
 
         return probe
+
+    async def _redis_problem(self) -> str | None:
+        """Return why Redis refuses us; while it is merely away, the database is polled."""
+        return self._parts.signals_problem()
 
     async def _database_problem(self) -> str | None:
         try:

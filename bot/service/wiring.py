@@ -97,6 +97,10 @@ class Wiring:
     def _lane_sender(self) -> SenderIdentity:
         return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
+    def signals_problem(self) -> str | None:
+        """Return why signals will not reach other processes; None while they may."""
+        return self._resources.signals.refusal
+
     # --- platforms and delivery -------------------------------------------------------------
 
     @cached_property

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
+from bot.errors import SettingsError, SignalsUnavailable
 from bot.ports import Signals
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
-from bot.storage.coordination.redis_signals import open_signals
+from bot.storage.coordination.redis_signals import check_redis, open_signals
 from tests.contracts.conftest import SignalPeers
 from tests.waiting import wait_until
 
@@ -91,6 +93,51 @@ async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
         signals.publish("conversations", ["a"])
         assert received.keys == ["a"]
         assert not signals.is_connected
+
+
+async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
+    tmp_path: Path,
+) -> None:
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        Redis.from_url(url) as operator,
+    ):
+        await operator.config_set("requirepass", "other")
+        wrong = url.replace("unix://", "unix://:hunter2@")
+        with capture_logs() as logs:
+            async with open_signals(wrong) as signals:
+                await wait_until(lambda: signals.refusal is not None)
+                signals.publish("conversations", ["a"])  # the next failure, and the one after it
+                server = operator.connection_pool.connection_kwargs["path"]
+                assert signals.refusal == (
+                    f"TROUPE_REDIS_URL: Redis at {server} refuses the name or the password;"
+                    " correct them: redis://name:password@host:6379"
+                )
+                await operator.config_set("requirepass", "hunter2")
+                await wait_until(lambda: signals.is_connected)
+                assert signals.refusal is None
+    assert [one["event"] for one in logs] == ["signals_interrupted", "signals_resumed"]
+    assert "hunter2" not in str(logs)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (
+            "redis://127.0.0.1:1/0",
+            r"Redis at 127\.0\.0\.1:1 cannot be reached \(Connection refused\)",
+        ),
+        ("unix:///nowhere.sock", r"Redis at /nowhere\.sock cannot be reached \(No such file"),
+    ],
+)
+async def test_check_of_a_server_that_is_away_names_it(url: str, problem: str) -> None:
+    with pytest.raises(SignalsUnavailable, match=rf"^TROUPE_REDIS_URL: {problem}.*; start it"):
+        await check_redis(url)
+
+
+async def test_address_of_something_else_is_a_setting_error() -> None:
+    with pytest.raises(SettingsError, match=r"write redis://:password@host:6379"):
+        await check_redis("http://127.0.0.1:1")
 
 
 async def _process_id(url: str) -> int:

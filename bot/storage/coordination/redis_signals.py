@@ -6,6 +6,8 @@ nobody ever waits for the server; while it is away or frozen, signals reach thei
 
 import asyncio
 import contextlib
+import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -14,7 +16,15 @@ import structlog
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import SettingsError, SignalsUnavailable
@@ -30,6 +40,8 @@ _ANSWER_SECONDS = 1.0
 _CHECK_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
+_WRONG_SETTING = re.compile(r"DB index|AUTH|WRONGPASS", re.IGNORECASE)
+_REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 
 
 class _Signal(msgspec.Struct, array_like=True):
@@ -55,6 +67,13 @@ class RedisSignals(Signals):
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
+        self._problem: str | None = None
+        self._is_refused = False
+
+    @property
+    @override
+    def refusal(self) -> str | None:
+        return self._problem if self._is_refused else None
 
     @override
     def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
@@ -82,7 +101,7 @@ class RedisSignals(Signals):
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     await self._redis.publish(_CHANNEL, _encode(_Message(self._id, signals)))
             except (TimeoutError, RedisError, OSError) as error:
-                _log.warning("signals_not_sent", reason=type(error).__name__)
+                self._set_problem(error)
                 await asyncio.sleep(pause)
                 self._drop_queued()  # by now the database was polled
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
@@ -101,16 +120,30 @@ class RedisSignals(Signals):
                     async with asyncio.timeout(_ANSWER_SECONDS):
                         await subscription.subscribe(_CHANNEL)
                     self.is_connected = True
+                    self._clear_problem()
                     pause = _PAUSE_SECONDS
                     async for message in subscription.listen():
                         if message["type"] == "message":
                             self._receive(message["data"])
             except (TimeoutError, RedisError, OSError) as error:
-                _log.warning("signals_not_received", reason=type(error).__name__)
+                self._set_problem(error)
             finally:
                 self.is_connected = False
             await asyncio.sleep(pause)
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+
+    def _set_problem(self, error: Exception) -> None:
+        """Log what is wrong once, not at every try."""
+        is_refused = is_refusal(error)
+        if self._problem is None or is_refused != self._is_refused:
+            self._problem = describe_redis_error(error, self._redis)
+            self._is_refused = is_refused
+            _log.warning("signals_interrupted", reason=self._problem)
+
+    def _clear_problem(self) -> None:
+        if self._problem is not None:
+            _log.info("signals_resumed")
+        self._problem, self._is_refused = None, False
 
     def _receive(self, data: bytes) -> None:
         try:
@@ -154,11 +187,54 @@ async def check_redis(url: str) -> None:
         async with asyncio.timeout(_CHECK_SECONDS):
             await redis.publish(_CHANNEL, _encode(_Message("check", [])))
     except (TimeoutError, RedisError, OSError) as error:
-        raise SignalsUnavailable(
-            f"TROUPE_REDIS_URL: Redis does not answer: {str(error) or type(error).__name__}"
-        ) from error
+        raise SignalsUnavailable(describe_redis_error(error, redis)) from error
     finally:
         await redis.aclose()
+
+
+def is_refusal(error: Exception) -> bool:
+    """Tell whether only the operator can mend this: a wrong password, a missing database."""
+    error = _unwrap(error)
+    return isinstance(error, _REFUSALS) or (
+        isinstance(error, ResponseError) and _WRONG_SETTING.search(str(error)) is not None
+    )
+
+
+def _unwrap(error: Exception) -> Exception:
+    """Return the refusal that redis-py hides in a `ConnectionError` on unix sockets."""
+    chain = (error, error.__cause__, error.__context__, *error.args)
+    return next((each for each in chain if isinstance(each, _REFUSALS)), error)
+
+
+def describe_redis_error(error: Exception, redis: Redis) -> str:
+    """Name the server, what is wrong and the remedy; without the password."""
+    given = redis.connection_pool.connection_kwargs
+    server = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+    match _unwrap(error):
+        case NoPermissionError():
+            what = f"forbids its user to publish; allow it the channel {_CHANNEL}"
+        case AuthenticationError() | AuthorizationError() if given.get("password"):
+            what = "refuses the name or the password; correct them: redis://name:password@host:6379"
+        case AuthenticationError() | AuthorizationError():
+            what = "wants a password; add it: redis://:password@host:6379"
+        case ResponseError() if is_refusal(error):
+            what = f"refuses the connection ({error}); correct the end of the address"
+        case TimeoutError() | RedisTimeoutError():
+            what = f"does not answer within {_ANSWER_SECONDS:g} s; is it running, and is TLS right?"
+        case OSError() | RedisConnectionError():
+            what = f"cannot be reached ({_reason(error)}); start it, or correct the address"
+        case _:
+            what = f"fails: {str(error) or type(error).__name__}"
+    return f"TROUPE_REDIS_URL: Redis at {server} {what}"
+
+
+def _reason(error: Exception) -> str:
+    """Return the operating system's words, which redis-py hides among its own."""
+    for found in (error, error.__cause__, error.__context__):
+        if isinstance(found, OSError) and found.errno is not None:
+            # a failed look-up of a name has a negative number and words of its own
+            return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
+    return str(error) or type(error).__name__
 
 
 def _client(url: str) -> Redis:
@@ -171,4 +247,7 @@ def _client(url: str) -> Redis:
             health_check_interval=5,
         )
     except ValueError as error:
-        raise SettingsError(f"TROUPE_REDIS_URL is not a Redis address: {error}") from None
+        raise SettingsError(
+            f"TROUPE_REDIS_URL is not a Redis address: {error}; write redis://:password@host:6379,"
+            " or embedded for the bundled Valkey"
+        ) from None
