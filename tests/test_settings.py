@@ -1,5 +1,6 @@
 """Settings, their sources, and the messages about wrong ones."""
 
+import base64
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.openai_compatible.settings import WELL_KNOWN
+from bot.backends.openai_compatible.settings import WELL_KNOWN, OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
 from bot.settings import collect_secrets, find_unknown_variables, read_settings, settings_model
@@ -62,11 +63,57 @@ def test_environment_overrides_env_file_and_toml(
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("TROUPE_CONSOLE__PORT", "x", "TROUPE_CONSOLE__PORT: "),
-        ("TROUPE_CONSOLE__PORT", "70000", "TROUPE_CONSOLE__PORT: "),
-        ("TROUPE_LOG_FORMAT", "xml", "TROUPE_LOG_FORMAT: Input should be 'console' or 'json'"),
-        ("TROUPE_TELEGRAM__POLL_SECONDS", "-1", "TROUPE_TELEGRAM__POLL_SECONDS: "),
-        ("TROUPE_DISCORD__TOKN", "x", "TROUPE_DISCORD__TOKN: "),
+        (
+            "TROUPE_CONSOLE__PORT",
+            "x",
+            "TROUPE_CONSOLE__PORT: should be a whole number (an integer), such as 8710",
+        ),
+        ("TROUPE_CONSOLE__PORT", "70000", "TROUPE_CONSOLE__PORT: should be 65535 or less"),
+        ("TROUPE_RECEIPT_DAYS", "x", "TROUPE_RECEIPT_DAYS: should be a number, such as 14"),
+        ("TROUPE_LOG_FORMAT", "xml", "TROUPE_LOG_FORMAT: should be 'console' or 'json'"),
+        (
+            "TROUPE_TELEGRAM__POLL_SECONDS",
+            "-1",
+            "TROUPE_TELEGRAM__POLL_SECONDS: should be 0 or more",
+        ),
+        (
+            "TROUPE_DISCORD__TOKN",
+            "x",
+            "TROUPE_DISCORD__TOKN: there is no such setting; did you mean TROUPE_DISCORD__TOKEN?",
+        ),
+        (
+            "TROUPE_PROVIDERS__X__APIKEY",
+            "k",
+            "TROUPE_PROVIDERS__X__APIKEY: there is no such setting; did you mean"
+            " TROUPE_PROVIDERS__X__API_KEY?",
+        ),
+        (
+            "TROUPE_PROVIDERS__OPENAI",
+            "sk-1",
+            "TROUPE_PROVIDERS__OPENAI: this is a group of settings; set its parts, such as"
+            " TROUPE_PROVIDERS__OPENAI__API_KEY",
+        ),
+        (
+            "TROUPE_PROVIDERS",
+            '{"openai": ',
+            "TROUPE_PROVIDERS is a group of settings and has no value of its own; set its parts,"
+            " such as TROUPE_PROVIDERS__OPENAI__API_KEY, or give one JSON object {...}",
+        ),
+        (
+            "TROUPE_ADMINS",
+            "[discord:1]",
+            "TROUPE_ADMINS: separate people by commas, without brackets: discord:123,telegram:456",
+        ),
+        (
+            "TROUPE_PROVIDERS__MINE__BASE_URL",
+            "localhost:8080",
+            "TROUPE_PROVIDERS__MINE__BASE_URL: should be an address such as http://127.0.0.1:8080",
+        ),
+        (
+            "TROUPE_DISCORD__TOKEN__X",
+            "1",
+            "TROUPE_DISCORD__TOKEN: this has one value and no parts; end the name here",
+        ),
         ("TROUPE_DISCORD", "x", "TROUPE_DISCORD"),
         ("TROUPE_ADMINS", "discord:1,alice", "TROUPE_ADMINS: 'alice' is not of the form"),
         (
@@ -111,6 +158,22 @@ def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_admins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ADMINS", " discord:1, telegram:2 ,")
     assert read_settings().admins == {"discord:1", "telegram:2"}
+    monkeypatch.setenv("TROUPE_ADMINS", '["discord:1", "telegram:2"]')
+    assert read_settings().admins == {"discord:1", "telegram:2"}
+
+
+def test_password_in_an_address_is_sent_but_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", f"http://me:{CANARY}@127.0.0.1:9/v1")
+    settings = read_settings()
+    mine = settings.providers["mine"]
+    assert isinstance(mine, OpenAISettings)
+    assert mine.base_url == "http://127.0.0.1:9/v1"
+    assert mine.basic_auth_headers == {
+        "Authorization": "Basic " + base64.b64encode(f"me:{CANARY}".encode()).decode()
+    }
+    assert CANARY not in repr(settings)
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "k")
+    assert "remove TROUPE_PROVIDERS__MINE__API_KEY or the password in" in error_text()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.service.service import running
-from bot.settings import Settings, collect_secrets, read_settings
+from bot.settings import (
+    Settings,
+    collect_secrets,
+    describe_unknown_variables,
+    read_settings,
+)
 from bot.storage.data_dir import create_data_dir
 from bot.telemetry.logs import configure_logs, open_log_stream
 
@@ -33,6 +38,8 @@ def run() -> None:
 
 def serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
     """Run the service on these platforms until it is stopped."""
+    for line in describe_unknown_variables():
+        print_progress(line)
     uses_terminal = any(spec.uses_terminal for spec in platforms)
     log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
     configure_logs(

@@ -94,12 +94,11 @@ class OpenAIEmbedder(Embedder):
 
     def __init__(self, settings: EmbeddingSettings) -> None:
         self._model = settings.model or ""
-        self._service = EmbeddingsService(
-            EmbeddingEndpoint("embedding", settings.base_url or ""),
-            OpenAISettings(
-                base_url=settings.base_url, api_key=settings.api_key, model=settings.model
-            ),
+        service = OpenAISettings(
+            base_url=settings.base_url, api_key=settings.api_key, model=settings.model
         )
+        endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
+        self._service = EmbeddingsService(endpoint, service)
 
     @property
     @override

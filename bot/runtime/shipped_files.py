@@ -1,5 +1,6 @@
 """Find the folders that come with Troupe but are no Python packages: migrations and presets."""
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -22,3 +23,19 @@ def presets_folder(chosen: Path | None) -> Path:
         return chosen
     own = Path("presets")
     return own if own.is_dir() else shipped_folder("presets")
+
+
+def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
+    """Return the folder to write presets to, and whether it was made for that.
+
+    Without a chosen folder it is ./presets. A new one gets the presets of the package, because it
+    takes their place.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = Path("presets") if chosen is None else chosen
+    is_new = chosen is None and not folder.is_dir()
+    if is_new:
+        shutil.copytree(shipped_folder("presets"), folder)
+    return folder, is_new

@@ -103,7 +103,7 @@ def test_settings_of_another_kind_are_ignored(toy: BackendSpec) -> None:
 def test_unknown_kind_is_rejected_with_the_known_ones(toy: BackendSpec) -> None:
     with pytest.raises(SettingsError) as error:
         read_settings(providers={"mine": {"kind": "magic"}})
-    assert str(error.value).startswith("TROUPE_PROVIDERS__MINE__KIND: Input should be 'openai', ")
+    assert str(error.value).startswith("TROUPE_PROVIDERS__MINE__KIND: should be 'openai', ")
     assert str(error.value).endswith("or 'toy'")
 
 

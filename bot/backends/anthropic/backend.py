@@ -111,7 +111,11 @@ def make(
 
 
 def _headers(settings: AnthropicSettings) -> dict[str, str]:
-    headers = {"anthropic-version": _API_VERSION, "content-type": "application/json"}
+    headers = {
+        "anthropic-version": _API_VERSION,
+        "content-type": "application/json",
+        **settings.basic_auth_headers,
+    }
     if settings.api_key is not None:
         headers["x-api-key"] = settings.api_key.get_secret_value()
     return headers

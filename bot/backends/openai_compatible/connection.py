@@ -21,6 +21,7 @@ def _headers(settings: OpenAISettings) -> dict[str, str]:
         "Accept": "application/json",
         "Content-Type": "application/json",
         "User-Agent": f"troupe/{__version__}",
+        **settings.basic_auth_headers,
     }
     if settings.api_key is not None:
         headers["Authorization"] = f"Bearer {settings.api_key.get_secret_value()}"

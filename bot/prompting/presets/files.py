@@ -17,6 +17,7 @@ from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
+from bot.runtime.validation_errors import describe_problem
 
 __all__ = [
     "Preset",
@@ -151,10 +152,8 @@ def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) 
             return f"{where}: the key {key!r} is missing"
         case "value_error":
             return f"{where}: {key}: {problem['msg'].removeprefix('Value error, ')}"
-        case "model_type" | "dict_type":
-            return f"{where}: {key}: should be an object {{...}}, not {_shown(problem['input'])}"
         case _:
-            message = problem["msg"].removeprefix("Input ").removeprefix("String ")
+            message = describe_problem(problem)
             return f"{where}: {key}: {message}, not {_shown(problem['input'])}"
 
 

@@ -27,6 +27,19 @@ async def test_answer_is_deltas_and_a_finish_with_usage(connect: Connect) -> Non
     assert answer.finish == Finish(FinishReason.STOP, Usage(5, 3, 4))
 
 
+async def test_password_in_the_address_is_sent_as_basic_authentication(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    address = service.base_url.replace("://", "://me:p%40ss@")
+    backend = connect(base_url=address, api_key=None)
+
+    answer = await ask(backend)
+
+    assert answer.text == "Hello there"
+    assert service.log[0]["headers"]["authorization"] == "Basic bWU6cEBzcw=="
+    assert "p%40ss" not in await backend.check()
+
+
 async def test_request_body_holds_messages_and_parameters(
     connect: Connect, service: FakeOpenAI
 ) -> None:

@@ -116,8 +116,8 @@ def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"stream": "yes"}, 'stream: should be a valid boolean, not "yes"'),
-        ({"max_rounds": 1.5}, "max_rounds: should be a valid integer, not 1.5"),
+        ({"stream": "yes"}, 'stream: should be true or false, not "yes"'),
+        ({"max_rounds": 1.5}, "max_rounds: should be a whole number (an integer), not 1.5"),
         ({"filter_chars": [""]}, 'filter_chars[0]: should have at least 1 character, not ""'),
         ({"stop_sequences": ["x"] * 10000}, "stop_sequences: "),
         ({"parameters": {"max_tokens": 10**9}}, "parameters.max_tokens: must be between 0 and 1e+"),
@@ -127,7 +127,7 @@ def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem
         ({"parameters": {"best_of": 9}}, "parameters.best_of: must be 1, not 9"),
         ({"parameters": {"stop": ["x"] * 257}}, "parameters.stop: should have at most 256 items"),
         ({"lorebook": "a\0"}, "lorebook: a file path cannot contain a NUL character"),
-        ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a valid string"),
+        ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a text"),
         ({"template": "qwen33"}, "template: no template 'qwen33'; did you mean 'qwen3'"),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role: should be 'system'"),
         (
