@@ -21,7 +21,7 @@ app = lazy_app(
         "chat": LazyCommand("bot.cli.chat", "Talk to your presets in this terminal."),
         "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
         "preset": LazyCommand("bot.cli.preset", "List, show, check, import and export presets."),
-        "character": LazyCommand("bot.cli.character", "Import and export character cards."),
+        "character": LazyCommand("bot.cli.character", "Import, list and export character cards."),
         "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
         "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
         "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),

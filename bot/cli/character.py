@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.text_io import print_line, read_bytes
+from bot.cli.text_io import open_presets_folder, print_line, read_bytes
 from bot.cli.typer_apps import command_app
-from bot.errors import UserError
+from bot.errors import PresetError, UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
@@ -21,7 +21,7 @@ from bot.settings import read_settings
 _CARDS_FOLDER = "cards"
 """Inside the presets folder: the imported cards, unchanged."""
 
-app = command_app("Import and export character cards.")
+app = command_app("Import, list and export character cards.")
 
 
 @app.command("import")
@@ -33,14 +33,33 @@ def import_card(
 ) -> None:
     """Make a preset of a character card (V1, V2 or V3), and keep the card for export.
 
-    It answers through the provider and the model of the default preset.
+    It answers through the provider and the model of the default preset, or through the local model
+    where there is no default preset yet.
     """
     settings = read_settings()
-    folder = presets_folder(settings.presets_dir)
-    default = find_preset(load_presets(folder), settings.default_preset)
-    preset = import_character(file, folder, default, name)
+    data = read_bytes(file, MAX_FILE_BYTES + 1)
+    check_file_kind(data, file, CHARACTER_IMPORTS)
+    read_card(data, str(file))  # a file that is no card makes no folder
+    folder = open_presets_folder(settings.presets_dir)
+    default = find_default(folder, settings.default_preset)
+    preset = import_character(data, str(file), folder, default, name)
     print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
-    print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
+    if default is None:
+        print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
+        print_line("then talk to it: troupe chat")
+    else:
+        print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
+
+
+@app.command("list")
+def list_characters() -> None:
+    """List the characters among the presets, and what each of them has."""
+    folder = presets_folder(read_settings().presets_dir)
+    presets = [preset for preset in load_presets(folder).values() if is_character(preset)]
+    if not presets:
+        print_line(f"no character in {folder}; add one with `troupe character import FILE`")
+    for preset in presets:
+        print_line(summarize_character(preset))
 
 
 @app.command("export")
@@ -66,21 +85,49 @@ def show_character(name: str) -> None:
     print_line(describe_character(preset, load_card(preset, folder)))
 
 
-def import_character(file: Path, folder: Path, default: Preset, name: str | None) -> Preset:
+def find_default(folder: Path, name: str) -> Preset | None:
+    """Return the default preset of a folder; None if it is not there, or no preset can be read."""
+    try:
+        return find_preset(load_presets(folder), name)
+    except PresetError:
+        return None
+
+
+def is_character(preset: Preset) -> bool:
+    """Tell a character by what assistants lack: a persona, a name of its own, a greeting."""
+    return any((preset.persona, preset.character, preset.role_name, preset.greeting))
+
+
+def summarize_character(preset: Preset) -> str:
+    """Return one line: the preset's name, the character's, greetings and lorebook."""
+    book = preset.parsed_lorebook
+    facts = [
+        f"plays as {preset.character_name}" if preset.character_name != preset.name else "",
+        _count(len(preset.greetings), "greeting"),
+        _count(len(book.entries) if book else 0, "lorebook entry", "lorebook entries"),
+        preset.description,
+    ]
+    return f"{preset.name}: {'; '.join(filter(None, facts))}".removesuffix(": ")
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}" if number else ""
+
+
+def import_character(
+    data: bytes, source: str, folder: Path, default: Preset | None, name: str | None
+) -> Preset:
     """Write the preset of a card into the presets folder, and keep the card unchanged.
 
-    It answers through the provider and the model of `default`.
+    It answers through the provider and the model of `default`, or else through the local one.
 
     Raises:
-        UserError: the file cannot be read, or such a preset exists.
-        PresetError: the file holds no usable card.
+        UserError: such a preset exists, or the folder cannot be written to.
+        PresetError: the data holds no usable card; the text names `source`.
     """
-    data = read_bytes(file, MAX_FILE_BYTES + 1)
-    check_file_kind(data, file, CHARACTER_IMPORTS)
-    card = read_card(data, str(file))
-    preset = preset_from_card(
-        card, str(file), name=name, provider=default.provider, model=default.model
-    )
+    card = read_card(data, source)
+    model = {"provider": default.provider, "model": default.model} if default else {}
+    preset = preset_from_card(card, source, name=name, **model)
     target, card_file = folder / f"{preset.id}.json", folder / _CARDS_FOLDER / f"{preset.id}.card"
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
@@ -137,7 +184,7 @@ def describe_character(preset: Preset, card: Card) -> str:
         "card": f"{card.spec.value.upper()} {card.character_version}".rstrip(),
         "by": card.creator,
         "tags": ", ".join(card.tags),
-        "greetings": str(sum(map(bool, (preset.greeting, *preset.alternate_greetings)))),
+        "greetings": str(len(preset.greetings)),
         "example turns": str(len(preset.messages)),
         "lorebook": f"{len(book.entries)} entries" if book else "",
         "notes": card.creator_notes.strip(),

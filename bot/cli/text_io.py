@@ -5,6 +5,7 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 from bot.errors import UserError
+from bot.runtime.shipped_files import writable_presets_folder
 
 
 def print_line(text: str, *, end: str = "\n") -> None:
@@ -48,3 +49,18 @@ def write_text(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def open_presets_folder(chosen: Path | None) -> Path:
+    """Return the folder to write presets to; one that has to be made is told about.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        folder, is_new = writable_presets_folder(chosen)
+    except OSError as error:
+        raise UserError(f"presets/ cannot be made here: {error.strerror or error}") from None
+    if is_new:
+        print_line(f"made the folder {folder} with the presets that come with Troupe")
+    return folder

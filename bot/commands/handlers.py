@@ -11,6 +11,7 @@ from bot.commands.request import CommandRequest, CommandResult, StopOutcome
 from bot.errors import UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
@@ -69,7 +70,7 @@ class CommandHandlers:
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
-        number = _greeting_number(request.argument)
+        number = _greeting_number(request.argument, preset)
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=number)
         result = CommandResult("A new conversation begins.", new_session=True)
         return with_greeting(result, preset, greeting)
@@ -127,10 +128,20 @@ def _stop(request: CommandRequest) -> CommandResult:
             raise UserError("Only who asked the question, or an admin, can stop its answer.")
 
 
-def _greeting_number(argument: str) -> int | None:
+def _greeting_number(argument: str, preset: Preset) -> int | None:
     if not argument:
         return None
     is_number = argument.isascii() and argument.isdecimal()
     if not is_number or len(argument) > _MAX_GREETING_DIGITS:
         raise UserError("Which greeting? Give its number, for example: /new 2")
-    return int(argument)
+    count = len(preset.greetings)
+    if 1 <= int(argument) <= count:
+        return int(argument)
+    name = preset.character_name
+    match count:
+        case 0:
+            raise UserError(f"{name} has no greeting. Begin a new conversation with /new alone.")
+        case 1:
+            raise UserError(f"{name} has only one greeting. /new begins with it.")
+        case _:
+            raise UserError(f"{name} has {count} greetings. Choose one: /new 1 to /new {count}.")

@@ -1,6 +1,7 @@
 """`troupe character` imports cards as presets and exports them without loss."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,45 @@ def test_show_describes_character(folder: Path) -> None:
     assert "card: V2 1.2-β" in shown
     assert "greetings: 3" in shown
     assert "lorebook: 3 entries" in shown
+
+
+def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
+    shutil.rmtree(folder / "presets")
+
+    said = troupe("character", "import", "detective.png").splitlines()
+
+    assert said[0] == "made the folder presets with the presets that come with Troupe"
+    assert said[-1] == "talk to it: troupe chat, then /preset use Ilse Brandt"
+    made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
+    assert (made["provider"], made["model"]) == ("local", "default")
+    assert "assistant: " in troupe("preset", "list")
+
+
+def test_import_into_an_empty_presets_folder_names_the_default_to_set(folder: Path) -> None:
+    (folder / "presets" / "assistant.json").unlink()
+
+    said = troupe("character", "import", "detective.png").splitlines()
+
+    assert said[-2] == "make it the default: TROUPE_DEFAULT_PRESET='Ilse Brandt' in .env"
+    assert (folder / "presets" / "ilse brandt.json").is_file()
+
+
+def test_file_that_is_no_card_makes_no_folder(folder: Path) -> None:
+    shutil.rmtree(folder / "presets")
+    (folder / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
+
+    with pytest.raises(UserError, match=r"m\.gguf is a model .*`troupe model pull m\.gguf`"):
+        troupe("character", "import", "m.gguf")
+    assert not (folder / "presets").exists()
+
+
+def test_list_shows_characters_and_leaves_assistants_out(folder: Path) -> None:
+    assert troupe("character", "list").startswith("no character in presets; add one with")
+    troupe("character", "import", "detective.png")
+
+    assert troupe("character", "list") == (
+        "Ilse Brandt: 3 greetings; 3 lorebook entries; Works best with a low temperature.\n"
+    )
 
 
 def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:

@@ -291,6 +291,18 @@ async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
     assert (await setup.run_command("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
     with pytest.raises(UserError, match="Give its number"):
         await setup.run_command("/new two")
+    for wrong in ("/new 3", "/new 0"):
+        with pytest.raises(UserError, match=r"^fox has 2 greetings\. Choose one: /new 1 to /new 2"):
+            await setup.run_command(wrong)
+
+
+async def test_new_says_how_many_greetings_there_are(setup: Setup) -> None:
+    with pytest.raises(UserError, match=r"^assistant has no greeting"):
+        await setup.run_command("/new 1")
+    await setup.run_command("/preset use nova")
+    with pytest.raises(UserError, match=r"^nova has only one greeting"):
+        await setup.run_command("/new 2")
+    assert (await setup.run_command("/new 1")).greeting == "Hi, Nova here."
 
 
 async def test_me_needs_no_admin(setup: Setup) -> None:

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.text_io import print_line, read_bytes, read_text, write_text
+from bot.cli.text_io import open_presets_folder, print_line, read_bytes, read_text, write_text
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, check_file_kind
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.presets.files import export_preset
-from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
 
 app = command_app()
@@ -37,7 +36,7 @@ def import_preset(
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
     imported = preset_from_text(read_text(file), file, name, provider=provider)
     preset = imported.preset
-    target = presets_folder(read_settings().presets_dir) / f"{preset.id}.json"
+    target = open_presets_folder(read_settings().presets_dir) / f"{preset.id}.json"
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))

@@ -69,7 +69,7 @@ def choose_greeting(
     preset: Preset, incoming: Incoming, *, rng: random.Random, number: int | None = None
 ) -> str | None:
     """Return a greeting by its number from 1, or a random one; None if the preset has none."""
-    greetings = [text for text in (preset.greeting, *preset.alternate_greetings) if text]
+    greetings = preset.greetings
     if not greetings:
         return None
     if number is not None:

@@ -145,6 +145,11 @@ class Preset(StrictModel):
         return self.role_name or self.name
 
     @property
+    def greetings(self) -> tuple[str, ...]:
+        """All greetings in the order of their numbers: `/new 1`, `/new 2`."""
+        return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
+
+    @property
     def with_fallbacks(self) -> tuple["Preset", ...]:
         """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
