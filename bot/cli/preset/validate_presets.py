@@ -20,9 +20,9 @@ app = command_app()
 def validate_presets(
     files: Annotated[list[Path], typer.Argument(help="Preset files, anywhere.")],
 ) -> None:
-    """Check preset files by key and line, and report each of them, good ones too.
+    """Check preset files by key and line.
 
-    The parameters are checked against the providers that are set up here.
+    Every file is reported, good ones too. The parameters are checked against the providers that are set up here.
     """
     settings = read_settings()
     problems: list[str] = []
