@@ -22,7 +22,8 @@ def validate_presets(
 ) -> None:
     """Check preset files by key and line.
 
-    Every file is reported, good ones too. The parameters are checked against the providers that are set up here.
+    Every file is reported, good ones too. The parameters are checked against the providers that
+    are set up here.
     """
     settings = read_settings()
     problems: list[str] = []
