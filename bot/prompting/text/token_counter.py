@@ -3,9 +3,11 @@
 import asyncio
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from threading import Lock
 from types import MappingProxyType
+from typing import Any
 
 # The public batch_count() reads the limits of the control group each time, which takes longer than
 # to count a page of text. This is the encoding that it uses, and a test compares their counts.
@@ -50,11 +52,18 @@ _TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
 class EncodingCounter:
-    """Counts tokens in one encoding, with a cache of texts."""
+    """Counts tokens in one encoding, with a cache of texts.
 
-    def __init__(self, encoding: str) -> None:
+    Args:
+        encoding: the library's name of it.
+        read: reads the encoding; the library keeps what it has read.
+    """
+
+    def __init__(self, encoding: str, read: Callable[[str], Any] = load_encoding) -> None:
         self.encoding = encoding
         self.loaded = False
+        self._read = read
+        self._reading = Lock()
         self._tokens = BoundedCache(self._count, sys.getsizeof, _MAX_CACHED_BYTES)
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
@@ -69,7 +78,7 @@ class EncodingCounter:
     async def load(self) -> None:
         """Load the encoding in a thread; it takes half a second and tens of megabytes."""
         if not self.loaded:
-            await asyncio.to_thread(load_encoding, self.encoding)
+            await asyncio.to_thread(self._load)
             self.loaded = True
 
     def prompt_tokens(self, prompt: Prompt) -> int:
@@ -79,11 +88,17 @@ class EncodingCounter:
         images = sum(sum(map(image_tokens, one.images)) for one in messages if one.parts)
         return overhead + images + sum(self([message.content for message in messages]))
 
+    def _load(self) -> Any:
+        # The first messages of several chats ask for it together. A second copy would be dropped,
+        # but the process keeps its memory.
+        with self._reading:
+            return self._read(self.encoding)
+
     def _count(self, text: str) -> int:
         readable = text.encode(errors="replace").decode()  # no lone surrogates
         if self.encoding in _NORMALIZED:
             readable = unicodedata.normalize("NFC", readable)
-        tokens: int = load_encoding(self.encoding).count(readable)
+        tokens: int = self._load().count(readable)
         return tokens
 
 

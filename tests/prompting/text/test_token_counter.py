@@ -1,8 +1,13 @@
 """Tokens are counted as the library's public function counts them, cached or not."""
 
+import asyncio
+import threading
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toktok import _encoding as read_encoding
 from toktok import batch_count
 
 from bot.prompting.text.token_counter import ENCODINGS, EncodingCounter
@@ -23,3 +28,25 @@ def test_count_equals_the_public_function_of_the_library(encoding: str, texts: l
 def test_special_tokens_count_as_plain_text() -> None:
     assert EncodingCounter("cl100k_base")(["<|endoftext|>"]) == batch_count(["<|endoftext|>"])
     assert EncodingCounter("cl100k_base")(["<|endoftext|>"])[0] > 1
+
+
+async def test_encoding_that_several_chats_need_at_once_is_read_by_one_thread_at_a_time() -> None:
+    reading, most_at_once = 0, 0
+    counted = threading.Lock()
+
+    def read(encoding: str) -> Any:
+        nonlocal reading, most_at_once
+        with counted:
+            reading += 1
+            most_at_once = max(most_at_once, reading)
+        found = read_encoding(encoding)
+        with counted:
+            reading -= 1
+        return found
+
+    counter = EncodingCounter("qwen3.5", read)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(counter.load())
+    assert most_at_once == 1
+    assert counter(["two words"]) == batch_count(["two words"], "qwen3.5")
