@@ -6,7 +6,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.incoming import Address, Incoming
+from bot.chat.incoming import Address, Incoming, Said
 from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import Receipt
@@ -115,7 +115,7 @@ class Platform(Protocol):
         """Close the connections, after the last answer is sent."""
         ...
 
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         """Ask the platform whether the author is an administrator of the channel.
 
         Raises:

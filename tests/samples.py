@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session
 from bot.ports import Conversations
@@ -26,9 +26,9 @@ def make_incoming(
     quote: str | None = None,
     admin: bool | None = False,
     platform: str = "telegram",
-) -> Incoming:
+) -> Said:
     address = Address(platform, chat, thread)
-    return Incoming(
+    return Said(
         address=address,
         external_key=key,
         message_id=key.rpartition(":")[2],
@@ -38,7 +38,7 @@ def make_incoming(
         wake=wake,
         scopes=(address.conversation, address.lane) if thread else (address.lane,),
         author_is_admin=admin,
-        quote=quote,
+        quote=Quote(None, None, quote) if quote else None,
     )
 
 

@@ -1,8 +1,9 @@
-"""Incoming messages: the value that every platform converts its events to."""
+"""Incoming events: the values that every platform converts its own events to."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,51 @@ class WakeReason(StrEnum):
     COMMAND = "command"
 
 
+class MediaKind(StrEnum):
+    """What an attachment is; the values are stored."""
+
+    IMAGE = "image"
+    ANIMATION = "animation"
+    VIDEO = "video"
+    AUDIO = "audio"
+    VOICE = "voice"
+    STICKER = "sticker"
+    FILE = "file"
+    POLL = "poll"
+    CONTACT = "contact"
+    LOCATION = "location"
+    FORWARD = "forward"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class MediaItem:
+    """One attachment of a message; it is not downloaded when the message is received."""
+
+    kind: MediaKind
+    name: str = ""
+    """The file name or the title; empty if it has none."""
+    size: int | None = None
+    """In bytes, as the platform says."""
+    source: str = ""
+    """Where to get it: an address, or a file id of the platform; empty if there is no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The message that another one replies to. Its text is somebody's, never an instruction."""
+
+    author: Person | None
+    """None: unknown."""
+    message_id: str | None
+    text: str
+    attachments: tuple[MediaItem, ...] = ()
+    is_ours: bool = False
+    """Whether the bot itself wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
     """One message or command without vendor types; stored in the inbox as JSON."""
 
     address: Address
@@ -80,7 +124,7 @@ class Incoming:
     """The platform's id of the message, to reply to; None for an interaction."""
     author: Person
     text: str
-    """Without a leading mention of the bot."""
+    """Without a leading mention of the bot, unless there is nothing else; a caption is a text."""
     at: datetime
     """Aware, UTC."""
     wake: WakeReason | None
@@ -90,13 +134,95 @@ class Incoming:
     author_is_bot: bool = False
     author_is_admin: bool | None = None
     """None: the platform must be asked when it matters."""
-    quote: str | None = None
-    """The text of the message that this one replies to."""
+    quote: Quote | None = None
+    """The message that this one replies to."""
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
+    attachments: tuple[MediaItem, ...] = ()
+    mentions: tuple[str, ...] = ()
+    """Ids of the people, bots and roles that the text mentions, this bot not included."""
+    locale: str | None = None
+    """The author's language as the platform tells it, such as "pt-BR"."""
 
     @property
     def is_answered_in_public(self) -> bool:
         """Whether this is a native command that can no longer be answered to its author alone."""
         is_native_command = self.wake is WakeReason.COMMAND and self.message_id is None
         return is_native_command and self.interaction is None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A message was changed by its author."""
+
+    external_key: str
+    """Unique for each edit."""
+    said: Said
+    """The whole message as it reads now."""
+    at: datetime
+    """When it was edited."""
+    interaction: None = None
+
+    @property
+    def address(self) -> Address:
+        return self.said.address
+
+    @property
+    def message_id(self) -> str | None:
+        return self.said.message_id
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        return self.said.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Messages of one channel were deleted on the platform, by whomever."""
+
+    address: Address
+    external_key: str
+    message_ids: tuple[str, ...]
+    at: datetime
+    scopes: tuple[str, ...]
+    message_id: None = None
+    interaction: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """A person pressed a button or chose from a menu under one of the bot's messages."""
+
+    address: Address
+    external_key: str
+    message_id: str | None
+    """The message with the button."""
+    author: Person
+    data: str
+    """What the button was sent with."""
+    at: datetime
+    scopes: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    """What was chosen from a menu."""
+    author_is_admin: bool | None = None
+    interaction: str | None = None
+    locale: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The bot was added to a group or a server; the address is where it may greet."""
+
+    address: Address
+    external_key: str
+    author: Person | None
+    """Who added it, if the platform tells."""
+    at: datetime
+    scopes: tuple[str, ...]
+    message_id: None = None
+    interaction: None = None
+    locale: str | None = None
+
+
+Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined
+"""Whatever a platform reports. All of it passes the inbox, which recognises repetitions."""

@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from bot.backends.factory import make_backend
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_line, print_progress, read_bytes, read_text
@@ -203,7 +203,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _NO_TIME)
         for each in earlier
     )
-    incoming = Incoming(
+    incoming = Said(
         address=_ADDRESS,
         external_key="1",
         message_id=None,

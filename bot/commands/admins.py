@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.errors import PlatformError, UserError
 
 _log = structlog.get_logger(__name__)
@@ -16,13 +16,13 @@ class AdminCheck:
     def __init__(
         self,
         admin_ids: Collection[str],
-        is_platform_admin: Callable[[Incoming], Awaitable[bool]],
+        is_platform_admin: Callable[[Said], Awaitable[bool]],
     ) -> None:
         """Take the admins of the whole service, and who asks the platform about all others."""
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
 
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         """Return whether the author may change what others see; False if the platform is mute."""
         try:
             return await self._ask(incoming)
@@ -30,10 +30,10 @@ class AdminCheck:
             _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
             return False
 
-    async def _ask(self, incoming: Incoming) -> bool:
+    async def _ask(self, incoming: Said) -> bool:
         return incoming.author.id in self._admin_ids or await self._is_platform_admin(incoming)
 
-    async def require(self, incoming: Incoming, action: str) -> None:
+    async def require(self, incoming: Said, action: str) -> None:
         """Log the request for the audit and refuse it unless the author is an admin.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bot.chat.incoming import Incoming, Person, WakeReason
+from bot.chat.incoming import Person, Said, WakeReason
 from bot.chat.session import Turn, TurnRange
 from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, RepeatedQuestion
@@ -110,7 +110,7 @@ def _author(exchange: Exchange, request: CommandRequest) -> Person:
     return exchange.question.speaker or request.incoming.author
 
 
-def _asked_again(request: CommandRequest, question: Incoming) -> Incoming:
+def _asked_again(request: CommandRequest, question: Said) -> Said:
     """Return a question as if it came now, in the place of the command."""
     return replace(
         request.incoming,

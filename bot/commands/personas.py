@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.session import Session
 from bot.errors import UserError
 from bot.ports import ChatSettings
@@ -33,13 +33,13 @@ class UserPersonas:
                 personas.setdefault(user_id, values[key])
         return personas
 
-    async def of_speakers(self, session: Session, incoming: Incoming) -> dict[str, str]:
+    async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
         """Return the personas of the author and of those who spoke last, by user id."""
         speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
         newest = dict.fromkeys([incoming.author.id, *speakers])
         return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
-    async def handle_me(self, argument: str, incoming: Incoming) -> str:
+    async def handle_me(self, argument: str, incoming: Said) -> str:
         """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
 
         Raises:
@@ -59,7 +59,7 @@ class UserPersonas:
         await self._chat_settings.set(key, _KEY, text, user_id)
         return f"Your description for {where} was saved: {text}"
 
-    async def _show(self, incoming: Incoming) -> str:
+    async def _show(self, incoming: Said) -> str:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
             raise UserError("You have not described yourself. For example: /me I am a tall knight")

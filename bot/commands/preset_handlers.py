@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming, WakeReason
+from bot.chat.incoming import Said, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActivePreset
-from bot.routing.decide import decide
+from bot.routing.decide import Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.speaker_selection import SpeakerCandidate
 
@@ -110,7 +110,7 @@ class PresetHandlers:
         decision = decide(
             message, request.active, request.recent, dice=self._dice.random, now=request.now
         )
-        if isinstance(decision, Command):
+        if isinstance(decision, Command | Unreadable):
             return CommandResult("That is a command: no character answers it.")
         return CommandResult("\n".join(_candidate_line(one) for one in decision.candidates))
 
@@ -156,7 +156,7 @@ def _names(presets: Sequence[Preset]) -> str:
     return ", ".join(preset.name for preset in presets)
 
 
-def _origin(active: ActivePreset, incoming: Incoming) -> str:
+def _origin(active: ActivePreset, incoming: Said) -> str:
     if active.scope is None:
         return "the default preset"
     if active.scope == incoming.scopes[0]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import Enum, auto
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment
 from bot.chat.session import Turn, TurnRange
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -27,12 +27,12 @@ class CommandRequest:
     """A command, the message that it came with, and the state of its channel."""
 
     command: Command
-    incoming: Incoming
+    incoming: Said
     active: ActiveCharacters
     recent: Sequence[Turn]
     """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
     now: datetime
-    unanswered: Incoming | None = None
+    unanswered: Said | None = None
     """The newest question, if its answer failed; then it is not in the history."""
     stop: StopOutcome = StopOutcome.NOTHING
 
@@ -50,7 +50,7 @@ class CommandRequest:
 class RepeatedQuestion:
     """A question that is answered again, as if it had come with the command."""
 
-    incoming: Incoming
+    incoming: Said
     speakers: tuple[ActivePreset, ...]
 
 

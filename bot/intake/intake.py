@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Deleted, Edited, Incoming, Joined, MediaItem, Person, Pressed, Said
 from bot.chat.storable import make_storable
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
@@ -49,10 +49,43 @@ class InboxIntake(Intake):
 
 
 def _with_storable_text(incoming: Incoming) -> Incoming:
-    quote = incoming.quote
+    """Replace what databases cannot store in all texts that people wrote."""
+    match incoming:
+        case Said():
+            return _storable(incoming)
+        case Edited():
+            return replace(incoming, said=_storable(incoming.said))
+        case Pressed():
+            values = tuple(make_storable(value) for value in incoming.values)
+            author, data = _person(incoming.author), make_storable(incoming.data)
+            return replace(incoming, author=author, data=data, values=values)
+        case Joined(author=Person() as author):
+            return replace(incoming, author=_person(author))
+        case Joined() | Deleted():
+            return incoming
+
+
+def _storable(said: Said) -> Said:
+    quote = said.quote
+    if quote is not None:
+        quote = replace(
+            quote,
+            text=make_storable(quote.text),
+            author=_person(quote.author) if quote.author else None,
+            attachments=_attachments(quote.attachments),
+        )
     return replace(
-        incoming,
-        text=make_storable(incoming.text),
-        quote=make_storable(quote) if quote else quote,
-        author=replace(incoming.author, name=make_storable(incoming.author.name)),
+        said,
+        text=make_storable(said.text),
+        quote=quote,
+        author=_person(said.author),
+        attachments=_attachments(said.attachments),
     )
+
+
+def _person(person: Person) -> Person:
+    return replace(person, name=make_storable(person.name))
+
+
+def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
+    return tuple(replace(item, name=make_storable(item.name)) for item in items)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
 from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -39,11 +39,18 @@ class Ignore:
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-Decision: TypeAlias = Command | Answer | Observe | Ignore
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The message is for the bot, but has no text: its author is told so."""
+
+    attachments: tuple[MediaItem, ...]
+
+
+Decision: TypeAlias = Command | Answer | Observe | Unreadable | Ignore
 
 
 def decide(
-    incoming: Incoming,
+    incoming: Said,
     active: ActiveCharacters,
     recent: Sequence[Turn],
     *,
@@ -59,8 +66,11 @@ def decide(
         dice: draws chances; handed in, so that `/preset who` can explain without side effects.
         now: the time that cooldowns are measured to.
     """
-    if incoming.author_is_bot or not incoming.text.strip():
+    if incoming.author_is_bot:
         return Ignore()
+    if not incoming.text.strip():
+        is_meant = incoming.wake is not None and incoming.attachments
+        return Unreadable(incoming.attachments) if is_meant else Ignore()
     command = _command(incoming, active)
     if command is not None:
         return command
@@ -73,7 +83,7 @@ def decide(
     return Ignore(candidates)
 
 
-def _command(incoming: Incoming, active: ActiveCharacters) -> Command | None:
+def _command(incoming: Said, active: ActiveCharacters) -> Command | None:
     """Parse a command that is addressed to the bot; `/ask` belongs to presets with a form."""
     has_form = any(preset.prompter for preset in active.presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):

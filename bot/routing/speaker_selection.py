@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.routing.wake_rules import (
@@ -55,7 +55,7 @@ class _Chance:
 
 def select_speakers(
     presets: Sequence[Preset],
-    incoming: Incoming,
+    incoming: Said,
     recent: Sequence[Turn],
     *,
     dice: Dice,
@@ -131,7 +131,7 @@ def select_reaction(
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
 
-def _only_candidate(preset: Preset, incoming: Incoming, dice: Dice) -> SpeakerCandidate:
+def _only_candidate(preset: Preset, incoming: Said, dice: Dice) -> SpeakerCandidate:
     candidate = SpeakerCandidate(preset.name, 0.0, ("is the only character here",))
     if is_addressed(incoming, preset):
         return _chosen(candidate, 0.0, "was addressed")

@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from bot.chat.incoming import Incoming, WakeReason
+from bot.chat.incoming import Quote, Said, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.words import find_word
@@ -16,7 +16,7 @@ _MARKUP = "*_~` :"
 _SHORTEST_QUOTE_CHARS = 8
 
 
-def is_addressed(incoming: Incoming, preset: Preset) -> bool:
+def is_addressed(incoming: Said, preset: Preset) -> bool:
     """Return whether the message was sent to the bot in a way that the preset listens to."""
     match incoming.wake:
         case WakeReason.DM | WakeReason.COMMAND:
@@ -29,7 +29,7 @@ def is_addressed(incoming: Incoming, preset: Preset) -> bool:
             return False
 
 
-def wakes_by_own_rules(incoming: Incoming, preset: Preset, dice: Dice) -> bool:
+def wakes_by_own_rules(incoming: Said, preset: Preset, dice: Dice) -> bool:
     """Return whether the preset's own rules make it answer, whoever was addressed."""
     text = incoming.text.casefold()
     return (
@@ -47,10 +47,10 @@ def name_position(preset: Preset, text: str) -> int | None:
 
 
 def quoted_preset(
-    quote: str | None, recent: Sequence[Turn], presets: Sequence[Preset]
+    quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
 ) -> str | None:
     """Return whose message was replied to, by the name in its first line or by its text."""
-    text = (quote or "").strip()
+    text = quote.text.strip() if quote else ""
     if not text:
         return None
     first_line = text.splitlines()[0].strip(_MARKUP).casefold()

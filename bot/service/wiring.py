@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import Incoming, source_name, source_of
+from bot.chat.incoming import Said, source_name, source_of
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
@@ -208,7 +208,7 @@ class Wiring:
     def _personas(self) -> UserPersonas:
         return UserPersonas(self._resources.chat_settings)
 
-    async def _is_platform_admin(self, incoming: Incoming) -> bool:
+    async def _is_platform_admin(self, incoming: Said) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
     # --- worker pools -----------------------------------------------------------------------

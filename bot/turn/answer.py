@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
@@ -53,6 +54,7 @@ class AnswerPipeline:
         self,
         claim: Claim,
         message: InboxMessage,
+        said: Said,
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
         stop: StopFlag,
@@ -64,7 +66,8 @@ class AnswerPipeline:
 
         Args:
             claim: the conversation.
-            message: what is answered.
+            message: the row of the inbox that it is answered for.
+            said: what is answered.
             active: the characters of the channel.
             speakers: who answers, in this order.
             stop: keeps what was said when it is requested.
@@ -78,7 +81,7 @@ class AnswerPipeline:
             BackendError: nobody answered; what the first speaker failed with.
             UserError: the same, where the author can fix it.
         """
-        context = await self._sources.load(claim, message, active, speakers, removed)
+        context = await self._sources.load(claim, message, said, active, speakers, removed)
         failures: list[Exception] = []
         queue = list(speakers)
         while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
@@ -96,7 +99,7 @@ class AnswerPipeline:
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
-        preset, address = speaker.preset, context.message.incoming.address
+        preset, address = speaker.preset, context.said.address
         async with self._replies.live(
             context.claim, context.message, len(context.parts)
         ) as live_reply:
@@ -133,7 +136,7 @@ class AnswerPipeline:
         show = prefix_speaker_line(
             self._speaker_line(speaker, context), live_reply.feed if preset.stream else _discard
         )
-        waited = self._clock.now() - context.message.incoming.at.timestamp()
+        waited = self._clock.now() - context.said.at.timestamp()
         answer = await generate_answer(
             backend, fitted.prompt, show, live_reply.show_queue_position, self._clock, stop
         )
@@ -143,7 +146,7 @@ class AnswerPipeline:
         return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
-        form = self._replies.limits(context.message.incoming.address).speaker_line
+        form = self._replies.limits(context.said.address).speaker_line
         return context.active.speaker_line(speaker, context.character_names, form)
 
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bot.chat.incoming import Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange
@@ -26,6 +27,8 @@ class TurnContext:
 
     claim: Claim
     message: InboxMessage
+    said: Said
+    """What is answered."""
     active: ActiveCharacters
     session: Session
     character_names: Mapping[str, str]
@@ -51,6 +54,7 @@ class PromptSources:
         self,
         claim: Claim,
         message: InboxMessage,
+        said: Said,
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
@@ -67,23 +71,24 @@ class PromptSources:
         return TurnContext(
             claim,
             message,
+            said,
             active,
             session,
             self.resolver.character_names(active.names | in_history),
-            await self.personas.of_speakers(session, message.incoming),
+            await self.personas.of_speakers(session, said),
         )
 
     async def compose(self, preset: Preset, context: TurnContext) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
-        incoming = context.message.incoming
+        said = context.said
         return compose(
             preset,
             context.session,
-            incoming,
+            said,
             characters=context.character_names,
             answers=tuple(context.turns),
             personas=context.personas,
-            stories=await self.retrieve_stories(preset, incoming.text),
+            stories=await self.retrieve_stories(preset, said.text),
             summary=await self.summarizer.load_part(preset, context.claim.conversation),
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, Said
 from bot.commands.request import StopOutcome
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
@@ -22,35 +22,37 @@ _TOPIC = "stops"
 _COMMAND = "stop"
 _MAX_OUTCOMES = 1000
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Incoming).decode
+_decode = msgspec.json.Decoder(Said).decode
 
 
 @dataclass(frozen=True, slots=True)
 class _AnswerInProgress:
-    asked: Incoming
+    asked: Said
     flag: StopFlag
 
 
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
-    def __init__(self, signals: Signals, is_admin: Callable[[Incoming], Awaitable[bool]]) -> None:
+    def __init__(self, signals: Signals, is_admin: Callable[[Said], Awaitable[bool]]) -> None:
         """Listen to the signals of all processes; `is_admin` decides about others' answers."""
         self._signals = signals
         self._is_admin = is_admin
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
-        self._to_decide: asyncio.Queue[Incoming] = asyncio.Queue()
+        self._to_decide: asyncio.Queue[Said] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell every process of the /stop commands among these messages."""
-        stops = [_encode(one).decode() for one in messages if _is_stop(one)]
+        stops = [
+            _encode(one).decode() for one in messages if isinstance(one, Said) and _is_stop(one)
+        ]
         if stops:
             self._signals.publish(_TOPIC, stops)
 
     @contextlib.contextmanager
-    def answering(self, asked: Incoming) -> Iterator[StopFlag]:
+    def answering(self, asked: Said) -> Iterator[StopFlag]:
         """Let the answer to a message be stopped while the block runs."""
         conversation, flag = asked.address.conversation, StopFlag()
         self._answers[conversation] = _AnswerInProgress(asked, flag)
@@ -59,7 +61,7 @@ class StopRequests:
         finally:
             del self._answers[conversation]
 
-    def outcome_of(self, command: Incoming) -> StopOutcome:
+    def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself."""
         return self._outcomes.pop(_key(command), StopOutcome.NOTHING)
 
@@ -80,7 +82,7 @@ class StopRequests:
             else:
                 self._to_decide.put_nowait(command)
 
-    def _decide(self, command: Incoming, *, allowed: bool) -> None:
+    def _decide(self, command: Said, *, allowed: bool) -> None:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
             return
@@ -92,12 +94,12 @@ class StopRequests:
             self._outcomes.popitem(last=False)
 
 
-def _is_stop(incoming: Incoming) -> bool:
+def _is_stop(incoming: Said) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
     command = parse(incoming.text)
     return command is not None and command.name == _COMMAND
 
 
-def _key(command: Incoming) -> tuple[str, str]:
+def _key(command: Said) -> tuple[str, str]:
     return command.address.source, command.external_key

@@ -5,7 +5,7 @@ A failed turn leaves no trace in the history. What is kept here is lost with the
 
 from collections import OrderedDict
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 
 _MAX_CONVERSATIONS = 1000
 
@@ -14,9 +14,9 @@ class UnansweredQuestions:
     """The newest question of each conversation, until it is answered."""
 
     def __init__(self) -> None:
-        self._questions: OrderedDict[str, Incoming] = OrderedDict()
+        self._questions: OrderedDict[str, Said] = OrderedDict()
 
-    def note(self, question: Incoming) -> None:
+    def note(self, question: Said) -> None:
         """Remember a question that is about to be answered."""
         conversation = question.address.conversation
         self._questions[conversation] = question
@@ -28,6 +28,6 @@ class UnansweredQuestions:
         """Forget the question of a conversation: it was answered, or nobody may see it again."""
         self._questions.pop(conversation, None)
 
-    def get(self, conversation: str) -> Incoming | None:
+    def get(self, conversation: str) -> Said | None:
         """Return the question that was not answered, if there is one."""
         return self._questions.get(conversation)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
+from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.handlers import CommandHandlers
@@ -23,8 +24,9 @@ from bot.commands.request import CommandRequest
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.live_replies import LiveReplies
+from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.decide import Answer, Ignore, Observe, decide
+from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
@@ -146,53 +148,66 @@ class ConversationWorker:
         return following
 
     async def _handle(self, claim: Claim, message: InboxMessage) -> tuple[str, InboxMessage | None]:
-        """Decide what happens to a message and do it.
+        """Decide what happens to an event and do it.
 
         Returns:
             The outcome for the metrics, and the next message.
         """
-        stages, incoming = self._stages, message.incoming
-        active = await stages.resolver.resolve(incoming.scopes)
+        match message.incoming:
+            case Said() as said:
+                return await self._handle_said(claim, message, said)
+            case Edited() | Deleted() | Pressed() | Joined():
+                return "ignored", await self._finish(claim, message, TurnResult())
+
+    async def _handle_said(
+        self, claim: Claim, message: InboxMessage, said: Said
+    ) -> tuple[str, InboxMessage | None]:
+        stages = self._stages
+        active = await stages.resolver.resolve(said.scopes)
         recent = await self._recent(claim) if active.is_group else ()
-        decision = decide(incoming, active, recent, dice=stages.dice, now=self._now())
+        decision = decide(said, active, recent, dice=stages.dice, now=self._now())
         match decision:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
-                turns = [_user_turn(message)]
+                turns = [_user_turn(said)]
                 return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 if command.name in READS_HISTORY:
                     recent = await self._recent(claim)
                 request = CommandRequest(
                     command,
-                    incoming,
+                    said,
                     active,
                     recent,
                     self._now(),
                     self._unanswered.get(claim.conversation),
-                    stages.stops.outcome_of(incoming),
+                    stages.stops.outcome_of(said),
                 )
                 return "command", await self._run_command(claim, message, request)
+            case Unreadable(attachments):
+                text = explain_unreadable(attachments)
+                return "unreadable", await self._finish_with_text(claim, message, text)
             case Answer(speakers):
-                return "answered", await self._answer(claim, message, active, speakers)
+                return "answered", await self._answer(claim, message, said, active, speakers)
 
     async def _answer(
         self,
         claim: Claim,
         message: InboxMessage,
+        said: Said,
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
     ) -> InboxMessage | None:
         """Have a message answered, and replace the removed turns by it and its answer."""
-        self._unanswered.note(message.incoming)
-        with self._stages.stops.answering(message.incoming) as stop:
+        self._unanswered.note(said)
+        with self._stages.stops.answering(said) as stop:
             result = await self._stages.pipeline.answer(
-                claim, message, active, speakers, stop, removed
+                claim, message, said, active, speakers, stop, removed
             )
         self._unanswered.drop(claim.conversation)
-        turns = [_user_turn(message), *result.turns]
+        turns = [_user_turn(said), *result.turns]
         return await self._finish(claim, message, replace(result, turns=turns, removes=removed))
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
@@ -204,9 +219,10 @@ class ConversationWorker:
     ) -> InboxMessage | None:
         result = await self._stages.commands.handle(request)
         if result.repeats is not None:
-            asked = replace(message, incoming=result.repeats.incoming)
-            speakers = result.repeats.speakers
-            return await self._answer(claim, asked, request.active, speakers, result.removes)
+            asked, speakers = result.repeats.incoming, result.repeats.speakers
+            return await self._answer(
+                claim, message, asked, request.active, speakers, result.removes
+            )
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
         text = result.text
@@ -255,6 +271,5 @@ class ConversationWorker:
         return datetime.fromtimestamp(self._clock.now(), UTC)
 
 
-def _user_turn(message: InboxMessage) -> Turn:
-    incoming = message.incoming
-    return Turn("user", incoming.text, incoming.author, incoming.at)
+def _user_turn(said: Said) -> Turn:
+    return Turn("user", said.text, said.author, said.at)

@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.command import Command
-from bot.chat.incoming import Incoming, Person, WakeReason
+from bot.chat.incoming import Person, Said, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
@@ -57,9 +57,9 @@ class Setup:
         self.admin = True
         self.here = HERE
         self.platform_error: PlatformError | None = None
-        self.asked: list[Incoming] = []
+        self.asked: list[Said] = []
 
-    async def is_platform_admin(self, incoming: Incoming) -> bool:
+    async def is_platform_admin(self, incoming: Said) -> bool:
         self.asked.append(incoming)
         if self.platform_error is not None:
             raise self.platform_error

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, select
 
-from bot.chat.incoming import Person
+from bot.chat.incoming import Person, Quote, Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.chat.storable import make_storable
@@ -49,8 +49,10 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
 
     await InboxIntake(store.inbox, _wake_nobody).receive([sent], {})
     claim, message = await begin(store.conversations)
-    author = message.incoming.author
-    assert (message.incoming.text, message.incoming.quote, author.name) == (stored, stored, stored)
+    received = message.incoming
+    assert isinstance(received, Said)
+    author, quote = received.author, Quote(None, None, stored)
+    assert (received.text, received.quote, author.name) == (stored, quote, stored)
 
     turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
     await store.conversations.finish(

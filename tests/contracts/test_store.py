@@ -12,6 +12,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select, text, update
 
+from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.errors import Fenced, Refused
@@ -34,6 +35,7 @@ asyncio.run(main())
 
 
 LANE = "telegram:5"
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Of a group where one message was answered and not delivered, and the next is unanswered.
 OLD_ROWS = (
     "INSERT INTO conversation (key, epoch, owner, lease_until, session) "
@@ -705,9 +707,33 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
     assert (row.text, row.file) == ("a", None)
 
 
+EVENTS = [
+    Edited("5:1:e3", make_incoming("new words"), NOON),
+    Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
+    Pressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
+    Joined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+async def test_every_kind_of_event_is_stored_once_and_read_back(
+    store: Store, event: Incoming
+) -> None:
+    await store.inbox.receive([event], {})
+    await store.inbox.receive([event], {})
+    begun = await claimed(store)
+    assert begun is not None
+    assert begun.message.incoming == event
+    finished = await store.conversations.finish(begun.claim, begun.message, TurnResult())
+    assert finished.next_message is None
+
+
 async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store: Store) -> None:
     payload = msgspec.json.decode(msgspec.json.encode(make_incoming("hello", key="5:2")))
-    del payload["address"]["bot_id"]  # it was added later
+    del payload["address"]["bot_id"]  # these were added later
+    for name in ("attachments", "mentions", "locale"):
+        del payload[name]
+    payload["quote"] = "formerly a text"
 
     def unit(connection: Connection) -> None:
         config = make_alembic_config()
@@ -724,7 +750,8 @@ async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store
     assert await ready(store) == [LANE]
     begun = await claimed(store)
     assert begun is not None
-    assert begun.message.incoming == make_incoming("hello", key="5:2")
+    quoting = make_incoming("hello", key="5:2", quote="formerly a text")
+    assert begun.message.incoming == quoting
     assert begun.claim.epoch == 4
     assert await due(store) == [LANE]
     unsent = await taken(store)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender, make_nonce
@@ -57,7 +57,7 @@ class Delivery:
         return sum(call == name for call, _ in self.surface.calls)
 
     async def queue(
-        self, *texts: str, said: Incoming | None = None, file: Attachment | None = None
+        self, *texts: str, said: Said | None = None, file: Attachment | None = None
     ) -> None:
         """Queue an answer with one part for each text; a part with a file has no placeholder."""
         conversations = SqlConversations(self.database, self.clock)

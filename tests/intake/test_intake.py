@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, Quote, Said
 from bot.errors import StoreError
 from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
@@ -70,4 +70,6 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
 
     await InboxIntake(inbox, RecordingWaker().wake).receive([make_incoming("a\0b", quote="\0")], {})
 
-    assert [(one.text, one.quote) for one in inbox.received] == [("a\ufffdb", "\ufffd")]
+    [stored] = inbox.received
+    assert isinstance(stored, Said)
+    assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))

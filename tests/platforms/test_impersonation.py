@@ -8,10 +8,10 @@ from typing import Any
 import discord
 import pytest
 
-from bot.chat.incoming import Incoming, Person
+from bot.chat.incoming import Person, Said
 from bot.chat.session import Session, Turn
-from bot.platforms.discord.incoming import to_incoming as from_discord
-from bot.platforms.telegram.incoming import to_incoming as from_telegram
+from bot.platforms.discord.incoming import message_to_said as from_discord
+from bot.platforms.telegram.incoming import message_to_said as from_telegram
 from bot.prompting.compose.compose import compose
 from bot.prompting.presets.preset import Preset
 from tests.platforms.discord.test_incoming import ALICE, PEOPLE, CachedGuild, message_data
@@ -37,7 +37,7 @@ NAMES = {
 }
 
 
-def on_discord(name: str) -> Incoming | None:
+def on_discord(name: str) -> Said | None:
     cache = CachedGuild()
     data: Any = {**message_data("hello", ALICE), "author": {**PEOPLE[ALICE], "global_name": name}}
     channel: Any = cache.direct
@@ -45,7 +45,7 @@ def on_discord(name: str) -> Incoming | None:
     return from_discord(said_there, cache.bot)
 
 
-def on_telegram(name: str) -> Incoming | None:
+def on_telegram(name: str) -> Said | None:
     first, _, last = name.partition(" ")
     author = {
         "id": 5,
@@ -60,7 +60,7 @@ def on_telegram(name: str) -> Incoming | None:
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("said_on", [on_discord, on_telegram])
 async def test_impersonating_name_gets_a_distinct_label(
-    said_on: Callable[[str], Incoming | None], name: str
+    said_on: Callable[[str], Said | None], name: str
 ) -> None:
     incoming = said_on(name)
     assert incoming is not None

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
@@ -58,7 +58,7 @@ class ToyPlatform(Platform):
 
     @override
     async def run(self, intake: Intake) -> None:
-        message = Incoming(
+        message = Said(
             address=CHANNEL,
             external_key="1",
             message_id="1",
@@ -80,7 +80,7 @@ class ToyPlatform(Platform):
         """Nothing is held open."""
 
     @override
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         return False
 
 

@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.intake.intake import InboxIntake
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform
@@ -108,7 +108,7 @@ class QuietPlatform(Platform):
         """Nothing is held open."""
 
     @override
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         return False
 
 

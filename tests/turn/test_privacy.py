@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.errors import Refused
 from bot.storage.sql.database import Database
 from tests.attacks import with_ours
@@ -94,7 +94,7 @@ async def forget_keeps_other_channels(setup: Setup, folder: Path) -> None:
     assert setup.texts[-1] == "Your description here: I am Robin"
 
 
-async def _say_elsewhere(setup: Setup, said: Incoming) -> None:
+async def _say_elsewhere(setup: Setup, said: Said) -> None:
     await setup.receive(said)
     await setup.work(said.address.conversation)
 

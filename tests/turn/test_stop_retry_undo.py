@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bot.chat.incoming import Incoming, Person, WakeReason
+from bot.chat.incoming import Person, Said, WakeReason
 from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
@@ -17,12 +17,12 @@ CAROL = Person("telegram:3", "Carol")
 STOP_OF_OTHERS = "⚠ Only who asked the question, or an admin, can stop its answer."
 
 
-def said(text: str, author: Person = ALICE, key: str = "5:90") -> Incoming:
+def said(text: str, author: Person = ALICE, key: str = "5:90") -> Said:
     wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
     return make_incoming(text, key=key, author=author, wake=wake)
 
 
-async def stop_while_answering(setup: Setup, *stops: Incoming) -> None:
+async def stop_while_answering(setup: Setup, *stops: Said) -> None:
     """Ask a question, and send the commands once its answer has begun."""
     deciding = asyncio.create_task(setup.stops.run())
     async with running_worker(setup) as worker:

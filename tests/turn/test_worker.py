@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, WakeReason
+from bot.chat.incoming import MediaItem, MediaKind, Said, WakeReason
 from bot.chat.outgoing import Attachment, Limits, OutboxRow
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
@@ -141,7 +141,7 @@ class Setup(Delivery):
         """The messages of the bot in the channel."""
         return list(self.surface.messages.values())
 
-    async def _is_platform_admin(self, said: Incoming) -> bool:
+    async def _is_platform_admin(self, said: Said) -> bool:
         return said.author != BOB
 
     @override
@@ -176,7 +176,7 @@ class Setup(Delivery):
         for task in self._sending.values():
             task.result()
 
-    async def receive(self, *said: str | Incoming) -> None:
+    async def receive(self, *said: str | Said) -> None:
         for one in said:
             if isinstance(one, str):
                 number = await self._count_received() + 1
@@ -184,7 +184,7 @@ class Setup(Delivery):
             await self.inbox.receive([one], {})
             self.stops.announce([one])
 
-    async def say(self, *said: str | Incoming) -> None:
+    async def say(self, *said: str | Said) -> None:
         """Receive messages and process them."""
         await self.receive(*said)
         await self.work()
@@ -223,6 +223,25 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
 
 
 # --- one message -------------------------------------------------------------------------------
+
+
+async def test_private_message_that_cannot_be_read_is_answered_in_words(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    media = (MediaItem(MediaKind.VOICE), MediaItem(MediaKind.IMAGE))
+    await setup.say(replace(make_incoming("", key="5:1"), attachments=media))
+    assert setup.texts == [
+        "I cannot listen to voice messages or look at pictures here. "
+        "Please tell me in words what it is about."
+    ]
+    assert await setup.history() == []
+    assert setup.backend.prompts == []
+
+
+async def test_picture_in_a_group_that_is_for_nobody_is_not_answered(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    media = (MediaItem(MediaKind.IMAGE),)
+    await setup.say(replace(make_incoming("", key="5:1", wake=None), attachments=media))
+    assert setup.texts == []
 
 
 async def test_message_is_answered_once_and_stored(database: Database) -> None:

@@ -35,7 +35,33 @@ class CommandReceived:
     """Whether it could be acknowledged; set when that is known."""
 
 
-GatewayEvent = discord.Message | CommandReceived | SessionStarted
+@dataclass(frozen=True, slots=True)
+class MessageEdited:
+    """A message that was changed, as it reads now."""
+
+    message: discord.Message
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDeleted:
+    """One message or many of a channel were deleted."""
+
+    channel_id: int
+    guild_id: int | None
+    message_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentUsed:
+    """A button was pressed, or something was chosen from a menu."""
+
+    interaction: discord.Interaction
+
+
+PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
+"""What happened in channels; a guild is one that the bot was added to just now."""
+
+GatewayEvent = PlatformEvent | CommandReceived | SessionStarted
 
 
 class Gateway(DiscordClient):
@@ -86,6 +112,22 @@ class Gateway(DiscordClient):
     async def on_message(self, message: discord.Message) -> None:
         self._events.put_nowait(message)
 
+    async def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
+        if not change.message.author.bot:  # our own live edits come back, too
+            self._events.put_nowait(MessageEdited(change.message))
+
+    async def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
+        ids = frozenset({deletion.message_id})
+        self._events.put_nowait(MessagesDeleted(deletion.channel_id, deletion.guild_id, ids))
+
+    async def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
+        ids = frozenset(deletion.message_ids)
+        if ids:
+            self._events.put_nowait(MessagesDeleted(deletion.channel_id, deletion.guild_id, ids))
+
+    async def on_guild_join(self, guild: discord.Guild) -> None:
+        self._events.put_nowait(guild)
+
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         if interaction.channel_id is None or interaction.user is MISSING:
             return  # without a channel or a user there is nobody to answer
@@ -95,6 +137,9 @@ class Gateway(DiscordClient):
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
             deferred.set_result(await _defer(interaction))
+        elif interaction.type is discord.InteractionType.component:
+            self._events.put_nowait(ComponentUsed(interaction))
+            await _defer(interaction)
 
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
@@ -104,7 +149,8 @@ class Gateway(DiscordClient):
 async def _defer(interaction: discord.Interaction) -> bool:
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
-            await interaction.response.defer(ephemeral=True, thinking=True)
+            is_command = interaction.type is discord.InteractionType.application_command
+            await interaction.response.defer(ephemeral=is_command, thinking=is_command)
     except REQUEST_ERRORS as error:
         _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)
         return False

@@ -1,33 +1,47 @@
-"""Turn Discord's messages and commands into `Incoming`; discord.py's types end here."""
+"""Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
+from collections.abc import Collection, Mapping
+from typing import Any, cast
 
 import discord
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    Joined,
+    MediaItem,
+    MediaKind,
+    Person,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
 from bot.platforms.discord.commands import command_text
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-def to_incoming(
+def message_to_said(
     message: discord.Message, bot: discord.ClientUser, bot_id: str = ""
-) -> Incoming | None:
+) -> Said | None:
     """Convert a message from the gateway or from the channel history.
 
     `bot_id` is what its address carries.
 
-    Returns None for our own messages, those of bots and webhooks, system messages, and messages
-    without text.
+    Returns None for our own messages, those of bots and webhooks, and system messages.
     """
     if message.author.bot or message.webhook_id is not None:
         return None
-    if message.type not in _WRITTEN_BY_PEOPLE or not message.content.strip():
+    attachments = _attachments(message)
+    if message.type not in _WRITTEN_BY_PEOPLE or not (message.content.strip() or attachments):
         return None
     original = _original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
-    return Incoming(
+    return Said(
         address=address,
         external_key=str(message.id),
         message_id=str(message.id),
@@ -37,19 +51,102 @@ def to_incoming(
         wake=_wake_reason(message, original, bot),
         scopes=_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
-        quote=_quote(original),
+        quote=_quote(original, bot),
+        attachments=attachments,
+        mentions=_mentions(message, bot),
+        locale=_locale(message.guild),
     )
+
+
+def edit_to_incoming(
+    message: discord.Message, bot: discord.ClientUser, bot_id: str = ""
+) -> Edited | None:
+    """Convert a message that was changed; None if its author did not change it.
+
+    Discord reports a change, too, when it has added the preview of a link.
+    """
+    said = message_to_said(message, bot, bot_id)
+    if said is None or message.edited_at is None:
+        return None
+    at = message.edited_at
+    return Edited(f"e{message.id}:{at.timestamp():.6f}", said, at)
+
+
+def deletion_to_incoming(
+    channel_id: int,
+    message_ids: Collection[int],
+    channel: object,
+    guild: discord.Guild | None,
+    bot_id: str = "",
+) -> Deleted:
+    """Convert the deletion of one message or of many of a channel."""
+    address = Address("discord", str(channel_id), bot_id=bot_id)
+    ordered = sorted(message_ids)
+    return Deleted(
+        address=address,
+        external_key=f"d{ordered[0]}-{ordered[-1]}-{len(ordered)}",
+        message_ids=tuple(map(str, ordered)),
+        at=discord.utils.utcnow(),
+        scopes=_scopes(address, channel, guild),
+    )
+
+
+def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
+    """Convert the press of a button or a choice from a menu."""
+    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
+    data = cast(Mapping[str, Any], interaction.data or {})
+    message = interaction.message
+    return Pressed(
+        address=address,
+        external_key=f"i{interaction.id}",
+        message_id=str(message.id) if message else None,
+        author=_to_person(interaction.user),
+        data=str(data.get("custom_id", "")),
+        at=interaction.created_at,
+        scopes=_scopes(address, interaction.channel, interaction.guild),
+        values=tuple(map(str, data.get("values", ()))),
+        author_is_admin=_is_command_from_admin(interaction),
+        interaction=f"{interaction.application_id}:{interaction.token}",
+        locale=str(interaction.locale),
+    )
+
+
+def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
+    """Convert the arrival in a guild; None where there is no channel to greet in."""
+    channels = [guild.system_channel, *guild.text_channels]
+    channel = next((one for one in channels if one and _may_send(one, guild)), None)
+    if channel is None:
+        return None
+    address = Address("discord", str(channel.id), bot_id=bot_id)
+    arrived = guild.me.joined_at or discord.utils.utcnow()
+    return Joined(
+        address=address,
+        external_key=f"join:{guild.id}:{arrived.timestamp():.0f}",
+        author=None,
+        at=arrived,
+        scopes=_scopes(address, channel, guild),
+        locale=_locale(guild),
+    )
+
+
+def _may_send(channel: discord.TextChannel, guild: discord.Guild) -> bool:
+    may = channel.permissions_for(guild.me)
+    return may.view_channel and may.send_messages
+
+
+def _locale(guild: discord.Guild | None) -> str | None:
+    return str(guild.preferred_locale) if guild else None
 
 
 def command_to_incoming(
     interaction: discord.Interaction, *, deferred: bool, bot_id: str = ""
-) -> Incoming:
+) -> Said:
     """Convert a native command; its text is what a person would type: "/preset use nova".
 
     One that was not deferred in time gets no interaction: it is answered by a plain message.
     """
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
-    return Incoming(
+    return Said(
         address=address,
         external_key=f"i{interaction.id}",
         message_id=None,
@@ -60,6 +157,7 @@ def command_to_incoming(
         scopes=_scopes(address, interaction.channel, interaction.guild),
         author_is_admin=_is_command_from_admin(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
+        locale=str(interaction.locale),
     )
 
 
@@ -99,10 +197,57 @@ def _original_message(message: discord.Message) -> discord.Message | None:
     return original if isinstance(original, discord.Message) else None
 
 
-def _quote(original: discord.Message | None) -> str | None:
-    return (
-        (_resolve_references(original.content, original) or None) if original is not None else None
+def _quote(original: discord.Message | None, bot: discord.ClientUser) -> Quote | None:
+    if original is None:
+        return None
+    return Quote(
+        _to_person(original.author),
+        str(original.id),
+        _resolve_references(original.content, original),
+        _attachments(original),
+        is_ours=original.author.id == bot.id,
     )
+
+
+def _mentions(message: discord.Message, bot: discord.ClientUser) -> tuple[str, ...]:
+    """Return the people, bots and roles that the text mentions, without this bot."""
+    ours = _mention_ids(message, bot)
+    found = (one for one in _REFERENCE.finditer(message.content) if int(one["id"]) not in ours)
+    return tuple(
+        f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
+        for one in found
+        if one["kind"] != "#"
+    )
+
+
+# --- attachments -----------------------------------------------------------------------------
+
+_KINDS_OF_CONTENT = {
+    "image": MediaKind.IMAGE,
+    "video": MediaKind.VIDEO,
+    "audio": MediaKind.AUDIO,
+}
+
+
+def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
+    items = [
+        MediaItem(_file_kind(one), one.filename, one.size, one.url) for one in message.attachments
+    ]
+    items += [MediaItem(MediaKind.STICKER, one.name, None, one.url) for one in message.stickers]
+    if message.poll is not None:
+        items.append(MediaItem(MediaKind.POLL, message.poll.question))
+    items += [MediaItem(MediaKind.FORWARD) for _ in message.message_snapshots]
+    return tuple(items)
+
+
+def _file_kind(file: discord.Attachment) -> MediaKind:
+    if file.is_voice_message():
+        return MediaKind.VOICE
+    main_type = (file.content_type or "").partition("/")[0]
+    return _KINDS_OF_CONTENT.get(main_type, MediaKind.FILE)
+
+
+# --- wake reasons and references -------------------------------------------------------------
 
 
 def _wake_reason(

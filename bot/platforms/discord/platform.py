@@ -11,7 +11,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.errors import PlatformError, PlatformFatal, Unreachable
 from bot.platforms.discord.client import RestClient, set_api_addresses
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
@@ -98,7 +98,7 @@ class DiscordPlatform(Platform):
         await self._rest.close()
 
     @override
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         guild_id = self._guild_id(incoming)
@@ -112,7 +112,7 @@ class DiscordPlatform(Platform):
         may = member.guild_permissions
         return may.administrator or may.manage_guild
 
-    def _guild_id(self, incoming: Incoming) -> int | None:
+    def _guild_id(self, incoming: Said) -> int | None:
         prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return int(scope.removeprefix(prefix)) if scope is not None else None

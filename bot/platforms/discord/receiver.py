@@ -14,8 +14,24 @@ from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
 from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
-from bot.platforms.discord.gateway import CommandReceived, Gateway, GatewayEvent, SessionStarted
-from bot.platforms.discord.incoming import command_to_incoming, to_incoming
+from bot.platforms.discord.gateway import (
+    CommandReceived,
+    ComponentUsed,
+    Gateway,
+    GatewayEvent,
+    MessageEdited,
+    MessagesDeleted,
+    PlatformEvent,
+    SessionStarted,
+)
+from bot.platforms.discord.incoming import (
+    command_to_incoming,
+    deletion_to_incoming,
+    edit_to_incoming,
+    guild_to_joined,
+    message_to_said,
+    press_to_incoming,
+)
 from bot.platforms.discord.requests import bounded_request
 from bot.ports import Clock, Intake
 
@@ -82,26 +98,24 @@ class MessageReceiver:
         received: list[tuple[int, int]] = []
         kept: set[int] = set()
         for event in events:
-            match event:
-                case SessionStarted():
-                    continue
-                case CommandReceived():
-                    incomings.append(await self._to_incoming_command(event))
-                case discord.Message():
-                    received.append((event.channel.id, event.id))
-                    incoming = self._to_incoming(event)
-                    if incoming is not None:
-                        incomings.append(incoming)
-                        kept.add(event.channel.id)
+            if isinstance(event, SessionStarted):
+                continue
+            if isinstance(event, CommandReceived):
+                incoming: Incoming | None = await self._to_incoming_command(event)
+            else:
+                incoming = self._to_incoming(event)
+            if incoming is not None:
+                incomings.append(incoming)
+            if isinstance(event, discord.Message):
+                received.append((event.channel.id, event.id))
+                if incoming is not None:
+                    kept.add(event.channel.id)
         due = self._cursors.due(received, kept)
         if not incomings:
             self._cursors.postpone(due)
             return
         await self._store_incomings(incomings, self._cursors.to_stored_names(due))
         self._cursors.mark_stored(due)
-
-    def _to_incoming(self, message: discord.Message) -> Incoming | None:
-        return skip_unreadable("MESSAGE", lambda: to_incoming(message, self._bot, self._bot_id))
 
     async def _store_incomings(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
@@ -217,6 +231,22 @@ class MessageReceiver:
                 )
                 if permissions.read_messages and permissions.read_message_history:
                     yield channel
+
+    def _to_incoming(self, event: PlatformEvent) -> Incoming | None:
+        bot, bot_id = self._bot, self._bot_id
+        match event:
+            case discord.Message():
+                return skip_unreadable("MESSAGE", lambda: message_to_said(event, bot, bot_id))
+            case MessageEdited(message):
+                return skip_unreadable("EDIT", lambda: edit_to_incoming(message, bot, bot_id))
+            case MessagesDeleted(channel_id, guild_id, message_ids):
+                guild = self._gateway.get_guild(guild_id) if guild_id else None
+                channel = guild.get_channel_or_thread(channel_id) if guild else None
+                return deletion_to_incoming(channel_id, message_ids, channel, guild, bot_id)
+            case ComponentUsed(interaction):
+                return press_to_incoming(interaction, bot_id)
+            case discord.Guild():
+                return guild_to_joined(event, bot_id)
 
     async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
         # Discord refuses an answer to a command before the command is acknowledged.

@@ -1,26 +1,84 @@
-"""Convert Telegram's messages to `Incoming`: channel, author, and why they wake the bot."""
+"""Convert Telegram's updates to `Incoming`: channel, author, and why they wake the bot."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
-from aiogram.enums import ChatType, MessageEntityType
-from aiogram.types import Message, MessageEntity, User
+from aiogram.enums import ChatMemberStatus, ChatType, ContentType, MessageEntityType
+from aiogram.types import (
+    CallbackQuery,
+    Chat,
+    ChatMemberUpdated,
+    Message,
+    MessageEntity,
+    Update,
+    User,
+)
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import (
+    Address,
+    Edited,
+    Incoming,
+    Joined,
+    MediaItem,
+    MediaKind,
+    Person,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
+
+UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
+"""What `to_incoming` can convert, by Telegram's names."""
+
+_PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
+_ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
+_MEDIA_KINDS: Mapping[str, MediaKind] = {
+    ContentType.ANIMATION: MediaKind.ANIMATION,
+    ContentType.AUDIO: MediaKind.AUDIO,
+    ContentType.CONTACT: MediaKind.CONTACT,
+    ContentType.DICE: MediaKind.STICKER,
+    ContentType.DOCUMENT: MediaKind.FILE,
+    ContentType.GAME: MediaKind.OTHER,
+    ContentType.LOCATION: MediaKind.LOCATION,
+    ContentType.PAID_MEDIA: MediaKind.OTHER,
+    ContentType.PHOTO: MediaKind.IMAGE,
+    ContentType.POLL: MediaKind.POLL,
+    ContentType.STICKER: MediaKind.STICKER,
+    ContentType.STORY: MediaKind.OTHER,
+    ContentType.VENUE: MediaKind.LOCATION,
+    ContentType.VIDEO: MediaKind.VIDEO,
+    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
+    ContentType.VOICE: MediaKind.VOICE,
+}
 
 
-def to_incoming(message: Message, bot: User, bot_id: str = "") -> Incoming | None:
-    """Convert a message; `bot_id` is what its address carries.
+def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
+    """Convert an update; `bot_id` is what its address carries.
 
-    Returns None for messages of other bots, service messages, and messages with neither text nor
-    caption.
+    Returns None for messages of other bots and service messages.
     """
-    content = message.text or message.caption
+    if update.message is not None:
+        return message_to_said(update.message, bot, bot_id)
+    if update.edited_message is not None:
+        return _to_edited(update.edited_message, update.update_id, bot, bot_id)
+    if update.callback_query is not None:
+        return _to_pressed(update.callback_query, bot_id)
+    if update.my_chat_member is not None:
+        return _to_joined(update.my_chat_member, bot_id)
+    return None
+
+
+def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
+    """Convert a message; None for those of other bots and service messages."""
+    content = message.text or message.caption or ""
     author = _to_person(message)
-    if not content or author is None:
+    attachments = _attachments(message)
+    if author is None or not (content or attachments):
         return None
     wake, text = _wake_and_text(message, content, bot)
     address = _to_address(message, bot_id)
-    return Incoming(
+    return Said(
         address=address,
         external_key=f"{message.chat.id}:{message.message_id}",
         message_id=str(message.message_id),
@@ -28,9 +86,59 @@ def to_incoming(message: Message, bot: User, bot_id: str = "") -> Incoming | Non
         text=text,
         at=message.date,
         wake=wake,
-        scopes=(address.lane,) if address.thread is None else (address.conversation, address.lane),
+        scopes=_scopes(address),
         author_is_admin=_is_admin(message),
-        quote=_quote(message),
+        quote=_quote(message, bot),
+        attachments=attachments,
+        mentions=_mentions(message, content, bot),
+        locale=message.from_user.language_code if message.from_user else None,
+    )
+
+
+def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edited | None:
+    said = message_to_said(message, bot, bot_id)
+    if said is None:
+        return None
+    # Two edits within a second have the same date, but never the same update.
+    key = f"{said.external_key}:e{update_id}"
+    at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
+    return Edited(key, said, at)
+
+
+def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
+    message = query.message
+    if message is None or query.data is None:
+        return None
+    topic = message.message_thread_id if isinstance(message, Message) else None
+    is_topic = isinstance(message, Message) and message.is_topic_message
+    address = Address("telegram", str(message.chat.id), str(topic) if is_topic else None, bot_id)
+    return Pressed(
+        address=address,
+        external_key=f"cb{query.id}",
+        message_id=str(message.message_id),
+        author=_user_to_person(query.from_user),
+        data=query.data,
+        at=datetime.now(UTC),  # Telegram does not tell
+        scopes=_scopes(address),
+        author_is_admin=_is_admin_in(message.chat),
+        interaction=query.id,
+        locale=query.from_user.language_code,
+    )
+
+
+def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
+    """Return the arrival of the bot in a group; None for all other changes of its membership."""
+    arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
+    if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
+        return None
+    address = Address("telegram", str(change.chat.id), bot_id=bot_id)
+    return Joined(
+        address=address,
+        external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
+        author=_user_to_person(change.from_user),
+        at=change.date,
+        scopes=_scopes(address),
+        locale=change.from_user.language_code,
     )
 
 
@@ -41,6 +149,10 @@ def _to_address(message: Message, bot_id: str) -> Address:
     return Address("telegram", str(message.chat.id), thread, bot_id)
 
 
+def _scopes(address: Address) -> tuple[str, ...]:
+    return (address.lane,) if address.thread is None else (address.conversation, address.lane)
+
+
 def _to_person(message: Message) -> Person | None:
     """Return the author; None for a bot.
 
@@ -48,35 +160,136 @@ def _to_person(message: Message) -> Person | None:
     136817688), so they are identified by the chat that they write as.
     """
     if message.sender_chat is not None:
-        return Person(f"telegram:{message.sender_chat.id}", message.sender_chat.full_name)
+        return _chat_to_person(message.sender_chat)
     user = message.from_user
-    if user is None or user.is_bot:
-        return None
+    return None if user is None or user.is_bot else _user_to_person(user)
+
+
+def _user_to_person(user: User) -> Person:
     return Person(f"telegram:{user.id}", user.full_name)
+
+
+def _chat_to_person(chat: Chat) -> Person:
+    return Person(f"telegram:{chat.id}", chat.full_name)
 
 
 def _is_admin(message: Message) -> bool | None:
     if message.sender_chat is not None:
         return False  # the person behind it is not known
-    return True if message.chat.type == ChatType.PRIVATE else None
+    return _is_admin_in(message.chat)
 
 
-def _quote(message: Message) -> str | None:
-    if message.quote is not None:
-        return message.quote.text
+def _is_admin_in(chat: Chat) -> bool | None:
+    return True if chat.type == ChatType.PRIVATE else None
+
+
+# --- attachments -----------------------------------------------------------------------------
+
+
+def _attachments(message: Message) -> tuple[MediaItem, ...]:
+    kind = _MEDIA_KINDS.get(message.content_type)
+    if kind is None:
+        return ()
+    describe = _DESCRIPTIONS.get(message.content_type)
+    return (describe(message, kind) if describe else MediaItem(kind),)
+
+
+def _describe_photo(message: Message, kind: MediaKind) -> MediaItem:
+    largest = max(message.photo or (), key=lambda one: one.width * one.height, default=None)
+    return MediaItem(kind, "", largest.file_size, largest.file_id) if largest else MediaItem(kind)
+
+
+def _describe_file(message: Message, kind: MediaKind) -> MediaItem:
+    file = (
+        message.animation
+        or message.audio
+        or message.document
+        or message.video
+        or message.voice
+        or message.video_note
+    )
+    if file is None:
+        return MediaItem(kind)
+    is_image = (getattr(file, "mime_type", None) or "").startswith("image/")
+    kind = MediaKind.IMAGE if kind is MediaKind.FILE and is_image else kind
+    name = getattr(file, "file_name", None) or ""
+    return MediaItem(kind, name, file.file_size, file.file_id)
+
+
+def _describe_sticker(message: Message, kind: MediaKind) -> MediaItem:
+    sticker = message.sticker
+    if sticker is None:
+        return MediaItem(kind, message.dice.emoji if message.dice else "")
+    return MediaItem(kind, sticker.emoji or "", sticker.file_size, sticker.file_id)
+
+
+def _describe_poll(message: Message, kind: MediaKind) -> MediaItem:
+    return MediaItem(kind, message.poll.question if message.poll else "")
+
+
+_DESCRIPTIONS: Mapping[str, Callable[[Message, MediaKind], MediaItem]] = {
+    ContentType.PHOTO: _describe_photo,
+    ContentType.STICKER: _describe_sticker,
+    ContentType.DICE: _describe_sticker,
+    ContentType.POLL: _describe_poll,
+    **dict.fromkeys(
+        (
+            *(ContentType.ANIMATION, ContentType.AUDIO, ContentType.DOCUMENT, ContentType.VIDEO),
+            *(ContentType.VIDEO_NOTE, ContentType.VOICE),
+        ),
+        _describe_file,
+    ),
+}
+
+
+# --- quotes, mentions, commands --------------------------------------------------------------
+
+
+def _quote(message: Message, bot: User) -> Quote | None:
     answered = message.reply_to_message
-    return None if answered is None else answered.text or answered.caption
+    # Every message in a topic "replies" to the service message that opened the topic.
+    if answered is not None and answered.forum_topic_created is not None:
+        answered = None
+    part = message.quote.text if message.quote is not None else None
+    if answered is None:
+        return None if part is None else Quote(None, None, part)
+    user = answered.from_user
+    author = _to_person(answered) or (_user_to_person(user) if user else None)
+    text = answered.text or answered.caption or ""
+    return Quote(
+        author,
+        str(answered.message_id),
+        text if part is None else part,
+        _attachments(answered),
+        is_ours=user is not None and user.id == bot.id,
+    )
+
+
+def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
+    """Return who else is mentioned: by id where Telegram tells it, else by the user name."""
+    return tuple(
+        f"telegram:{entity.user.id}"
+        if entity.user is not None
+        else f"telegram:{entity.extract_from(content).lower()}"
+        for entity in _entities(message)
+        if entity.type in {MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION}
+        and not _is_mention(entity, content, bot)
+    )
+
+
+def _entities(message: Message) -> Sequence[MessageEntity]:
+    return (message.entities if message.text else message.caption_entities) or []
 
 
 def _wake_and_text(message: Message, content: str, bot: User) -> tuple[WakeReason | None, str]:
     """Return why a message wakes the bot, and its text without a leading mention of the bot."""
-    entities = (message.entities if message.text else message.caption_entities) or []
+    entities = _entities(message)
     first = next((entity for entity in entities if entity.offset == 0), None)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
         return _command(content, first, bot)
     text = content
     if first is not None and _is_mention(first, content, bot):
-        text = content.removeprefix(first.extract_from(content)).lstrip()
+        text = content.removeprefix(first.extract_from(content)).lstrip() or content.strip()
     return _wake_reason(message, content, entities, bot), text
 
 

@@ -19,18 +19,17 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, source_name
+from bot.chat.incoming import Incoming, Said, source_name
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError, TroupeError
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
-from bot.platforms.telegram.incoming import to_incoming
+from bot.platforms.telegram.incoming import UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, Intake, Platform, Surface
 
 Response = TypeVar("Response")
 
-_UPDATE_TYPES = ["message"]
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
@@ -122,7 +121,7 @@ class TelegramPlatform(Platform):
         """Wait for the next updates; `offset` acknowledges those before it."""
         return await self._call_until_answered(
             lambda: _GetRawUpdates(
-                offset=offset, timeout=self._poll_timeout_seconds(), allowed_updates=_UPDATE_TYPES
+                offset=offset, timeout=self._poll_timeout_seconds(), allowed_updates=UPDATE_TYPES
             ),
             seconds=self._poll_seconds + CALL_SECONDS,
         )
@@ -138,13 +137,13 @@ class TelegramPlatform(Platform):
         incomings = []
         for raw in updates:
             try:
-                message = Update.model_validate(raw).message
+                update = Update.model_validate(raw)
             except ValidationError as error:
                 # The error's text quotes what people wrote: log only the fields.
                 fields = [".".join(map(str, one["loc"])) for one in error.errors()]
                 _log.error("telegram_update_skipped", update_id=raw["update_id"], fields=fields)
                 continue
-            incoming = None if message is None else to_incoming(message, bot, self._bot_id)
+            incoming = to_incoming(update, bot, self._bot_id)
             if incoming is not None:
                 incomings.append(incoming)
         return incomings
@@ -211,7 +210,7 @@ class TelegramPlatform(Platform):
     # --- permissions -------------------------------------------------------------------------
 
     @override
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         chat, user = incoming.address.chat, incoming.author.id.removeprefix("telegram:")

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.surface import TerminalSurface
@@ -86,7 +86,7 @@ class TerminalPlatform(Platform):
             self._surface.end_line()
 
     @override
-    async def is_admin(self, incoming: Incoming) -> bool:
+    async def is_admin(self, incoming: Said) -> bool:
         return True  # this person can edit the settings, too
 
     @override
@@ -110,9 +110,9 @@ class TerminalPlatform(Platform):
         else:
             self._surface.note(f"Your name is {self._person.name}; /as NAME changes it.")
 
-    def _to_incoming(self, line: str) -> Incoming:
+    def _to_incoming(self, line: str) -> Said:
         self._lines_received += 1
-        return Incoming(
+        return Said(
             address=CHANNEL,
             external_key=f"{self._run}:{self._lines_received}",
             message_id=None,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.inputs import PromptInputs
@@ -66,7 +66,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 
 def choose_greeting(
-    preset: Preset, incoming: Incoming, *, rng: random.Random, number: int | None = None
+    preset: Preset, incoming: Said, *, rng: random.Random, number: int | None = None
 ) -> str | None:
     """Return a greeting by its number from 1, or a random one; None if the preset has none."""
     greetings = preset.greetings

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
@@ -45,7 +45,7 @@ _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_templ
 def compose(
     preset: Preset,
     session: Session,
-    incoming: Incoming,
+    incoming: Said,
     *,
     characters: Mapping[str, str] | None = None,
     answers: Sequence[Turn] = (),
@@ -193,9 +193,9 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
 
 
-def _quote(incoming: Incoming, session: Session) -> str:
+def _quote(incoming: Said, session: Session) -> str:
     """Return the text that the message replies to, unless it is the turn just before."""
-    quote = incoming.quote
+    quote = incoming.quote.text if incoming.quote else ""
     if not quote:
         return ""
     # Where several characters answer, the first line of a message names the speaker.

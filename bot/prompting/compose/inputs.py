@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Said
 from bot.chat.session import Session, Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
@@ -16,7 +16,7 @@ class PromptInputs:
 
     preset: Preset
     session: Session
-    incoming: Incoming
+    incoming: Said
     turns: Sequence[Turn]
     """Oldest first, the newest message included, without hidden text."""
     speakers: SpeakerLabels
@@ -44,7 +44,7 @@ class PromptInputs:
 def gather_inputs(
     preset: Preset,
     session: Session,
-    incoming: Incoming,
+    incoming: Said,
     answers: Sequence[Turn],
     characters: Mapping[str, str],
     personas: Mapping[str, str],

@@ -4,11 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Person, split_conversation_key
+from bot.chat.incoming import Person, split_conversation_key
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -30,8 +29,7 @@ from bot.storage.sql.tables import choice, conversation, outbox, receipt, summar
 from bot.storage.units import conversations as units
 from bot.storage.units import lanes
 from bot.storage.units.dialects import served_text
-
-_decode = msgspec.json.Decoder(Incoming).decode
+from bot.storage.units.events import decode_event
 
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
@@ -211,7 +209,7 @@ class SqlConversations(Conversations):
 
 
 def _to_message(stored: units.NextMessage) -> InboxMessage:
-    return InboxMessage(stored.id, _decode(stored.payload), stored.crashes)
+    return InboxMessage(stored.id, decode_event(stored.kind, stored.payload), stored.crashes)
 
 
 def _changes(

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from sqlalchemy import select
 from typing_extensions import override
 
@@ -11,8 +10,7 @@ from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import cursor
 from bot.storage.units import conversations as units
-
-_encode = msgspec.json.Encoder().encode
+from bot.storage.units.events import encode_event, event_kind
 
 
 class SqlInbox(Inbox):
@@ -31,7 +29,8 @@ class SqlInbox(Inbox):
                 "bot_id": message.address.bot_id,
                 "external_key": message.external_key,
                 "conversation": message.address.conversation,
-                "payload": _encode(message),
+                "kind": event_kind(message),
+                "payload": encode_event(message),
                 "received_at": now,
             }
             for message in messages

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0007"
+NEWEST_REVISION = "0008"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -51,7 +51,9 @@ inbox = Table(
     Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
-    Column("payload", LargeBinary),  # the Incoming as JSON; NULL once it is answered
+    # said | edited | deleted | pressed | joined
+    Column("kind", Text, nullable=False, server_default="said"),
+    Column("payload", LargeBinary),  # the event as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done
     Column("crashes", Integer, nullable=False, server_default="0"),

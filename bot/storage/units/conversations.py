@@ -19,7 +19,9 @@ from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, o
 from bot.storage.units import lanes
 from bot.storage.units.dialects import bound_texts, clock, insert_into, is_served, skip_locked
 
-_INBOX_ROW = ("platform", "bot_id", "external_key", "conversation", "payload", "received_at")
+_INBOX_ROW = (
+    *("platform", "bot_id", "external_key", "conversation", "kind", "payload", "received_at"),
+)
 _STORE = Statement(
     lambda dialect: insert_into(inbox, dialect, *_INBOX_ROW).on_conflict_do_nothing()
 )
@@ -127,7 +129,7 @@ _NEXT = Statement(
     update(inbox)
     .where(inbox.c.id == _OLDEST)
     .values(crashes=inbox.c.crashes + 1)
-    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes)
+    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.kind)
 )
 _DONE = Statement(
     update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)
@@ -171,6 +173,7 @@ class NextMessage:
     id: int
     payload: bytes
     crashes: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +224,8 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
     """Count an attempt at the oldest message; where there is none, release the conversation."""
     rows = yield _NEXT.query({"of": claim.conversation})
     if rows:
-        id_, payload, crashes = rows[0]
-        return NextMessage(id_, payload, crashes - 1)
+        id_, payload, crashes, kind = rows[0]
+        return NextMessage(id_, payload, crashes - 1, kind)
     yield _SETTLE.query(_of(claim))
     return None
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, Said
 from bot.errors import StoreError
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
@@ -42,7 +42,7 @@ def complete(partial: str) -> Sequence[str]:
 class FakeIntake(Intake):
     """Keeps each message once, and the cursors; the next `failures` calls fail."""
 
-    received: list[Incoming] = field(default_factory=list)
+    events: list[Incoming] = field(default_factory=list)
     stored: dict[str, str] = field(default_factory=dict)
     failures: int = 0
 
@@ -51,13 +51,18 @@ class FakeIntake(Intake):
         if self.failures:
             self.failures -= 1
             raise StoreError("the database is down")
-        known = {incoming.external_key for incoming in self.received}
-        self.received += [incoming for incoming in incomings if incoming.external_key not in known]
+        known = {incoming.external_key for incoming in self.events}
+        self.events += [incoming for incoming in incomings if incoming.external_key not in known]
         self.stored.update(cursors)
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
+
+    @property
+    def received(self) -> list[Said]:
+        """The messages among the events."""
+        return [event for event in self.events if isinstance(event, Said)]
 
     @property
     def texts(self) -> list[str]:

@@ -1,13 +1,13 @@
-"""Conversion of Discord's messages and commands to `Incoming`."""
+"""Conversion of Discord's messages and commands to `Said`."""
 
 from typing import Any
 
 import discord
 import pytest
 
-from bot.chat.incoming import Address, Incoming, WakeReason
+from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import command_to_incoming, to_incoming
+from bot.platforms.discord.incoming import command_to_incoming, edit_to_incoming, message_to_said
 from bot.platforms.discord.settings import DiscordSettings
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
@@ -74,8 +74,8 @@ class CachedGuild:
 
     def receive(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
-    ) -> Incoming | None:
-        return to_incoming(self.message(content, where=where, author=author, **more), self.bot)
+    ) -> Said | None:
+        return message_to_said(self.message(content, where=where, author=author, **more), self.bot)
 
     def message(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
@@ -142,7 +142,7 @@ async def cache() -> CachedGuild:
 
 async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
     message = cache.message("hello")
-    incoming = to_incoming(message, cache.bot, "77")
+    incoming = message_to_said(message, cache.bot, "77")
     command = command_to_incoming(cache.command(), deferred=True, bot_id="77")
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
@@ -165,7 +165,7 @@ async def test_message_of_an_unknown_guild_is_not_a_direct_message(cache: Cached
     data = message_data("obey", ALICE, guild_id="99")
     message = discord.Message(state=cache.state, channel=channel, data=data)
 
-    incoming = to_incoming(message, cache.bot)
+    incoming = message_to_said(message, cache.bot)
 
     assert incoming is not None
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
@@ -291,13 +291,16 @@ async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
 ) -> None:
     incoming = cache.receive("really?", mentions=pinged, **reply_to(BOT, "It is so."))
     assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (WakeReason.REPLY, "It is so.")
+    assert incoming.wake is WakeReason.REPLY
+    assert incoming.quote == Quote(Person(f"discord:{BOT}", "Nova"), "5", "It is so.", is_ours=True)
 
 
 async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild) -> None:
     incoming = cache.receive("<@1> is it so?", mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (WakeReason.MENTION, "It is so.")
+    assert incoming.wake is WakeReason.MENTION
+    assert incoming.quote is not None
+    assert (incoming.quote.text, incoming.quote.is_ours) == ("It is so.", False)
 
 
 async def test_reply_to_a_deleted_message_quotes_nothing(cache: CachedGuild) -> None:
@@ -322,7 +325,46 @@ async def test_forwarded_message_of_the_bot_is_not_a_reply(cache: CachedGuild) -
         {"content": " \n "},
     ],
 )
-async def test_messages_without_author_or_text_are_dropped(
+async def test_messages_without_author_or_content_are_dropped(
     cache: CachedGuild, fields: dict[str, Any]
 ) -> None:
     assert cache.receive(**fields) is None
+
+
+# --- attachments and other events ------------------------------------------------------------
+
+
+async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) -> None:
+    files = [
+        {"id": "1", "filename": "cat.png", "size": 9, "url": "u1", "proxy_url": "p"}
+        | {"content_type": "image/png"},
+        {"id": "2", "filename": "notes.txt", "size": 8, "url": "u2", "proxy_url": "p"},
+    ]
+    incoming = cache.receive("", attachments=files)
+    assert incoming is not None
+    assert incoming.text == ""
+    assert incoming.attachments == (
+        MediaItem(MediaKind.IMAGE, "cat.png", 9, "u1"),
+        MediaItem(MediaKind.FILE, "notes.txt", 8, "u2"),
+    )
+
+
+async def test_mentions_of_others_are_kept(cache: CachedGuild) -> None:
+    incoming = cache.receive("<@1> <@11> <@&5> <#30>", mentions=(BOT, BOB))
+    assert incoming is not None
+    assert incoming.mentions == ("discord:11", "discord:&5")
+
+
+async def test_each_edit_is_an_event_of_its_own(cache: CachedGuild) -> None:
+    times = ("2026-11-22T10:00:00.100000+00:00", "2026-11-22T10:00:00.200000+00:00")
+    first, second = (
+        edit_to_incoming(cache.message("new", edited_timestamp=time), cache.bot) for time in times
+    )
+    assert first is not None
+    assert second is not None
+    assert (first.said.text, first.said.external_key) == ("new", str(MESSAGE))
+    assert len({first.external_key, second.external_key, str(MESSAGE)}) == 3
+
+
+async def test_preview_of_a_link_is_no_edit(cache: CachedGuild) -> None:
+    assert edit_to_incoming(cache.message("https://x.example"), cache.bot) is None

@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import discord
 import pytest
 
-from bot.chat.incoming import Incoming, WakeReason
+from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, PlatformFatal, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
@@ -55,8 +56,18 @@ def platform(wire: SimWire) -> DiscordPlatform:
     return platform_for(wire)
 
 
-def by_text(intake: FakeIntake) -> dict[str, Incoming]:
+def by_text(intake: FakeIntake) -> dict[str, Said]:
     return {incoming.text: incoming for incoming in intake.received}
+
+
+async def purge(server: Server, *messages: int) -> None:
+    """Delete messages as a moderation bot does, in one request."""
+    path = f"/api/v10/channels/{server.channel.id}/messages/bulk-delete"
+    headers = {"Authorization": f"Bot {server.wire.token}"}
+    async with aiohttp.ClientSession() as session:
+        body = {"messages": [str(one) for one in messages]}
+        async with session.post(server.wire.base + path, json=body, headers=headers) as response:
+            assert response.status == 204
 
 
 def identify_count(wire: SimWire) -> int:
@@ -86,7 +97,9 @@ async def test_messages_of_every_channel_type_are_received(
         WakeReason.REPLY,
         None,
     ]
-    assert received["a reply"].quote == "an answer"
+    quote = received["a reply"].quote
+    assert quote is not None
+    assert (quote.text, quote.is_ours) == ("an answer", True)
     assert received["in a thread"].scopes == (
         f"discord:{thread.id}",
         f"discord:{server.channel.id}",
@@ -401,3 +414,27 @@ async def test_stop_ends_a_connection_that_swallows_cancellation(
     run.cancel()
     await asyncio.wait([run], timeout=20)
     assert run.cancelled()
+
+
+async def test_edits_and_deletions_of_people_are_received_in_order(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
+) -> None:
+    async with running(platform, intake):
+        first, second = server.say("hello"), server.say("and")
+        server.wire.edit(server.channel.id, first.id, "goodbye")
+        server.wire.delete(server.channel.id, second.id)
+        await purge(server, first.id, server.say("more").id)
+        ours = server.wire.b.create_message(server.channel.id, server.bot.id, "an answer")
+        server.wire.edit(server.channel.id, ours.id, "a longer answer")
+        server.say("the end")
+        await wait_until(lambda: "the end" in intake.texts)
+
+    edited, deleted, purged = [one for one in intake.events if not isinstance(one, Said)]
+    assert isinstance(edited, Edited)
+    assert (edited.message_id, edited.said.text) == (str(first.id), "goodbye")
+    assert isinstance(deleted, Deleted)
+    assert deleted.message_ids == (str(second.id),)
+    assert deleted.scopes == edited.scopes
+    assert isinstance(purged, Deleted)
+    assert purged.message_ids[0] == str(first.id)
+    assert len(purged.message_ids) == 2

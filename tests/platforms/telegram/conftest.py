@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Incoming, Said
 from bot.errors import StoreError
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
@@ -29,7 +29,7 @@ class FakeIntake:
     """Stores batches in memory, each message once."""
 
     def __init__(self) -> None:
-        self.received: list[Incoming] = []
+        self.events: list[Incoming] = []
         self.stored: dict[str, str] = {}
         self.down = False  # while set, every call fails
         self.refused = 0
@@ -38,12 +38,17 @@ class FakeIntake:
         if self.down:
             self.refused += 1
             raise StoreError("the disk is full")
-        known = {incoming.external_key for incoming in self.received}
-        self.received += [incoming for incoming in received if incoming.external_key not in known]
+        known = {incoming.external_key for incoming in self.events}
+        self.events += [incoming for incoming in received if incoming.external_key not in known]
         self.stored |= cursors
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
+
+    @property
+    def received(self) -> list[Said]:
+        """The messages among the events."""
+        return [event for event in self.events if isinstance(event, Said)]
 
     @property
     def texts(self) -> list[str]:

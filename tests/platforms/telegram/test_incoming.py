@@ -1,14 +1,28 @@
 """Conversion of Telegram's messages: address, author and wake reason."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from aiogram.types import Update
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.incoming import Address, Incoming, Person, WakeReason
-from bot.platforms.telegram.incoming import to_incoming
+from bot.chat.incoming import (
+    Address,
+    Edited,
+    Joined,
+    MediaItem,
+    MediaKind,
+    Person,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
+from bot.platforms.telegram.incoming import message_to_said, to_incoming
 from tests.platforms.telegram.messages import (
+    ALICE,
     BOT,
     BOT_JSON,
     GROUP,
@@ -22,15 +36,15 @@ from tests.platforms.telegram.messages import (
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-def convert(*given: object, **fields: object) -> Incoming:
-    incoming = to_incoming(message(*given, **fields), BOT)  # type: ignore[arg-type]
+def convert(*given: object, **fields: object) -> Said:
+    incoming = message_to_said(message(*given, **fields), BOT)  # type: ignore[arg-type]
     assert incoming is not None
     return incoming
 
 
 def test_second_bot_has_keys_of_its_own() -> None:
     topic = message("hi", message_thread_id=9, is_topic_message=True)
-    first, second = to_incoming(topic, BOT), to_incoming(topic, BOT, "77")
+    first, second = message_to_said(topic, BOT), message_to_said(topic, BOT, "77")
     assert first is not None
     assert second is not None
     assert second.address == Address("telegram", "-100", "9", "77")
@@ -39,7 +53,7 @@ def test_second_bot_has_keys_of_its_own() -> None:
 
 
 def test_private_message_fills_every_field() -> None:
-    assert convert("hi", chat=PRIVATE) == Incoming(
+    assert convert("hi", chat=PRIVATE) == Said(
         address=Address("telegram", "5"),
         external_key="5:42",
         message_id="42",
@@ -71,14 +85,13 @@ def test_reply_thread_outside_a_forum_is_not_a_topic() -> None:
     "fields",
     [
         {"text": None, "new_chat_title": "Square table"},
-        {"text": None, "photo": []},
         {"text": "beep", "from": BOT_JSON},
         {"text": "post", "from": None},
     ],
-    ids=["service", "no words", "another bot", "nobody"],
+    ids=["service", "another bot", "nobody"],
 )
-def test_messages_without_text_or_human_author_are_dropped(fields: dict[str, object]) -> None:
-    assert to_incoming(message(**fields), BOT) is None  # type: ignore[arg-type]
+def test_service_messages_and_those_of_bots_are_dropped(fields: dict[str, object]) -> None:
+    assert message_to_said(message(**fields), BOT) is None  # type: ignore[arg-type]
 
 
 def test_caption_is_read_like_text() -> None:
@@ -102,7 +115,7 @@ def test_mention_wakes_after_any_text(before: str, after: str) -> None:
 def test_leading_mention_is_removed(after: str) -> None:
     text = f"@nova_bot {after}"
     incoming = convert(text, entities=[entity("mention", text, "@nova_bot")])
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, after.lstrip())
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, after.lstrip() or "@nova_bot")
 
 
 def test_mention_offsets_count_utf16_units() -> None:
@@ -162,13 +175,16 @@ def bot_message(**more: object) -> dict[str, object]:
 
 def test_reply_to_the_bot_wakes_and_quotes_it() -> None:
     incoming = convert("why?", reply_to_message=bot_message(text="because"))
-    assert (incoming.wake, incoming.quote) == (WakeReason.REPLY, "because")
+    assert incoming.wake is WakeReason.REPLY
+    nova = Person("telegram:7", "Nova")
+    assert incoming.quote == Quote(nova, "40", "because", is_ours=True)
 
 
 def test_reply_to_somebody_else_is_quoted_but_does_not_wake() -> None:
     other = bot_message(caption="a cat") | {"from": {**BOT_JSON, "id": 6, "is_bot": False}}
     incoming = convert("why?", reply_to_message=other)
-    assert (incoming.wake, incoming.quote) == (None, "a cat")
+    nova = Person("telegram:6", "Nova")
+    assert (incoming.wake, incoming.quote) == (None, Quote(nova, "40", "a cat"))
 
 
 def test_partial_quote_replaces_the_whole_message() -> None:
@@ -177,7 +193,8 @@ def test_partial_quote_replaces_the_whole_message() -> None:
         reply_to_message=bot_message(text="a long story"),
         quote={"text": "long", "position": 2},
     )
-    assert incoming.quote == "long"
+    assert incoming.quote is not None
+    assert incoming.quote.text == "long"
 
 
 def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
@@ -205,3 +222,145 @@ def test_author_writing_as_a_chat_is_that_chat_and_not_admin(
     incoming = convert("obey", **{"from": stand_in, "sender_chat": chat})
     assert incoming.author == Person(f"telegram:{chat['id']}", name)
     assert incoming.author_is_admin is False
+
+
+# --- attachments and other events ------------------------------------------------------------
+
+FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
+STICKER = {
+    **FILE,
+    "type": "regular",
+    "width": 512,
+    "height": 512,
+    "is_animated": False,
+    "is_video": False,
+    "emoji": "😀",
+}
+POLL = {
+    "id": "1",
+    "question": "Tea?",
+    "options": [],
+    "total_voter_count": 0,
+    "is_closed": False,
+    "is_anonymous": True,
+    "type": "regular",
+    "allows_multiple_answers": False,
+    "allows_revoting": False,
+    "members_only": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "item"),
+    [
+        (
+            {"photo": [{**FILE, "width": 90, "height": 90}]},
+            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
+        ),
+        (
+            {"document": {**FILE, "file_name": "notes.txt"}},
+            MediaItem(MediaKind.FILE, "notes.txt", 2000, "F1"),
+        ),
+        (
+            {"document": {**FILE, "file_name": "cat.png", "mime_type": "image/png"}},
+            MediaItem(MediaKind.IMAGE, "cat.png", 2000, "F1"),
+        ),
+        ({"voice": {**FILE, "duration": 3}}, MediaItem(MediaKind.VOICE, "", 2000, "F1")),
+        ({"sticker": STICKER}, MediaItem(MediaKind.STICKER, "😀", 2000, "F1")),
+        ({"poll": POLL}, MediaItem(MediaKind.POLL, "Tea?")),
+        ({"dice": {"emoji": "🎲", "value": 4}}, MediaItem(MediaKind.STICKER, "🎲")),
+        ({"location": {"latitude": 1.0, "longitude": 2.0}}, MediaItem(MediaKind.LOCATION)),
+        (
+            {"contact": {"phone_number": "1", "first_name": "Bob"}},
+            MediaItem(MediaKind.CONTACT),
+        ),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_message_without_text_keeps_its_attachment(
+    fields: dict[str, object], item: MediaItem
+) -> None:
+    incoming = convert(None, chat=PRIVATE, **fields)
+    assert (incoming.text, incoming.attachments) == ("", (item,))
+    assert incoming.wake is WakeReason.DM
+
+
+def test_mention_alone_is_the_text() -> None:
+    incoming = convert("@nova_bot", entities=[entity("mention", "@nova_bot", "@nova_bot")])
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@nova_bot")
+
+
+def test_mentions_of_others_and_the_language_are_kept() -> None:
+    text = "@nova_bot and @Bob_1 and Eve"
+    eve = {"id": 9, "is_bot": False, "first_name": "Eve"}
+    incoming = convert(
+        text,
+        entities=[
+            entity("mention", text, "@nova_bot"),
+            entity("mention", text, "@Bob_1"),
+            entity("text_mention", text, "Eve", user=eve),
+        ],
+        **{"from": {**ALICE, "language_code": "de"}},
+    )
+    assert incoming.mentions == ("telegram:@bob_1", "telegram:9")
+    assert incoming.locale == "de"
+
+
+def update(kind: str, body: object, number: int = 3) -> Update:
+    return Update.model_validate({"update_id": number, kind: body})
+
+
+def test_edits_of_a_message_within_one_second_are_two_events() -> None:
+    body = message("new words").model_dump(by_alias=True, exclude_none=True)
+    edited = {**body, "edit_date": NOON + 5}
+    first, second = (to_incoming(update("edited_message", edited, n), BOT) for n in (3, 4))
+    assert isinstance(first, Edited)
+    assert isinstance(second, Edited)
+    assert (first.said.text, first.message_id, first.said.external_key) == (
+        "new words",
+        "42",
+        "-100:42",
+    )
+    assert first.external_key != second.external_key
+    assert first.at == datetime.fromtimestamp(NOON + 5, UTC)
+
+
+def test_press_of_a_button_keeps_its_data_and_message() -> None:
+    below = message("pick one").model_dump(by_alias=True, exclude_none=True)
+    query = {
+        "id": "77",
+        "from": {**ALICE, "language_code": "de"},
+        "chat_instance": "1",
+        "data": "stop",
+        "message": below,
+    }
+    press = to_incoming(update("callback_query", query), BOT)
+    assert isinstance(press, Pressed)
+    assert (press.data, press.message_id, press.interaction) == ("stop", "42", "77")
+    assert (press.author.id, press.locale) == ("telegram:5", "de")
+    assert press.address == Address("telegram", "-100")
+
+
+def member_change(before: str, after: str, chat: dict[str, Any] = GROUP) -> dict[str, Any]:
+    return {
+        "chat": chat,
+        "from": ALICE,
+        "date": NOON,
+        "old_chat_member": {"status": before, "user": BOT_JSON},
+        "new_chat_member": {"status": after, "user": BOT_JSON},
+    }
+
+
+def test_arrival_in_a_group_is_a_join() -> None:
+    joined = to_incoming(update("my_chat_member", member_change("left", "member")), BOT)
+    assert isinstance(joined, Joined)
+    assert (joined.address.chat, joined.author) == ("-100", Person("telegram:5", "Alice Ng"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [member_change("left", "member", PRIVATE), member_change("member", "member")],
+    ids=["a person started a private chat", "already a member"],
+)
+def test_other_changes_of_the_membership_are_no_join(change: dict[str, Any]) -> None:
+    assert to_incoming(update("my_chat_member", change), BOT) is None

@@ -7,11 +7,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, WakeReason
+from bot.chat.incoming import Address, Edited, Joined, MediaKind, Said, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import PlatformError, PlatformFatal
 from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
 from tests.platforms.telegram.conftest import Rig
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
 
@@ -42,7 +43,9 @@ async def test_privacy_mode_delivers_only_messages_for_the_bot(rig: Rig) -> None
         WakeReason.MENTION,
         WakeReason.REPLY,
     ]
-    assert rig.intake.received[1].quote == "hi"
+    quote = rig.intake.received[1].quote
+    assert quote is not None
+    assert (quote.text, quote.is_ours) == ("hi", True)
 
 
 async def test_topics_have_their_own_addresses(rig: Rig) -> None:
@@ -297,3 +300,21 @@ async def test_is_admin_raises_while_telegram_fails(rig: Rig) -> None:
         with pytest.raises(PlatformError):
             await bot.is_admin(rig.intake.received[0])
         assert await bot.is_admin(rig.intake.received[0])
+
+
+async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
+    async with rig.running():
+        asked = rig.telegram.say(ALICE, "helo")
+        rig.telegram.edit(ALICE, ALICE, asked["message_id"], "hello")
+        rig.telegram.voice(ALICE)
+        rig.telegram.invite(ALICE, GROUP)
+        await wait_until(lambda: len(rig.intake.events) == 4)
+
+    said, edited, voice, joined = rig.intake.events
+    assert isinstance(said, Said)
+    assert isinstance(edited, Edited)
+    assert (edited.said.text, edited.message_id) == ("hello", said.message_id)
+    assert isinstance(voice, Said)
+    assert [one.kind for one in voice.attachments] == [MediaKind.VOICE]
+    assert isinstance(joined, Joined)
+    assert joined.address.chat == str(GROUP)

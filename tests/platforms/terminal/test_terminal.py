@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, WakeReason
+from bot.chat.incoming import Address, Incoming, Said, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.lines import read_lines
@@ -28,16 +28,17 @@ class FakeService(Intake):
     """Stores messages, and answers them when the platform waits until it is idle."""
 
     def __init__(self, answer: Callable[[str], str] = "You said {}.".format) -> None:
-        self.received: list[Incoming] = []
+        self.received: list[Said] = []
         self.screen = io.StringIO()
         self._answer = answer
-        self._open: list[Incoming] = []
+        self._open: list[Said] = []
         self.platform: TerminalPlatform | None = None
 
     @override
     async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        self.received += incomings
-        self._open += incomings
+        said = [one for one in incomings if isinstance(one, Said)]
+        self.received += said
+        self._open += said
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
