@@ -91,7 +91,18 @@ class ConsoleSettings(SettingsGroup):
     """The HTTP server for health and metrics."""
 
     host: str = Field("127.0.0.1", description="The address to listen on.")
-    port: int = Field(8710, ge=0, le=65535, description="The port; 0 takes any free one.")
+    port: int = Field(
+        8710,
+        ge=0,
+        le=65535,
+        description="The port; 0 takes any free one. Where it is not set and taken, the next free"
+        " one is used.",
+    )
+
+    @property
+    def port_is_set(self) -> bool:
+        """Whether the port was chosen, so that no other one will do."""
+        return "port" in self.model_fields_set
 
 
 def _with_kind(provider: str, given: object) -> object:

@@ -12,7 +12,8 @@ app = command_app()
 def chat() -> None:
     """Talk to your presets in this terminal.
 
-    The tokens of other platforms are ignored. Lines from a pipe are answered one after the other:
+    It opens no port and runs beside a service that uses the same data directory. The tokens of
+    other platforms are ignored. Lines from a pipe are answered one after the other:
     echo hello | troupe chat
     """
-    serve(read_settings(), terminal_platforms())
+    serve(read_settings(), terminal_platforms(), has_port=False)

@@ -36,7 +36,7 @@ def run() -> None:
     serve(settings, settings.configured_platforms or terminal_platforms())
 
 
-def serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
+def serve(settings: Settings, platforms: Sequence[PlatformSpec], *, has_port: bool = True) -> None:
     """Run the service on these platforms until it is stopped."""
     for line in describe_unknown_variables():
         print_progress(line)
@@ -48,11 +48,11 @@ def serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    uvloop.run(_serve(settings, platforms))
+    uvloop.run(_serve(settings, platforms, has_port=has_port))
 
 
-async def _serve(settings: Settings, platforms: Sequence[PlatformSpec]) -> None:
-    async with running(settings, print_progress, platforms) as service:
+async def _serve(settings: Settings, platforms: Sequence[PlatformSpec], *, has_port: bool) -> None:
+    async with running(settings, print_progress, platforms, has_port=has_port) as service:
         # What is alive now stays alive. Looking through it for garbage again and again was an
         # eighth of a message's cost and stopped everything for up to a quarter of a second. What
         # comes later belongs to messages in progress: collected less often, most of it is freed

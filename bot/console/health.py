@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from aiohttp import web
@@ -9,6 +10,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from bot.errors import SettingsError, TroupeError
 from bot.settings import ConsoleSettings
+
+_MORE_PORTS = 20
+"""So many ports after the usual one are tried where that is in use."""
 
 Probe = Callable[[], Awaitable[str | None]]
 """Return None if a part of the service works, else the reason in a few words."""
@@ -20,8 +24,10 @@ async def serve_health(
 ) -> AsyncIterator[str]:
     """Serve /healthz, /readyz and /metrics within the block; yields the address.
 
+    Where no port was set and the usual one is in use, the next free one is taken.
+
     Raises:
-        SettingsError: the port is in use, or the host is not an address of this machine.
+        SettingsError: the port that was set is in use, or the host is no address of this machine.
     """
 
     async def ready(_: web.Request) -> web.Response:
@@ -34,18 +40,29 @@ async def serve_health(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, console.host, console.port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen on {console.host}:{console.port} ({error.strerror}); "
-                "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
-            ) from None
+        await _listen(runner, console)
         host, port = runner.addresses[0][:2]
         yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, console: ConsoleSettings) -> None:
+    more = () if console.port_is_set else (*range(console.port + 1, console.port + _MORE_PORTS), 0)
+    for port in (console.port, *more):
+        site = web.TCPSite(runner, console.host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            await site.stop()
+            if error.errno == errno.EADDRINUSE and not console.port_is_set:
+                continue
+            raise SettingsError(
+                f"cannot listen on {console.host}:{port} ({error.strerror}); "
+                "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
+            ) from None
+        else:
+            return
 
 
 async def _healthz(_: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ import structlog
 
 from bot.backends.factory import prepare_model
 from bot.embedders.registry import make_embedder
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, SettingsError
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, PreloadingBackend, Signals
@@ -25,11 +25,12 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
-from bot.storage.data_dir import lock_data_dir
+from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.storage.sql.tables import NEWEST_REVISION
 from bot.stories.index import index_stories
 from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
@@ -69,10 +70,12 @@ async def open_resources(
     presets_with_stories = load_presets_with_stories(presets_folder(settings.presets_dir))
     presets = {name: one.preset for name, one in presets_with_stories.items()}
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(lock_data_dir(settings.data_dir))
+        use = data_dir_use(specs)
+        stack.enter_context(lock_data_dir(settings.data_dir, use))
+        await _refuse_upgrade_under_others(settings, use)
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        signals = await stack.enter_async_context(_open_signals(settings))
+        signals = await stack.enter_async_context(_open_signals(settings, use))
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
@@ -104,8 +107,8 @@ def make_chat_settings(
 ) -> ChatSettings:
     """Return the settings made in chats, in memory where changes by other processes are noticed.
 
-    One process uses an SQLite file, so nobody else writes to it. Several may use a PostgreSQL; they
-    hear of each other's changes over Redis only.
+    Of the processes that use an SQLite file, one writes the settings of each chat. Several may use
+    a PostgreSQL for the same chats; they hear of each other's changes over Redis only.
     """
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
@@ -114,6 +117,29 @@ def make_chat_settings(
     if has_remote_signals:
         return CachedChatSettings(stored, signals, clock, _MAX_SETTING_AGE_SECONDS)
     return stored
+
+
+def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
+    """Return what a process with these platforms uses the data directory for."""
+    in_terminal = all(spec.uses_terminal for spec in specs)
+    return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
+
+
+async def _refuse_upgrade_under_others(settings: Settings, use: DataDirUse) -> None:
+    """Check that no other process runs on tables that would have to be upgraded.
+
+    Raises:
+        SettingsError: one does; the text names it.
+    """
+    for other in set(DataDirUse) - {use}:
+        process = process_using(settings.data_dir, other)
+        if process is not None and settings.database_url is None:
+            revision = await read_revision(settings.sqlalchemy_url)
+            if revision not in {None, NEWEST_REVISION}:
+                raise SettingsError(
+                    f"the tables in {settings.data_dir} are of another version of Troupe, and "
+                    f"process {process} uses them; stop that one first"
+                )
 
 
 async def _resolve_bot_ids(
@@ -139,14 +165,17 @@ async def _make_resolver(
 
 
 @contextlib.asynccontextmanager
-async def _open_signals(settings: Settings) -> AsyncIterator[Signals]:
-    """Open the signals: in this process, over the bundled Valkey, or over a Redis."""
-    if settings.redis_url is None:
+async def _open_signals(settings: Settings, use: DataDirUse) -> AsyncIterator[Signals]:
+    """Open the signals: in this process, over the bundled Valkey, or over a Redis.
+
+    The bundled Valkey belongs to the service; nobody else works on what is said in a terminal.
+    """
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    if url is None or (url == EMBEDDED_REDIS and use is DataDirUse.TERMINAL):
         yield InProcessSignals()
         return
     redis_signals = import_module("bot.storage.coordination.redis_signals")
     async with contextlib.AsyncExitStack() as stack:
-        url = settings.redis_url.get_secret_value()
         if url == EMBEDDED_REDIS:
             embedded = import_module("bot.storage.coordination.embedded_valkey")
             running = embedded.run_embedded_valkey(settings.data_dir)

@@ -21,8 +21,9 @@ _DRAIN_POLL_SECONDS = 0.05
 class Service:
     """The lifecycle of one process; `running` opens one."""
 
-    def __init__(self, parts: Wiring) -> None:
+    def __init__(self, parts: Wiring, *, has_port: bool) -> None:
         self._parts = parts
+        self._has_port = has_port
 
     async def serve(self) -> None:
         """Work until a signal or the end of input, then drain.
@@ -34,8 +35,7 @@ class Service:
         parts = self._parts
         await parts.conversations.release_all(parts.owner)
         await parts.outbox.release_all()
-        async with serve_health(parts.settings.console, self._probes()) as address:
-            parts.announce(f"health at {address}/readyz")
+        async with self._health():
             jobs = [
                 asyncio.create_task(job)
                 for job in (
@@ -56,6 +56,20 @@ class Service:
                 await self._drain()
                 await parts.supervisor.close()
                 await cancel_and_wait(jobs)
+
+    @contextlib.asynccontextmanager
+    async def _health(self) -> AsyncIterator[None]:
+        """Serve the health endpoints while the block runs, unless this process has no port."""
+        if not self._has_port:
+            yield
+            return
+        parts, console = self._parts, self._parts.settings.console
+        async with serve_health(console, self._probes()) as address:
+            if console.port_is_set or address.endswith(f":{console.port}"):
+                parts.announce(f"health at {address}/readyz")
+            else:
+                parts.progress(f"port {console.port} is in use; health at {address}/readyz")
+            yield
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
@@ -101,6 +115,8 @@ async def running(
     settings: Settings,
     progress: Callable[[str], None],
     platforms: Sequence[PlatformSpec] | None = None,
+    *,
+    has_port: bool = True,
 ) -> AsyncIterator[Service]:
     """Open everything that the settings name, in order, and close it in reverse.
 
@@ -108,6 +124,7 @@ async def running(
         settings: the settings of the service.
         progress: tells the operator something.
         platforms: those to run; None: the configured ones, else the terminal.
+        has_port: whether to serve the health endpoints.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
@@ -119,4 +136,4 @@ async def running(
         parts = Wiring(settings, resources, specs, progress)
         for platform in parts.platforms.values():
             stack.push_async_callback(platform.close)
-        yield Service(parts)
+        yield Service(parts, has_port=has_port)

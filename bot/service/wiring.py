@@ -29,9 +29,10 @@ from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.platform_supervisor import PlatformSupervisor
-from bot.service.resources import Resources
+from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
 from bot.settings import Settings, collect_secrets
+from bot.storage.data_dir import DataDirUse
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
@@ -71,9 +72,9 @@ class Wiring:
         self.settings = settings
         self._resources = resources
         self._specs = specs
-        self._progress = progress
+        self.progress = progress
         self.clock: Clock = SystemClock()
-        self.owner = _lease_owner(settings)
+        self.owner = _lease_owner(settings, data_dir_use(specs))
 
     # --- what is stored ---------------------------------------------------------------------
 
@@ -260,11 +261,11 @@ class Wiring:
     def announce(self, text: str) -> None:
         """Tell the operator something, unless the terminal belongs to a chat."""
         if not any(spec.uses_terminal for spec in self._specs):
-            self._progress(text)
+            self.progress(text)
 
 
-def _lease_owner(settings: Settings) -> str:
+def _lease_owner(settings: Settings, use: DataDirUse) -> str:
     """Name this process; on SQLite the name is the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
-        return "embedded"
+        return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

@@ -1,12 +1,30 @@
-"""The data directory: all files of one installation, used by one process at a time."""
+"""The data directory: all files of one installation.
+
+At most one service uses it at a time, and beside it at most one process that chats in a terminal:
+the two share the database and the models, and work on different conversations.
+"""
 
 import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 from bot.errors import SettingsError
+
+
+class DataDirUse(Enum):
+    """What a process uses the data directory for; each of these is locked for itself."""
+
+    SERVICE = "troupe.lock"
+    TERMINAL = "terminal.lock"
+
+
+_HOLDERS = {
+    DataDirUse.SERVICE: "another troupe",
+    DataDirUse.TERMINAL: "another chat in a terminal",
+}
 
 
 def create_data_dir(data_dir: Path) -> Path:
@@ -31,14 +49,14 @@ def close_to_others(path: Path, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def lock_data_dir(data_dir: Path) -> Iterator[None]:
-    """Create the directory and lock out every other process until the block ends.
+def lock_data_dir(data_dir: Path, use: DataDirUse = DataDirUse.SERVICE) -> Iterator[None]:
+    """Create the directory and lock out every other process of this use until the block ends.
 
     Raises:
         SettingsError: The directory cannot be created, or another process has locked it.
     """
     try:
-        lock = (create_data_dir(data_dir) / "troupe.lock").open("a+")
+        lock = (create_data_dir(data_dir) / use.value).open("a+")
     except OSError as error:
         raise _make_error(data_dir, error) from None
     with lock:
@@ -47,13 +65,26 @@ def lock_data_dir(data_dir: Path) -> Iterator[None]:
         except OSError:
             lock.seek(0)
             raise SettingsError(
-                f"another troupe (process {lock.read().strip() or 'unknown'}) uses {data_dir}; "
+                f"{_HOLDERS[use]} (process {lock.read().strip() or 'unknown'}) uses {data_dir}; "
                 "stop it, or set TROUPE_DATA_DIR to another directory"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def process_using(data_dir: Path, use: DataDirUse) -> str | None:
+    """Return the id of the process that has locked the directory for a use, if there is one."""
+    try:
+        with (data_dir / use.value).open("r") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return lock.read().strip() or "unknown"
+    except FileNotFoundError:
+        return None
+    return None
 
 
 def _make_error(data_dir: Path, error: OSError) -> SettingsError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.storage.data_dir import lock_data_dir
+from bot.storage.data_dir import DataDirUse, lock_data_dir
 from tests.checkout import CHECKOUT
 
 pytestmark = pytest.mark.service
@@ -81,8 +81,11 @@ def test_unusable_data_directory_is_one_line(folder: Path, words: tuple[str, ...
 
 def test_data_directory_in_use_names_the_process(folder: Path) -> None:
     echo_preset(folder)
-    with lock_data_dir(folder / "data"):
+    with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
         [complaint] = run_failing("chat", **ECHO)
+    assert f"another chat in a terminal (process {os.getpid()}) uses data" in complaint
+    with lock_data_dir(folder / "data"):
+        [complaint] = run_failing("run", **ECHO, TROUPE_TELEGRAM__TOKEN="1:x")
     assert f"another troupe (process {os.getpid()}) uses data" in complaint
 
 
@@ -90,7 +93,7 @@ def test_port_in_use_is_one_line(folder: Path) -> None:
     echo_preset(folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        [complaint] = run_failing("chat", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
+        [complaint] = run_failing("run", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
     assert f"cannot listen on 127.0.0.1:{port}" in complaint
     assert "TROUPE_CONSOLE__PORT" in complaint
 

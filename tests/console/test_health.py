@@ -91,6 +91,15 @@ async def test_port_in_use_names_the_setting() -> None:
                 pytest.fail("it listens")
 
 
+async def test_next_port_is_taken_where_the_usual_one_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        usual = taken.getsockname()[1]
+        console = ConsoleSettings.model_construct(set(), host="127.0.0.1", port=usual)
+        async with serve_health(console, {}) as address:
+            assert int(address.rpartition(":")[2]) != usual
+            assert (await get(f"{address}/healthz"))[0] == 200
+
+
 async def test_port_is_free_after_the_end() -> None:
     async with serve_health(ANY_PORT, {}) as address:
         port = int(address.rpartition(":")[2])

@@ -1,9 +1,13 @@
 """The data directory and the database are for their owner only."""
 
+import os
 import stat
 from pathlib import Path
 
-from bot.storage.data_dir import create_data_dir
+import pytest
+
+from bot.errors import SettingsError
+from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir, process_using
 from bot.storage.sql.database import open_database
 
 
@@ -30,3 +34,13 @@ async def test_database_and_its_log_are_closed_to_others(tmp_path: Path) -> None
     file.touch(0o644)
     async with open_database(f"sqlite:///{file}"):
         assert modes_in(tmp_path) == {0o600}
+
+
+def test_service_and_terminal_lock_the_directory_beside_each_other(tmp_path: Path) -> None:
+    with lock_data_dir(tmp_path), lock_data_dir(tmp_path, DataDirUse.TERMINAL):
+        for use in DataDirUse:
+            assert process_using(tmp_path, use) == str(os.getpid())
+            refused = pytest.raises(SettingsError, match=f"process {os.getpid()}")
+            with refused, lock_data_dir(tmp_path, use):
+                pytest.fail("it was locked already")
+    assert [process_using(tmp_path, use) for use in DataDirUse] == [None, None]

@@ -39,7 +39,7 @@ def _socket_path(data_dir: Path) -> Iterator[Path]:
     """Yield a path short enough for a socket; delete a socket that a killed process left."""
     socket = data_dir.resolve() / _SOCKET
     if len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES:
-        socket.unlink(missing_ok=True)  # this process holds the lock of the data directory
+        socket.unlink(missing_ok=True)  # this process holds the lock of the service
         yield socket
         return
     with create_socket_folder(_SOCKET) as folder:
