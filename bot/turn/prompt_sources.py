@@ -1,7 +1,9 @@
 """Load what goes into the prompts of a turn, and compose the draft for each speaker."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bot.chat.incoming import Said
 from bot.chat.outgoing import OutgoingPart
@@ -81,16 +83,23 @@ class PromptSources:
     async def compose(self, preset: Preset, context: TurnContext) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said = context.said
-        return compose(
+        stories = await self.retrieve_stories(preset, said.text)
+        summary = await self.summarizer.load_part(preset, context.claim.conversation)
+        compose_now = partial(
+            compose,
             preset,
             context.session,
             said,
             characters=context.character_names,
             answers=tuple(context.turns),
             personas=context.personas,
-            stories=await self.retrieve_stories(preset, said.text),
-            summary=await self.summarizer.load_part(preset, context.claim.conversation),
+            stories=stories,
+            summary=summary,
         )
+        lorebook = preset.parsed_lorebook
+        if lorebook is None or lorebook.index is None:
+            return compose_now()
+        return await asyncio.to_thread(compose_now)  # a large book takes tens of milliseconds
 
 
 def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:

@@ -6,7 +6,7 @@ an effect may last.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.prompt import Message
@@ -92,12 +92,14 @@ def _earlier_prompts(book: Lorebook, turns: Sequence[ScannedTurn]) -> list[int]:
 
 def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     """Return the entries at these positions, in insertion order."""
-    return [_part(lore, entry) for entry in lore.entries if entry.position in positions]
+    reasons = _reasons(lore)
+    return [_part(entry, reasons) for entry in lore.entries if entry.position in positions]
 
 
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
     """Return what stands with the newest message: notes, and entries at depth 0."""
-    at_depth_0 = [_part(lore, entry) for entry in lore.entries if _is_at_newest(entry)]
+    reasons = _reasons(lore)
+    at_depth_0 = [_part(entry, reasons) for entry in lore.entries if _is_at_newest(entry)]
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *at_depth_0]
 
@@ -107,6 +109,7 @@ def insert_at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[H
 
     They become part of the unit around them, so that a question keeps its answer.
     """
+    reasons = _reasons(lore)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
     waiting: dict[int, list[LoreEntry]] = defaultdict(list)  # by the number of messages before
     for entry in lore.entries:
@@ -117,7 +120,9 @@ def insert_at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[H
         length = len(unit.messages)
         is_last = before + length == total - 1  # it also takes what precedes the newest message
         inserted = tuple(
-            InsertedMessage(index, Message(entry.role, entry.content), _named_reason(lore, entry))
+            InsertedMessage(
+                index, Message(entry.role, entry.content), _named_reason(entry, reasons)
+            )
             for index in range(length + is_last)
             for entry in waiting[before + index]
         )
@@ -131,7 +136,8 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
     if history:
         return []
     deep = (entry for entry in lore.entries if entry.position is EntryPosition.AT_DEPTH)
-    return [_part(lore, entry) for entry in deep if not _is_at_newest(entry)]
+    reasons = _reasons(lore)
+    return [_part(entry, reasons) for entry in deep if not _is_at_newest(entry)]
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
@@ -160,11 +166,15 @@ def _is_at_newest(entry: LoreEntry) -> bool:
     return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 
-def _part(lore: LoreResult, entry: LoreEntry) -> PromptPart:
-    name = _named_reason(lore, entry)
+def _reasons(lore: LoreResult) -> Mapping[str, str]:
+    """Return why each active entry is active, by its uid."""
+    return {one.entry.uid: one.reason for one in lore.decisions if one.activated}
+
+
+def _part(entry: LoreEntry, reasons: Mapping[str, str]) -> PromptPart:
+    name = _named_reason(entry, reasons)
     return PromptPart("lore", entry.content, name=name, priority=_LORE_PRIORITY)
 
 
-def _named_reason(lore: LoreResult, entry: LoreEntry) -> str:
-    reason = next(one.reason for one in lore.decisions if one.entry.uid == entry.uid)
-    return f"{entry.label}: {reason}"
+def _named_reason(entry: LoreEntry, reasons: Mapping[str, str]) -> str:
+    return f"{entry.label}: {reasons[entry.uid]}"

@@ -1,6 +1,7 @@
 """The values of a lorebook: SillyTavern's World Info entries, and the result of a search."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bot.chat.prompt import Role
@@ -89,6 +90,20 @@ class LoreEntry:
         return self.name or ", ".join(self.keys[:3]) or self.uid
 
 
+class BookIndex(ABC):
+    """Tells which entries of a book a text may trigger, without looking at every key."""
+
+    def __init__(self, unindexed: frozenset[str], with_macros: frozenset[str]) -> None:
+        self.unindexed = unindexed
+        """The uids of the entries that no text can rule out."""
+        self.with_macros = with_macros
+        """The uids of the entries that may hold macros."""
+
+    @abstractmethod
+    def find(self, text: str) -> set[str]:
+        """Return the uids of all indexed entries with a key that is a part of the text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lorebook:
     """All entries of one file or card, and how they are searched."""
@@ -105,6 +120,8 @@ class Lorebook:
     match_whole_words: bool = True
     min_activations: int = 0
     """Search older messages until this many entries are active."""
+    index: BookIndex | None = field(default=None, compare=False, repr=False)
+    """Of a book with many keys; it belongs to these entries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from typing import TypeVar
 from bot.chat.prompt import Role
 from bot.errors import PresetError
 from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, LoreEntry
+from bot.prompting.lorebook.key_index import with_key_index
 from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight
 from bot.prompting.text.json_fields import JsonFields
 
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
+_MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # of all entries together
 # Limits of the regular expressions of a book, so that parsing it takes a second at most.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
 # Indexed by SillyTavern's numbers.
@@ -49,9 +51,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         raise PresetError(f"{source}: more than {MAX_ENTRIES} entries; split the lorebook")
     is_card = isinstance(entries_field, list)
     entries = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
+    _check_keys(entries, source)
     _check_regexes(entries, source)
     book = JsonFields(data, source)
-    return Lorebook(
+    read = Lorebook(
         entries=tuple(_with_unique_ids(entries)),
         name=book.text("name"),
         scan_depth=_or(book.integer("scan_depth"), 2),
@@ -61,6 +64,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         match_whole_words=_or(book.optional_flag("match_whole_words"), default=True),
         min_activations=_or(book.integer("min_activations"), 0),
     )
+    return with_key_index(read)
 
 
 def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
@@ -69,6 +73,15 @@ def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
         raise PresetError(f"{where} must be an object {{...}}")
     read = JsonFields(row, where)
     return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
+
+
+def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
+    keys = [key for entry in entries for key in (*entry.keys, *entry.secondary_keys)]
+    if len(keys) > _MAX_KEYS or sum(map(len, keys)) > _MAX_KEY_CHARS:
+        raise PresetError(
+            f"{source}: more than {_MAX_KEYS:,} keys, or {_MAX_KEY_CHARS:,} characters in them;"
+            " split the lorebook"
+        )
 
 
 def _check_regexes(entries: Iterable[LoreEntry], source: str) -> None:

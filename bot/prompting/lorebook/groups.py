@@ -3,6 +3,7 @@
 See docs/sources.md#sillytavern.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from bot.prompting.lorebook.entries import LoreEntry
@@ -29,11 +30,14 @@ def reject_group_rivals(
         random_float: returns a number from 0 up to 1.
     """
     rejected: dict[str, str] = {}
-    for group in dict.fromkeys(name for entry in triggered for name in entry.groups):
-        rivals = [
-            entry for entry in triggered if group in entry.groups and entry.uid not in rejected
-        ]
-        holder = next((entry for entry in activated if group in entry.groups), None)
+    members: dict[str, list[LoreEntry]] = defaultdict(list)
+    for entry in triggered:
+        for name in dict.fromkeys(entry.groups):
+            members[name].append(entry)
+    holders = {name: entry for entry in reversed(activated) for name in entry.groups}
+    for group, entries in members.items():
+        rivals = [entry for entry in entries if entry.uid not in rejected]
+        holder = holders.get(group)
         if holder is not None:
             winners: Sequence[LoreEntry] = [holder]
         elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:

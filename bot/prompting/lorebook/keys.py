@@ -24,7 +24,7 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 @dataclass
 class RegexTimeBudget:
-    """The time that all regular expressions of a prompt may take together."""
+    """The CPU time that all regular expressions of a prompt may take together."""
 
     seconds: float = _MAX_SECONDS_PER_PROMPT
     """What is left."""
@@ -40,11 +40,11 @@ class KeyMatcher:
         book: Lorebook,
         time_budget: RegexTimeBudget,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        cpu_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         self._book = book
         self._time_budget = time_budget
-        self._monotonic = monotonic
+        self._cpu_seconds = cpu_seconds
         self._lower: dict[str, str] = {}  # most keys are searched in the same text
 
     def match(self, entry: LoreEntry, text: str) -> str | None:
@@ -87,8 +87,7 @@ class KeyMatcher:
             return self._matches(text, key)
         if not key.strip():
             return False
-        sensitive = _or_default(entry.case_sensitive, self._book.case_sensitive)
-        if not sensitive:
+        if not is_case_sensitive(entry, default=self._book.case_sensitive):
             key, text = key.lower(), self._lowered(text)
         whole = _or_default(entry.match_whole_words, self._book.match_whole_words)
         if not whole or " " in key.strip():  # SillyTavern matches phrases as substrings
@@ -108,7 +107,7 @@ class KeyMatcher:
         pattern = compile_key(key)
         if isinstance(pattern, str):
             return False
-        started = self._monotonic()
+        started = self._cpu_seconds()
         try:
             timeout = min(_MAX_SECONDS_PER_KEY, time_budget.seconds)
             return pattern.search(text, timeout=timeout) is not None
@@ -116,7 +115,12 @@ class KeyMatcher:
             time_budget.slow.add(key)
             return False
         finally:
-            time_budget.seconds -= self._monotonic() - started
+            time_budget.seconds -= self._cpu_seconds() - started
+
+
+def is_case_sensitive(entry: LoreEntry, *, default: bool) -> bool:
+    """Whether upper and lower case differ in an entry's keys; `default` is the book's setting."""
+    return _or_default(entry.case_sensitive, default)
 
 
 def is_regex(key: str) -> bool:

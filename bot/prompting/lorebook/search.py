@@ -5,7 +5,7 @@ fills the token budget; the activated entries may trigger others in the next pas
 numbers give the same result. See docs/sources.md#sillytavern.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -18,10 +18,14 @@ from bot.prompting.lorebook.entries import (
     TimedEffects,
 )
 from bot.prompting.lorebook.groups import reject_group_rivals
+from bot.prompting.lorebook.key_index import has_macros
 from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
+_ALL = 1_000_000  # messages
+_COUNTED_AT_ONCE = 64
+_MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
 KEYS_NOT_FOUND = "none of its keys was found"
 
 
@@ -58,7 +62,9 @@ def search_lorebook(
         time_budget: shared by several searches, so that slow regular expressions are skipped.
     """
     limit = budget if book.token_budget is None else min(budget, book.token_budget)
-    entries = tuple(_with_macros(entry, expand) for entry in book.entries)
+    entries = tuple(
+        _expand(entry, expand) if _may_have_macros(book, entry) else entry for entry in book.entries
+    )
     return _LorebookSearch(
         replace(book, entries=entries), messages, limit, count, random_float, timed, time_budget
     ).run()
@@ -98,6 +104,11 @@ class _LorebookSearch:
         self._recursion_texts: list[str] = []
         self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
         self._extra_depth = 0
+        # The greatest depth of an entry with one of its own.
+        self._deepest = max((self._reach(one.scan_depth or 0) for one in book.entries), default=0)
+        self._candidates = set(self._sticky)  # what the index could not rule out so far
+        self._indexed_messages = self._indexed_contents = 0
+        self._last_pass = (_ScanPass.INITIAL, self._level)
         self._budget_exceeded = False
         self._tokens = 0
 
@@ -114,8 +125,9 @@ class _LorebookSearch:
         return LoreResult(tuple(inserted), decisions, self._tokens, self._effects_after())
 
     def _triggered(self, scan: _ScanPass) -> list[LoreEntry]:
+        self._last_pass = (scan, self._level)
         triggered = []
-        for entry in self._entries:
+        for entry in self._entries_to_search():
             if entry.uid in self._activated or entry.uid in self._rejected:
                 continue
             blocked = self._why_blocked(entry, scan)
@@ -126,6 +138,25 @@ class _LorebookSearch:
                 self._reasons[entry.uid] = reason
                 triggered.append(entry)
         return triggered
+
+    def _entries_to_search(self) -> Sequence[LoreEntry]:
+        """Return the entries that may be triggered, as far as the index of the book tells."""
+        index = self._book.index
+        if index is None:
+            return self._entries
+        depth = max(self._reach(self._book.scan_depth + self._extra_depth), self._deepest)
+        newest = self._messages[max(0, len(self._messages) - depth) :]
+        fresh = newest[: len(newest) - self._indexed_messages]  # older ones than before
+        fresh_contents = self._recursion_texts[self._indexed_contents :]
+        self._indexed_messages = len(newest)
+        self._indexed_contents = len(self._recursion_texts)
+        self._candidates |= index.find(join_newest([*fresh_contents, *fresh], _ALL))
+        searched = self._candidates | index.unindexed
+        return [entry for entry in self._entries if entry.uid in searched]
+
+    def _reach(self, depth: int) -> int:
+        """Return how many of the newest messages a depth may reach; a negative one, nearly all."""
+        return depth if depth >= 0 else len(self._messages)
 
     def _why_blocked(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
         """Return why an entry cannot be triggered, whatever the messages contain."""
@@ -144,7 +175,7 @@ class _LorebookSearch:
         ):
             return "it waits for another entry to be activated (recursion)"
         if scan is _ScanPass.RECURSION and entry.exclude_recursion:
-            return self._reasons.get(entry.uid, "other entries cannot activate it")
+            return self._reasons.get(entry.uid) or self._why_not_triggered(entry)
         return "its author switched it off (@@dont_activate)" if entry.never_active else None
 
     def _why_triggered(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
@@ -167,6 +198,10 @@ class _LorebookSearch:
             self._scan_texts[depth, others] = join_newest(self._messages, depth) + contents
         return self._scan_texts[depth, others]
 
+    def _why_not_triggered(self, entry: LoreEntry) -> str:
+        """Return why an entry was not triggered by the messages that it was searched in."""
+        return self._why_blocked(entry, _ScanPass.INITIAL) or self._why_not_found(entry)
+
     def _why_not_found(self, entry: LoreEntry) -> str:
         if any(key in self._time_budget.slow for key in (*entry.keys, *entry.secondary_keys)):
             return "its regular expression took too long and was skipped"
@@ -181,9 +216,8 @@ class _LorebookSearch:
             score=lambda entry: self._keys.score(entry, self._scan_text(entry, _ScanPass.INITIAL)),
             random_float=self._random_float,
         )
-        counts = self._count([entry.content for entry in triggered])
         fresh = []
-        for entry, tokens in zip(triggered, counts, strict=True):
+        for entry, tokens in self._with_token_counts(triggered):
             rejection = (
                 rivals.get(entry.uid)
                 or self._failed_probability(entry)
@@ -197,6 +231,18 @@ class _LorebookSearch:
             self._tokens += tokens
             fresh.append(entry)
         return fresh
+
+    def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
+        """Yield entries with the tokens of their contents; 0 once it no longer matters."""
+        for start in range(0, len(entries), _COUNTED_AT_ONCE):
+            some = entries[start : start + _COUNTED_AT_ONCE]
+            contents = [one.content for one in some if self._is_counted(one)]
+            counts = iter(self._count(contents) if contents else ())
+            counted = [next(counts) if self._is_counted(one) else 0 for one in some]
+            yield from zip(some, counted, strict=True)
+
+    def _is_counted(self, entry: LoreEntry) -> bool:
+        return entry.ignores_budget or not self._budget_exceeded
 
     def _failed_probability(self, entry: LoreEntry) -> str | None:
         if entry.probability >= 100 or entry.uid in self._sticky:
@@ -219,7 +265,10 @@ class _LorebookSearch:
             return None
         if self._book.recursive and contents:
             return _ScanPass.RECURSION
-        deepest = self._book.scan_depth + self._extra_depth >= len(self._messages)
+        deepest = (
+            self._book.scan_depth + self._extra_depth >= len(self._messages)
+            or self._extra_depth >= _MAX_EXTRA_DEPTH
+        )
         if len(self._activated) < self._book.min_activations and not deepest:
             self._extra_depth += 1
             return _ScanPass.MIN_ACTIVATIONS
@@ -229,7 +278,11 @@ class _LorebookSearch:
         return None
 
     def _decision(self, entry: LoreEntry) -> EntryDecision:
-        return EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
+        reason = self._reasons.get(entry.uid)
+        if reason is None:  # the index had ruled it out
+            scan, self._level = self._last_pass
+            reason = self._why_blocked(entry, scan) or self._why_not_found(entry)
+        return EntryDecision(entry, entry.uid in self._activated, reason)
 
     def _effects_after(self) -> TimedEffects:
         """Add the effects that begin now; those that run already are not restarted."""
@@ -265,10 +318,11 @@ def _running_effects(timed: TimedEffects, book: Lorebook, now: int) -> TimedEffe
     return TimedEffects(tuple(sticky), tuple(cooldown))
 
 
-def _with_macros(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
-    texts = (entry.content, *entry.keys, *entry.secondary_keys)
-    if not any("{{" in text or "<" in text for text in texts):
-        return entry
+def _may_have_macros(book: Lorebook, entry: LoreEntry) -> bool:
+    return has_macros(entry) if book.index is None else entry.uid in book.index.with_macros
+
+
+def _expand(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     return replace(
         entry,
         content=expand(entry.content),

@@ -2,11 +2,15 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.errors import PresetError
+from bot.prompting.lorebook import keys
 from bot.prompting.lorebook.entries import (
     EntryPosition,
     KeyLogic,
@@ -15,7 +19,10 @@ from bot.prompting.lorebook.entries import (
     LoreResult,
     TimedEffects,
 )
+from bot.prompting.lorebook.files import read_lorebook
+from bot.prompting.lorebook.key_index import KeyIndex
 from bot.prompting.lorebook.search import search_lorebook
+from bot.prompting.text.words import find_word
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
 
@@ -302,14 +309,18 @@ def test_search_of_any_book_ends_within_its_budget(
     timed = TimedEffects()
     for messages in range(1, len(talk) + 1):
 
-        def search(said: list[str] = talk[:messages], timed: TimedEffects = timed) -> LoreResult:
+        def search(
+            book: Lorebook, said: list[str] = talk[:messages], timed: TimedEffects = timed
+        ) -> LoreResult:
             random_float = random.Random(seed).random
-            book = Lorebook(tuple(entries), recursive=True, min_activations=least)
             return search_lorebook(
                 book, said, budget=budget, count=words, random_float=random_float, timed=timed
             )
 
-        found = search()
+        book = Lorebook(tuple(entries), recursive=True, min_activations=least)
+        indexed = replace(book, index=KeyIndex(entries, case_sensitive=False))
+        found = search(book)
+        assert found == search(indexed), "an index must not change what is found"
         assert sum(words([one.content for one in found.entries])) <= budget
         assert found.tokens <= budget
         assert all(one.enabled for one in found.entries)
@@ -318,5 +329,47 @@ def test_search_of_any_book_ends_within_its_budget(
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
             assert len(held) < 2 or timed.sticky
-        assert found == search()
+        assert found == search(book)
         timed = found.timed
+
+
+def test_large_book_is_not_searched_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"keys": [f"word{number}x{key}" for key in range(5)], "content": f"next word{number + 1}x0"}
+        for number in range(10_000)
+    ]
+    book = read_lorebook({"entries": rows, "recursive_scanning": True}, "big.json")
+    looked_for: list[str] = []
+
+    def counting_find_word(word: str, text: str) -> int | None:
+        looked_for.append(word)
+        return find_word(word, text)
+
+    monkeypatch.setattr(keys, "find_word", counting_find_word)
+    found = search_lorebook(
+        book, ["Bob: word7x3 is here"], budget=1000, count=words, random_float=lambda: 0.5
+    )
+    assert active(found)[:2] == ["#7", "#8"]
+    assert len(active(found)) == 1 + book.max_recursion_steps
+    assert len(looked_for) < 1000
+    assert len(found.decisions) == 10_000
+
+
+def test_contents_beyond_the_budget_are_not_counted() -> None:
+    counted: list[str] = []
+
+    def counting_words(texts: Sequence[str]) -> Sequence[int]:
+        counted.extend(texts)
+        return words(texts)
+
+    book = Lorebook(tuple(entry(f"{one}", constant=True) for one in range(5000)))
+    found = search_lorebook(book, SAID, budget=20, count=counting_words, random_float=lambda: 0.5)
+    assert len(found.entries) == 10
+    assert len(counted) < 200
+
+
+@pytest.mark.parametrize("count", [1, 400_000])
+def test_too_many_keys_are_refused(count: int) -> None:
+    rows = [{"keys": ["k" * (3_000_000 // count)] * count, "content": "x"}]
+    with pytest.raises(PresetError, match=r"big\.json: more than 50,000 keys"):
+        read_lorebook({"entries": rows}, "big.json")
