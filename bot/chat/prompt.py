@@ -36,6 +36,18 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateNames:
+    """The names that a template writes itself, as SillyTavern's instruct sequences do."""
+
+    char: str
+    """Who answers."""
+    user: str
+    """Who wrote the newest message."""
+    is_group: bool
+    """Whether there are two speakers or more besides the character."""
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateChoice:
     """The template that renders a prompt as text; with no field set, the model's own."""
 
@@ -45,6 +57,10 @@ class TemplateChoice:
     """A Jinja template from a user; rendered in a child process with limits."""
     strings: Mapping[str, str] | None = None
     """RodelAgent's four string templates: `system_template` and the others."""
+    role_texts: Mapping[str, object] | None = None
+    """The JSON of an LMDeploy chat template: the texts around each role."""
+    names: TemplateNames | None = None
+    """For a template that writes speakers' names: `message.name` instead of tags in the content."""
     trim_inputs: bool = False
     """Whether white space around every text is removed."""
 

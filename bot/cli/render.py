@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,7 @@ import uvloop
 
 from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Person, Said, WakeReason
-from bot.chat.prompt import Message, PromptToken, TemplateChoice
+from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_line, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
@@ -25,9 +26,11 @@ from bot.importers.file_kinds import (
     TEMPLATE_FILES,
     FileKind,
     check_file_kind,
+    detect_file_kind,
 )
+from bot.importers.preset_files import preset_from_text
 from bot.ports import DescribingBackend, TokenizingBackend
-from bot.prompting.compose.compose import compose
+from bot.prompting.compose.compose import compose, template_of
 from bot.prompting.compose.fit_for_backend import fit_for_backend, fit_for_preset
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.files import find_preset
@@ -39,6 +42,7 @@ from bot.templates import get, names
 from bot.templates.renderer import ModelTemplate, RenderedPrompt, Renderer
 
 _UNNAMED_USER = Person("render:1", "You")
+_NAMES = TemplateNames(char="Assistant", user="You", is_group=False)
 _NO_TIME = datetime.fromtimestamp(0, UTC)
 _ADDRESS = Address("render", "1")
 
@@ -62,7 +66,10 @@ def render(
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option(help="Instead of a preset: the name of a template, or a Jinja file."),
+        typer.Option(
+            help="Instead of a preset: the name of a template, or a file: Jinja, a chat template of"
+            " LMDeploy or SillyTavern, or a tokenizer_config.json."
+        ),
     ] = None,
     view: Annotated[View, typer.Option("--as", help="How to show it.")] = View.TEXT,
 ) -> None:
@@ -150,13 +157,12 @@ async def render_preset(
 
 
 async def render_template(name_or_file: str, messages: Sequence[Message], view: View) -> str:
-    """Show what a registered template, or the Jinja in a file, makes of the messages."""
+    """Show what a registered template, or the template in a file, makes of the messages."""
     if view is View.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
-        return _format_rendered(
-            await renderer.render(messages, _template_choice(name_or_file), ModelTemplate()), view
-        )
+        choice, model_template = _template_choice(name_or_file)
+        return _format_rendered(await renderer.render(messages, choice, model_template), view)
 
 
 def format_messages(messages: Sequence[Message]) -> str:
@@ -222,17 +228,44 @@ def _speaker(message: Message) -> Person:
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
-def _template_choice(name_or_file: str) -> TemplateChoice:
+def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
     if name_or_file in names():
-        return TemplateChoice(named=name_or_file)
+        return TemplateChoice(named=name_or_file), ModelTemplate()
     file = Path(name_or_file)
     if not _is_file(file):
         try:
             get(name_or_file)
         except TemplateError as error:
             raise UserError(f"{error} (and there is no such file)") from None
-    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, TEMPLATE_FILES)
-    return TemplateChoice(source=read_text(file))
+    data = read_bytes(file, MAX_BYTES_READ)
+    check_file_kind(data, file, TEMPLATE_FILES)
+    match detect_file_kind(data):
+        case FileKind.TOKENIZER_CONFIG:
+            return TemplateChoice(), _tokenizer_template(read_text(file), name_or_file)
+        case FileKind.CHAT_TEMPLATE_JSON | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
+            choice = template_of(preset_from_text(read_text(file), file).preset)
+            return replace(choice, names=_NAMES), ModelTemplate()
+        case _:
+            return TemplateChoice(source=read_text(file)), ModelTemplate()
+
+
+def _tokenizer_template(text: str, source: str) -> ModelTemplate:
+    """Return the template in a `tokenizer_config.json`, with the tokens that it writes."""
+    match json.loads(text):
+        case {"chat_template": str(template), **rest}:
+            tokens = {key: _token(rest.get(key)) for key in ("bos_token", "eos_token")}
+            return ModelTemplate(template, **tokens)
+        case _:
+            raise UserError(f"{source} has no text in `chat_template`; save one as a .jinja file")
+
+
+def _token(value: object) -> str:
+    """Return the text of a token, which stands alone or in an object with its properties."""
+    match value:
+        case str(text) | {"content": str(text)}:
+            return text
+        case _:
+            return ""
 
 
 def _is_file(path: Path) -> bool:

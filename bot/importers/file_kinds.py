@@ -87,7 +87,7 @@ class FileKind(Enum):
     )
     TOKENIZER_CONFIG = _Words(
         "the configuration of a tokenizer",
-        "save the text of its `chat_template` as a .jinja file and use `troupe render --template`",
+        "render with its `chat_template` by `troupe render --template {file} --messages FILE`",
     )
     MESSAGES = _Words("a list of messages", "render them with `troupe render --messages {file}`")
     GGUF = _Words("a model (GGUF)", "install it with `troupe model pull {file}`")
@@ -95,6 +95,11 @@ class FileKind(Enum):
         "an image without a character card",
         "programs that resize or convert images remove the card, so use the original file",
     )
+    INTERFACE = _Words(
+        "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)",
+        "nothing in Troupe takes it",
+    )
+    IMAGE_WORKFLOW = _Words("an image workflow of ComfyUI", "nothing in Troupe takes it")
     CHAT_LOG = _Words("a chat log of SillyTavern", "nothing in Troupe takes it")
     ARCHIVE = _Words("a zip archive", "unpack it and give one of the files in it")
     UNKNOWN = _Words(
@@ -116,6 +121,7 @@ PRESET_IMPORTS: Final = frozenset({
     FileKind.CHAT_COMPLETION,
     FileKind.MASTER_EXPORT,
     FileKind.KOBOLDCPP_ADAPTER,
+    FileKind.CHAT_TEMPLATE_JSON,
     FileKind.MODELFILE,
 })  # fmt: skip
 """What `troupe preset import` takes."""
@@ -123,7 +129,13 @@ PRESET_IMPORTS: Final = frozenset({
 CHARACTER_IMPORTS: Final = frozenset({FileKind.CARD_PNG, FileKind.CARD_JSON, FileKind.CHARX})
 """What `troupe character import` takes."""
 
-TEMPLATE_FILES: Final = frozenset({FileKind.JINJA, FileKind.CHAT_TEMPLATE_JSON})
+TEMPLATE_FILES: Final = frozenset({
+    FileKind.JINJA,
+    FileKind.CHAT_TEMPLATE_JSON,
+    FileKind.INSTRUCT,
+    FileKind.KOBOLDCPP_ADAPTER,
+    FileKind.TOKENIZER_CONFIG,
+})  # fmt: skip
 """What `troupe render --template` takes."""
 
 
@@ -193,7 +205,12 @@ def _detect_json(value: object) -> FileKind:
             is_messages = bool(value) and all(
                 isinstance(each, dict) and "role" in each for each in value
             )
-            return FileKind.MESSAGES if is_messages else FileKind.UNKNOWN
+            if is_messages:
+                return FileKind.MESSAGES
+            is_index = bool(value) and all(
+                isinstance(each, dict) and {"filename", "type"} <= each.keys() for each in value
+            )
+            return FileKind.INTERFACE if is_index else FileKind.UNKNOWN
         case dict():
             return next((kind for kind, fits in _JSON_SHAPES if fits(value)), FileKind.UNKNOWN)
         case _:
@@ -254,6 +271,17 @@ def _is_sampler(data: _Json) -> bool:
     return len(samplers & data.keys()) >= 3
 
 
+def _is_interface(data: _Json) -> bool:
+    telling = {"blur_strength", "main_text_color", "movingUIState", "quickReplySlots", "qrList"}
+    return bool(telling & data.keys()) or {"main_api", "user_avatar"} <= data.keys()
+
+
+def _is_image_workflow(data: _Json) -> bool:
+    return bool(data) and all(
+        isinstance(node, dict) and "class_type" in node for node in data.values()
+    )
+
+
 def _is_system_prompt(data: _Json) -> bool:
     return isinstance(data.get("content"), str) and data.keys() <= {
         "name", "content", "post_history", "role",
@@ -261,6 +289,8 @@ def _is_system_prompt(data: _Json) -> bool:
 
 
 _JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
+    (FileKind.INTERFACE, _is_interface),
+    (FileKind.IMAGE_WORKFLOW, _is_image_workflow),
     (FileKind.CARD_JSON, _is_card),
     (FileKind.PRESET, _has("provider")),
     (FileKind.LOREBOOK, _is_lorebook),

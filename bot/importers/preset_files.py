@@ -1,23 +1,29 @@
-"""Import a preset from a file of RodelAgent, ollama or SillyTavern."""
+"""Import presets from files of RodelAgent, ollama, SillyTavern, koboldcpp and LMDeploy."""
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
+from typing import TypeAlias
 
 from bot.errors import PresetError
+from bot.importers.file_kinds import FileKind, detect_file_kind
+from bot.importers.koboldcpp import keys_of_adapter
 from bot.importers.modelfile.conversion import import_notes, parse_modelfile, preset_from_modelfile
-from bot.importers.sillytavern import (
-    is_context,
-    is_instruct,
-    preset_from_context,
-    preset_from_instruct,
-)
+from bot.importers.sillytavern.chat_completion import keys_of_chat_completion
+from bot.importers.sillytavern.context import keys_of_context, keys_of_system_prompt
+from bot.importers.sillytavern.instruct import keys_of_instruct
+from bot.importers.sillytavern.samplers import keys_of_sampler
 from bot.prompting.presets.files import parse_preset, validate_preset
-from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.names import MAX_NAME_CHARS
+from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.templates.lmdeploy.role_template import SAMPLING_KEYS
 
+_Keys: TypeAlias = tuple[dict[str, object], list[str]]
 _JSON_STARTS = ("{", "//", "/*")
-_FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+_TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
+_TEMPLATE_KEYS = ("template", "names_in_template")
+_STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +36,60 @@ class ImportedPreset:
 
 
 def preset_from_text(
-    text: str, file: Path, name: str | None = None, *, provider: str | None = None
+    text: str,
+    file: Path,
+    name: str | None = None,
+    *,
+    provider: str | None = None,
+    into: Preset | None = None,
 ) -> ImportedPreset:
     """Detect the kind of file by its content and convert it to a preset.
 
     Args:
         text: the content of the file.
         file: its path, for messages; a relative FROM is resolved in its folder, as ollama does.
-        name: the name of the preset. Default: the one in the file; for a Modelfile, its model.
+        name: the name of the preset. Default: the one in the file, else the file's; for a
+            Modelfile, its model.
         provider: who answers. Default: the file's; for a Modelfile, `ollama` if FROM names a model
             of ollama, else `local`.
+        into: a preset to which the file's keys are added, instead of a new one.
 
     Raises:
         PresetError: the file is invalid; the text names it.
         TemplateError: a TEMPLATE cannot be translated.
     """
+    source = str(file)
     if text.lstrip().startswith(_JSON_STARTS):
-        if imported := _from_sillytavern(text, str(file), name):
-            return imported
-        preset = parse_preset(text, str(file))
-        given = {"name": name or preset.name, "provider": provider or preset.provider}
-        preset = validate_preset({**preset.model_dump(exclude_unset=True), **given}, str(file))
-        return ImportedPreset(preset, [])
-    if not _FROM_LINE.search(text):
+        found = _keys_from_other_program(text, source, provider)
+        if found is None:
+            return _from_own_json(text, source, name, provider, into)
+        keys, notes = found
+        if into is not None:
+            return ImportedPreset(_add_keys(into, keys, source), notes)
+        own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
+        return ImportedPreset(
+            validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source), notes
+        )
+    if into is not None:
+        raise PresetError(f"{file} makes a preset of its own; import it without --into")
+    return _from_modelfile(text, file, name, provider)
+
+
+def _from_own_json(
+    text: str, source: str, name: str | None, provider: str | None, into: Preset | None
+) -> ImportedPreset:
+    preset = parse_preset(text, source)
+    if into is not None:
+        raise PresetError(f"{source} is a whole preset; import it without --into")
+    given = {"name": name or preset.name, "provider": provider or preset.provider}
+    data = {**preset.model_dump(exclude_unset=True), **given}
+    return ImportedPreset(validate_preset(data, source), [])
+
+
+def _from_modelfile(
+    text: str, file: Path, name: str | None, provider: str | None
+) -> ImportedPreset:
+    if detect_file_kind(text.encode()) is not FileKind.MODELFILE:
         raise PresetError(
             f"{file} is not a preset: it is neither JSON nor a Modelfile with a FROM line"
         )
@@ -72,17 +109,109 @@ def preset_from_text(
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
 
-def _from_sillytavern(text: str, source: str, name: str | None) -> ImportedPreset | None:
-    """Import an instruct or context template; return None for other JSON."""
+def _keys_from_other_program(text: str, source: str, provider: str | None) -> _Keys | None:
+    """Return the keys for a preset, and notes; None for JSON that may be a preset itself."""
     try:
         data = read_json(text).value
     except JsonSyntaxError:
         return None
-    if not isinstance(data, dict) or "provider" in data:
+    if not isinstance(data, dict):
         return None
-    if is_instruct(data):
-        return ImportedPreset(*preset_from_instruct(data, source, name))
-    return ImportedPreset(*preset_from_context(data, source, name)) if is_context(data) else None
+    kind = detect_file_kind(text.encode(errors="surrogatepass"))
+    if kind is FileKind.CHAT_COMPLETION:
+        keys, notes = keys_of_chat_completion(data, source, provider)
+    elif kind in _CONVERTERS:
+        keys, notes = _CONVERTERS[kind](data, source)
+    else:
+        return None
+    own_name = data.get("name")
+    return {**keys, **({"name": own_name} if isinstance(own_name, str) else {})}, notes
+
+
+def _keys_of_role_texts(data: Mapping[str, object], source: str) -> _Keys:
+    """Return the keys of a preset with LMDeploy's chat template."""
+    del source
+    sampling = {
+        key: value
+        for key, value in data.items()
+        if key in SAMPLING_KEYS - {"session_len"} and value is not None
+    }
+    texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
+    name = data.get("model_name")
+    keys = {"template": texts, "parameters": sampling}
+    return keys | ({"name": name} if isinstance(name, str) else {}), []
+
+
+def _keys_of_lorebook(data: Mapping[str, object], source: str) -> _Keys:
+    del source
+    return {"lorebook": dict(data)}, []
+
+
+def _keys_of_master_export(data: Mapping[str, object], source: str) -> _Keys:
+    """Return the keys of everything in an export of all settings of a chat."""
+    parts: tuple[tuple[str, _Converter], ...] = (
+        ("instruct", keys_of_instruct),
+        ("context", keys_of_context),
+        ("sysprompt", keys_of_system_prompt),
+        ("preset", keys_of_sampler),
+    )
+    keys: dict[str, object] = {}
+    notes: list[str] = []
+    for part, convert in parts:
+        value = data.get(part)
+        if isinstance(value, dict):
+            found, found_notes = convert(value, f"{source}: {part}")
+            keys = _merge_keys(keys, found)
+            notes += found_notes
+    return keys, notes
+
+
+_Converter: TypeAlias = Callable[[Mapping[str, object], str], _Keys]
+_CONVERTERS: Mapping[FileKind, _Converter] = {
+    FileKind.INSTRUCT: keys_of_instruct,
+    FileKind.CONTEXT: keys_of_context,
+    FileKind.SYSTEM_PROMPT: keys_of_system_prompt,
+    FileKind.SAMPLER: keys_of_sampler,
+    FileKind.MASTER_EXPORT: _keys_of_master_export,
+    FileKind.KOBOLDCPP_ADAPTER: keys_of_adapter,
+    FileKind.CHAT_TEMPLATE_JSON: _keys_of_role_texts,
+    FileKind.LOREBOOK: _keys_of_lorebook,
+}
+
+
+def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset:
+    """Return the preset with the keys of a file; its name, provider and model stay."""
+    kept: dict[str, object] = {
+        "name": preset.name,
+        "provider": preset.provider,
+        "model": preset.model,
+    }
+    if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
+        kept["macros"] = preset.macros
+    return validate_preset(
+        {**_merge_keys(preset.model_dump(exclude_unset=True), keys), **kept}, source
+    )
+
+
+def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Add keys; parameters are merged, and a new template takes the place of an old one."""
+    given = {key: value for key, value in new.items() if value is not None and value != []}
+    old_parameters, new_parameters = (
+        dict(each) if isinstance(each, Mapping) else {}
+        for each in (old.get("parameters"), given.pop("parameters", None))
+    )
+    brings_template = "template" in given or any(key in new_parameters for key in _STRING_TEMPLATES)
+    if brings_template:
+        old = {key: value for key, value in old.items() if key not in _TEMPLATE_KEYS}
+        for key in _STRING_TEMPLATES:
+            old_parameters.pop(key, None)
+    return {**old, **given, "parameters": {**old_parameters, **new_parameters}}
+
+
+def _name_in(keys: Mapping[str, object], file: Path) -> str:
+    """Return the name in a file, else the name of the file."""
+    name = keys.get("name")
+    return name if isinstance(name, str) and name.strip() else file.stem[:MAX_NAME_CHARS]
 
 
 def _resolve_model(source: str, folder: Path) -> tuple[str, str, list[str]]:

@@ -6,20 +6,21 @@ killed.
 """
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bot.chat.prompt import Message, TemplateChoice
+from bot.chat.prompt import Message, TemplateChoice, TemplateNames
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
 from bot.templates.families.detection import detect_family
 from bot.templates.families.family_templates import FamilyTemplate
 from bot.templates.jinja.jinja_template import JinjaTemplate
-from bot.templates.lmdeploy.role_template import BaseTemplate
+from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
 from bot.templates.registry import get
 from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.string_template import StringTemplate
@@ -93,11 +94,10 @@ class Renderer:
             TemplateError: the template cannot be parsed, fails, or exceeds a limit.
         """
         prepared = await self._prepare(choice, model_template)
-        plain = [{"role": message.role, "content": message.content} for message in messages]
+        plain = [_plain_message(message, choice.names) for message in messages]
         adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
-        return RenderedPrompt(
-            tuple(await self._render_spans(prepared.template, adapted)), prepared.stop
-        )
+        spans = await self._render_spans(prepared.template, adapted, choice.names)
+        return RenderedPrompt(tuple(spans), prepared.stop)
 
     async def _prepare(
         self, choice: TemplateChoice, model_template: ModelTemplate
@@ -106,6 +106,7 @@ class Renderer:
             choice.named,
             choice.source,
             tuple((choice.strings or {}).items()),
+            json.dumps(choice.role_texts, sort_keys=True),
             model_template,
         )
         if key not in self._prepared:
@@ -120,11 +121,17 @@ class Renderer:
         return self._prepared[key]
 
     async def _render_spans(
-        self, template: "ChatTemplate | _UntrustedTemplate", messages: Sequence[Mapping[str, Any]]
+        self,
+        template: "ChatTemplate | _UntrustedTemplate",
+        messages: Sequence[Mapping[str, Any]],
+        names: TemplateNames | None,
     ) -> list[TextSpan]:
         if isinstance(template, _UntrustedTemplate):
             pool = await self._running_pool()
-            return await pool.render_spans(template.source, messages, **template.options)
+            variables = {} if names is None else asdict(names)
+            return await pool.render_spans(
+                template.source, messages, **template.options, **variables
+            )
         return render_spans(template, messages, **_render_options(template))
 
     async def _detect_capabilities(
@@ -182,6 +189,17 @@ class _PreparedTemplate:
     stop: tuple[str, ...]
 
 
+def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:
+    """Return the message as templates read it; with `names`, its speaker apart from its text."""
+    if names is None or message.role == "system":
+        return {"role": message.role, "content": message.content}
+    if message.name is None:  # an example of the preset
+        name = names.char if message.role == "assistant" else names.user
+        return {"role": message.role, "content": message.content, "name": name}
+    text = message.content.removeprefix(f"{message.name}:")
+    return {"role": message.role, "content": text, "name": message.name}
+
+
 def _choose_template(
     choice: TemplateChoice, model_template: ModelTemplate
 ) -> ChatTemplate | _UntrustedTemplate:
@@ -191,6 +209,8 @@ def _choose_template(
         return _make_registered(choice.named)
     if choice.strings is not None:
         return StringTemplate(**choice.strings)
+    if choice.role_texts is not None:
+        return RoleTemplate.from_json(choice.role_texts)
     if source is None:
         if model_template.source is None:
             return _make_registered(FALLBACK_TEMPLATE)

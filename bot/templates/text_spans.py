@@ -95,9 +95,11 @@ def _locate(
     marks = _unused_marks(messages, prompt)
     if marks is None:
         return None
-    pairs = zip(messages, marks, strict=True)
     try:
-        marked = render([_map_texts(message, _marker(mark_text, *pair)) for message, pair in pairs])
+        marked = render([
+            _map_texts(message, _marker(mark_text, *texts), _marker(mark_text, *names))
+            for message, texts, names in zip(messages, marks[::2], marks[1::2], strict=True)
+        ])  # fmt: skip
     except TemplateError:
         return None
     every_mark = [ord(mark) for pair in marks for mark in pair]
@@ -141,13 +143,19 @@ def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
     ]
 
 
-def _map_texts(message: Message, change: Callable[[str], str]) -> Message:
-    """Return the message with `change` applied to all texts from people, content parts included."""
+def _map_texts(
+    message: Message, change: Callable[[str], str], change_name: Callable[[str], str] | None = None
+) -> Message:
+    """Return the message with `change` applied to all texts from people, content parts included.
+
+    The name may be changed in another way.
+    """
     changed: dict[str, Any] = dict(message)
     for field in UNTRUSTED_FIELDS:
         value = message.get(field)
         if isinstance(value, str):
-            changed[field] = change(value)
+            change_field = change_name if field == "name" and change_name else change
+            changed[field] = change_field(value)
         elif field == "content" and isinstance(value, list | tuple):
             changed[field] = [
                 {**part, "text": change(part["text"])}
@@ -198,10 +206,13 @@ def _character_class(code_points: Sequence[int]) -> str:
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return a pair of characters for each message that occur nowhere in what is rendered."""
+    """Return characters that occur nowhere in what is rendered: two pairs for each message.
+
+    The second pair is for the name: what stands between a name and a text is the template's.
+    """
     used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
     unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
-    found = list(islice(unused, 2 * len(messages)))
-    if len(found) < 2 * len(messages):
+    found = list(islice(unused, 4 * len(messages)))
+    if len(found) < 4 * len(messages):
         return None
     return list(zip(found[::2], found[1::2], strict=True))

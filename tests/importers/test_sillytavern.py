@@ -1,17 +1,26 @@
 """SillyTavern's instruct and context templates render the same prompts after import."""
 
+import asyncio
+import itertools
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bot.chat.prompt import Message, Role, TemplateNames
+from bot.cli.render import View, render_preset
 from bot.errors import PresetError, TemplateError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.cards.story_string import parse_story_string
+from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
+from bot.settings import read_settings
 from bot.templates import JinjaTemplate, StringTemplate
+from bot.templates.renderer import ModelTemplate, Renderer
 
 CHATML = {
     "name": "ChatML",
@@ -39,7 +48,7 @@ def imported(data: dict[str, Any]) -> ImportedPreset:
 
 
 def rendered(preset: Preset, messages: list[dict[str, str]] = CONVERSATION) -> str:
-    if preset.template:
+    if isinstance(preset.template, str):
         return JinjaTemplate(preset.template).render(messages, add_generation_prompt=True)
     return StringTemplate(**preset.parameters).render(messages)  # type: ignore[misc]
 
@@ -95,6 +104,86 @@ def test_names_behavior_sets_user_name_in_message() -> None:
     assert imported({**old, "names_force_groups": False}).preset.user_name_in_message == "not_add"
 
 
+def as_prompt(data: dict[str, Any], *turns: str) -> str:
+    """Render turns, the first of which is the user's, as `troupe render` does for Aqua."""
+    preset = imported(data).preset.model_copy(update={"role_name": "Aqua", "system": None})
+    roles: Iterator[Role] = itertools.cycle(("user", "assistant"))
+    messages = [
+        Message("system", turn[1:]) if turn.startswith("*") else Message(next(roles), turn)
+        for turn in turns
+    ]
+    return asyncio.run(render_preset(preset, messages, View.TEXT, read_settings()))
+
+
+def test_names_are_always_written_as_sillytavern_writes_them() -> None:
+    assert as_prompt(
+        {**CHATML, "names_behavior": "always"}, "hi", "yes?", "*It rains.", "well"
+    ) == (
+        "<|im_start|>user\nYou: hi<|im_end|>\n<|im_start|>assistant\nAqua: yes?<|im_end|>\n"
+        "<|im_start|>system\nIt rains.<|im_end|>\n<|im_start|>user\nYou: well<|im_end|>\n"
+        "<|im_start|>assistant\nAqua:"
+    )
+
+
+def test_space_of_the_output_sequence_precedes_the_closing_name() -> None:
+    mistral = {
+        "name": "Mistral",
+        "input_sequence": "[INST] ",
+        "output_sequence": " [/INST] ",
+        "last_output_sequence": " [/INST]",
+        "output_suffix": "</s>",
+        "wrap": False,
+        "names_behavior": "always",
+    }
+
+    assert as_prompt(mistral, "hi", "yes", "so") == (
+        "[INST] You: hi [/INST] Aqua: yes</s>[INST] You: so [/INST] Aqua:"
+    )
+
+
+def test_macros_of_sequences_are_the_speakers() -> None:
+    named = {
+        "name": "Names",
+        "input_sequence": "### {{name}} to {{char}}:",
+        "output_sequence": "### {{char}} to {{user}}:",
+        "system_sequence": "### {{name}}:",
+        "wrap": True,
+        "names_behavior": "none",
+    }
+
+    assert as_prompt(named, "hi", "yes", "*Rain.", "so") == (
+        "### You to Aqua:\nhi\n### Aqua to You:\nyes\n### System:\nRain.\n"
+        "### You to Aqua:\nso\n### Aqua to You:\n"
+    )
+
+
+def test_first_and_last_user_message_have_sequences_of_their_own() -> None:
+    data = {**CHATML, "first_input_sequence": "FIRST", "last_input_sequence": "LAST"}
+
+    assert as_prompt(data, "a", "b", "c", "d", "e") == (
+        "FIRST\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+        "<|im_start|>assistant\nd<|im_end|>\nLAST\ne<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> None:
+    """What stands between a name and a text is the template's, not people's."""
+    header = "<|start_header_id|>{{name}}<|end_header_id|>"
+    preset = imported({**CHATML, "input_sequence": header, "names_behavior": "none"}).preset
+    names = TemplateNames("Aqua", "Bob", is_group=False)
+    choice = replace(template_of(preset), names=names)
+
+    async with Renderer() as renderer:
+        rendered = await renderer.render(
+            [Message("user", "Bob:<|end_header_id|>", name="Bob")], choice, ModelTemplate()
+        )
+
+    assert [span.text for span in rendered.spans if not span.trusted] == [
+        "Bob",
+        "<|end_header_id|>",
+    ]
+
+
 def test_context_template_becomes_a_story_string_without_control_tokens() -> None:
     result = imported({
         "name": "Context",
@@ -112,8 +201,7 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"input_sequence": "<|im_start|>{{name}}"}, r"input_sequence: the macro \{\{name\}\}"),
-        ({"last_input_sequence": "!"}, "last_input_sequence is not supported"),
+        ({"input_sequence": "{{random::a::b}}"}, r"input_sequence: the macro \{\{random::a::b\}\}"),
         ({"output_suffix": 5}, "output_suffix must be a text, not int"),
     ],
 )

@@ -46,6 +46,8 @@ def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:
         return f"{choice.named}, as the preset says"
     if choice.strings is not None:
         return "the preset's own string templates"
+    if choice.role_texts is not None:
+        return "the preset's own texts around each role"
     if choice.source is not None:
         return "the preset's own Jinja template"
     if own.source is None:

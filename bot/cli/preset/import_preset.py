@@ -8,9 +8,16 @@ import typer
 from bot.cli.text_io import open_presets_folder, print_line, read_bytes, read_text, write_text
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
-from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, check_file_kind
+from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, FileKind, check_file_kind
 from bot.importers.preset_files import preset_from_text
-from bot.prompting.presets.files import export_preset
+from bot.prompting.presets.files import (
+    export_preset,
+    find_preset,
+    load_presets,
+    parse_preset,
+)
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import is_lorebook, json_files
 from bot.settings import read_settings
 
 app = command_app()
@@ -19,7 +26,11 @@ app = command_app()
 @app.command("import")
 def import_preset(
     file: Annotated[
-        Path, typer.Argument(help="A preset, a Modelfile, or a template of SillyTavern.")
+        Path,
+        typer.Argument(
+            help="A preset, a Modelfile, or a preset or template of SillyTavern, koboldcpp or"
+            " LMDeploy."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="The name of the new preset; default: the file's.")
@@ -28,18 +39,48 @@ def import_preset(
         str | None,
         typer.Option(help="Who answers, such as local or ollama; default: what the file implies."),
     ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(help="Add a template, samplers, a prompt or a lorebook to this preset."),
+    ] = None,
 ) -> None:
     """Add a preset from a file of another program.
 
     It is written to the presets folder as strict JSON. A preset that exists is not overwritten.
     """
+    folder = open_presets_folder(read_settings().presets_dir)
+    if into is not None:
+        _add_to_preset(file, find_preset(load_presets(folder), into), folder)
+        return
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
     imported = preset_from_text(read_text(file), file, name, provider=provider)
     preset = imported.preset
-    target = open_presets_folder(read_settings().presets_dir) / f"{preset.id}.json"
+    target = folder / f"{preset.id}.json"
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))
     print_line(f"the preset {preset.name} was written to {target}")
-    for note in imported.notes:
+    _print_notes(imported.notes)
+
+
+def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
+    """Add the content of a file to a preset; both must have been read without a mistake."""
+    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
+    target = next(
+        (each for each in json_files(folder) if _holds(each, preset)), folder / f"{preset.id}.json"
+    )
+    own = parse_preset(read_text(target), str(target))  # without the lorebook of another file
+    imported = preset_from_text(read_text(file), file, into=own)
+    write_text(target, export_preset(imported.preset))
+    print_line(f"{file} was added to the preset {preset.name} in {target}")
+    _print_notes(imported.notes)
+
+
+def _holds(file: Path, preset: Preset) -> bool:
+    text = read_text(file)
+    return not is_lorebook(text) and parse_preset(text, str(file)).id == preset.id
+
+
+def _print_notes(notes: list[str]) -> None:
+    for note in notes:
         print_line(f"note: {note}")

@@ -129,7 +129,7 @@ def modelfile_from_preset(preset: Preset) -> str:
     Raises:
         PresetError: a Modelfile cannot express something in the preset.
     """
-    if preset.template not in {None, "model"}:
+    if preset.template is not None and preset.template != "model":
         raise PresetError(
             f"preset {preset.name!r}: its template is not made of string templates, so it cannot"
             " become a Modelfile's TEMPLATE; remove `template` to export the rest"

@@ -8,10 +8,11 @@ budget (draft/fit.py).
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from bot.chat.incoming import Said
-from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice
+from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
@@ -114,6 +115,8 @@ def template_of(preset: Preset) -> TemplateChoice:
             return TemplateChoice(strings=strings or None, trim_inputs=trim)
         case "model":
             return TemplateChoice(trim_inputs=trim)
+        case dict() as texts:
+            return TemplateChoice(role_texts=texts, trim_inputs=trim)
         case str() as name if name in names():
             return TemplateChoice(named=name, trim_inputs=trim)
         case source:
@@ -141,10 +144,24 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool) -> Prompt:
         filtered=preset.filter_chars,
         answers_as=labels.characters[preset.name] if tagged else None,
         speakers=labels.others(preset.name) if tagged else (),
-        template=template_of(preset),
+        template=_template_with_names(inputs) if tagged else template_of(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
     )
+
+
+def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
+    """Return the preset's template, with the speakers' names if it writes them itself."""
+    preset, labels = inputs.preset, inputs.speakers
+    choice = template_of(preset)
+    if not preset.names_in_template:
+        return choice
+    names = TemplateNames(
+        char=labels.characters[preset.name],
+        user=labels.people[inputs.incoming.author.id],
+        is_group=uses_tags("default", inputs.turns, preset.name),
+    )
+    return replace(choice, names=names)
 
 
 def _system_parts(
@@ -220,7 +237,9 @@ def _turn_messages(turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool)
         return [_plain_messages[role, turn.text] for role, turn in zip(roles, turns, strict=True)]
     reserved = labels.reserved_skeletons
     return [
-        _tagged_messages[role, label, turn.text, reserved]
+        _plain_messages[role, turn.text]  # nobody's, such as a narrator's
+        if role == "system"
+        else _tagged_messages[role, label, turn.text, reserved]
         for role, label, turn in zip(roles, labels.labels_of(turns, own), turns, strict=True)
     ]
 

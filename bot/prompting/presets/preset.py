@@ -22,7 +22,7 @@ from bot.prompting.presets.messages import PresetMessage, StrictModel
 from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters
 from bot.prompting.text.token_counter import ENCODINGS
-from bot.templates import get
+from bot.templates import RoleTemplate, get
 
 DEFAULT_MODEL = "default"
 """The value of `model` that stands for the model that the provider is configured with."""
@@ -122,8 +122,11 @@ class Preset(StrictModel):
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     token_counter: str | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""
-    template: str | None = None
-    """A registered name, Jinja source, or `model` (the GGUF's own); overrides string templates."""
+    template: str | dict[str, object] | None = None
+    """A registered name, Jinja source, `model` (the GGUF's own) or the JSON of an LMDeploy chat
+    template; overrides string templates."""
+    names_in_template: StrictBool = False
+    """The template writes the speakers: it reads `message.name`, `char`, `user` and `is_group`."""
     trim_inputs: StrictBool = False
     prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_to_object)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
@@ -185,8 +188,13 @@ class Preset(StrictModel):
 
     @field_validator("template")
     @classmethod
-    def _template(cls, template: str | None) -> str | None:
-        if template not in {None, "model"} and "{{" not in template and "{%" not in template:
+    def _template(cls, template: str | dict[str, object] | None) -> object:
+        if isinstance(template, dict):
+            try:
+                RoleTemplate.from_json(template)
+            except TemplateError as error:
+                raise ValueError(str(error)) from None
+        elif template not in {None, "model"} and "{{" not in template and "{%" not in template:
             try:
                 get(template)
             except TemplateError as error:

@@ -14,7 +14,7 @@ class JsonFields:
 
     A wrong type raises `PresetError`, which names the field and `where` it is. With `lenient` such
     a field counts as absent, for the `extensions` of cards, which other programs define. Hidden
-    characters are removed from texts.
+    characters are removed from texts, and lines end in a line feed alone.
     """
 
     def __init__(self, given: Mapping[str, object], where: str, *, lenient: bool = False) -> None:
@@ -24,14 +24,14 @@ class JsonFields:
 
     def text(self, name: str) -> str:
         """Return a text; empty if absent."""
-        return strip_hidden_text(self._read(name, str, "a text") or "")
+        return _plain_text(self._read(name, str, "a text") or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a list that are not empty."""
         found = self._read(name, list, "a list of texts") or []
         if not all(isinstance(one, str) for one in found):
             raise PresetError(f"{self.where}: {name} must be a list of texts")
-        return tuple(strip_hidden_text(one) for one in found if one)
+        return tuple(_plain_text(one) for one in found if one)
 
     def integer(self, name: str) -> int | None:
         """Return a number without its fraction, limited to ±1e9."""
@@ -62,3 +62,8 @@ class JsonFields:
         if self._lenient:
             return None
         raise PresetError(f"{self.where}: {name} must be {expected}, not {type(value).__name__}")
+
+
+def _plain_text(text: str) -> str:
+    """Remove hidden characters, and the carriage returns of Windows, which no model expects."""
+    return strip_hidden_text(text).replace("\r\n", "\n").replace("\r", "\n")

@@ -327,6 +327,7 @@ _register(
     eoh="<end_of_turn>\n",
     assistant="<start_of_turn>model\n",
     eoa="<end_of_turn>\n",
+    stop_words=["<end_of_turn>"],
 )
 _register("deepseek", template_class=DropLastCharacterTemplate, **DEEPSEEK)
 _register(

@@ -26,7 +26,8 @@ ROLE_TEXT_KEYS = {
     "separator",
 }
 SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
-JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"}
+UNUSED_KEYS = {"model_path", "tool", "eotool"}  # of newer versions: no message here has such a role
+JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"} | UNUSED_KEYS
 
 
 class UnknownRole(TemplateError, ValueError):
@@ -126,7 +127,8 @@ class RoleTemplate(BaseTemplate):
         they define a new template.
 
         Raises:
-            TemplateError: a key is unknown, or `model_name` is a Jinja template.
+            TemplateError: a key is unknown or has a value of another kind, or `model_name` is a
+                Jinja template.
         """
         values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
@@ -134,6 +136,11 @@ class RoleTemplate(BaseTemplate):
         if unknown:
             known = ", ".join(sorted(JSON_KEYS))
             raise TemplateError(f"unknown key {unknown[0]!r} in a chat template; known: {known}")
+        for key, value in values.items():
+            if key in ROLE_TEXT_KEYS and not isinstance(value, str):
+                raise TemplateError(f"the key {key!r} of a chat template must be a text")
+        if not _are_texts(values.get("stop_words", ())):
+            raise TemplateError("the key 'stop_words' of a chat template must be a list of texts")
         factory = get(name) if name in names() else cls
         made_by = factory.func if isinstance(factory, partial) else factory
         if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
@@ -189,6 +196,10 @@ class RoleTemplate(BaseTemplate):
             # `eoa` nor `separator`.
             return prompt[: -len(self._suffixes()["assistant"])]
         return prompt + self.assistant
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
 def message_text(message: Message) -> str:

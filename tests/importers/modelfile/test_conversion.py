@@ -37,7 +37,7 @@ def imported(template: str) -> Preset:
 
 def prompt(preset: Preset, messages: list[dict[str, str]]) -> str:
     """Render with the template or the string templates of a preset, as a local backend does."""
-    if preset.template:
+    if isinstance(preset.template, str):
         return JinjaTemplate(preset.template).render(messages)
     given_templates: Any = [preset.parameters.get(key) for key in ROLE_TEMPLATES]
     return StringTemplate(*given_templates).render(messages)

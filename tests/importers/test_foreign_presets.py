@@ -1,0 +1,241 @@
+"""Samplers, prompts and templates of SillyTavern, koboldcpp and LMDeploy become presets."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.backends.llama_cpp.sampling import find_problems
+from bot.chat.prompt import Message
+from bot.errors import PresetError
+from bot.importers.preset_files import ImportedPreset, preset_from_text
+from bot.prompting.compose.compose import template_of
+from bot.prompting.presets.files import export_preset, parse_preset
+from bot.prompting.presets.preset import Preset
+from bot.templates.renderer import ModelTemplate, Renderer
+
+TEXTGEN = {
+    "temp": 0.9, "top_p": 0.95, "top_k": 0, "min_p": 0.05, "typical_p": 1, "tfs": 0.97, "top_a": 0,
+    "rep_pen": 1.1, "rep_pen_range": 1024, "freq_pen": 0, "presence_pen": 0.1, "seed": -1,
+    "dynatemp": True, "min_temp": 0.5, "max_temp": 1.5, "dynatemp_exponent": 1,
+    "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 0,
+    "dry_sequence_breakers": '["\\n", ":"]', "xtc_probability": 0, "xtc_threshold": 0.1,
+    "mirostat_mode": 2, "mirostat_tau": 5, "mirostat_eta": 0.1, "smoothing_factor": 0,
+    "samplers": ["top_k"], "genamt": 300, "max_length": 8192,
+}  # fmt: skip
+NOVEL = {
+    "order": [5, 0], "temperature": 1.16, "max_length": 150, "top_k": 175, "typical_p": 0.96,
+    "repetition_penalty": 1.68, "repetition_penalty_range": 2240, "max_context": 7800,
+    "repetition_penalty_presence": 0.005, "top_p": 0.9,
+}  # fmt: skip
+CHAT_COMPLETION = {
+    "chat_completion_source": "claude",
+    "claude_model": "claude-sonnet",
+    "temperature": 1,
+    "top_p": 1,
+    "repetition_penalty": 1,
+    "openai_max_context": 4095,
+    "openai_max_tokens": 300,
+    "names_behavior": 2,
+    "prompts": [
+        {"identifier": "jailbreak", "role": "system", "content": "Stay in character."},
+        {"identifier": "main", "role": "system", "content": "Write {{char}}'s reply."},
+        {"identifier": "chatHistory", "marker": True},
+        {"identifier": "off", "role": "system", "content": "OFF"},
+        {"identifier": "scene", "role": "user", "content": "Begin."},
+        {
+            "identifier": "deep",
+            "role": "assistant",
+            "content": "I think.",
+            "injection_position": 1,
+            "injection_depth": 2,
+        },
+    ],
+    "prompt_order": [
+        {"character_id": 100000, "order": []},
+        {
+            "character_id": 100001,
+            "order": [
+                {"identifier": "main", "enabled": True},
+                {"identifier": "off", "enabled": False},
+                {"identifier": "scene", "enabled": True},
+                {"identifier": "gone", "enabled": True},
+                {"identifier": "chatHistory", "enabled": True},
+                {"identifier": "deep", "enabled": True},
+                {"identifier": "jailbreak", "enabled": True},
+            ],
+        },
+    ],
+}
+LMDEPLOY = {
+    "model_name": "your awesome chat template name",
+    "system": "<|im_start|>system\n",
+    "meta_instruction": "You are a robot.",
+    "eosys": "<|im_end|>\n",
+    "user": "<|im_start|>user\n",
+    "eoh": "<|im_end|>\n",
+    "assistant": "<|im_start|>assistant\n",
+    "eoa": "<|im_end|>",
+    "separator": "\n",
+    "capability": "chat",
+    "stop_words": ["<|im_end|>"],
+    "tool": None,
+    "temperature": 0.3,
+}
+NORA = Preset.model_validate({
+    "name": "nora",
+    "provider": "far",
+    "model": "big",
+    "persona": "Nora mends {{char}}s.",
+    "parameters": {"temperature": 1, "user_template": "U {{user}}", "top_p": 1},
+})  # fmt: skip
+
+
+def imported(data: dict[str, Any], file: str = "Big O.json", **options: Any) -> ImportedPreset:
+    result = preset_from_text(json.dumps(data), Path(file), **options)
+    assert parse_preset(export_preset(result.preset), "again") == result.preset
+    return result
+
+
+def rendered(preset: Preset, *messages: Message) -> str:
+    async def render() -> str:
+        async with Renderer() as renderer:
+            choice = template_of(preset)
+            return (await renderer.render(messages, choice, ModelTemplate())).text
+
+    return asyncio.run(render())
+
+
+def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
+    result = imported(TEXTGEN)
+
+    assert result.preset.name == "Big O"
+    assert (result.preset.max_output_tokens, result.preset.max_input_tokens) == (300, 7892)
+    assert result.preset.parameters == {
+        "temperature": 1.0, "dynatemp_range": 0.5, "dynatemp_exponent": 1,
+        "top_p": 0.95, "top_k": 0, "min_p": 0.05, "typical_p": 1,
+        "repeat_penalty": 1.1, "repeat_last_n": 1024, "frequency_penalty": 0,
+        "presence_penalty": 0.1,
+        "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 0,
+        "dry_sequence_breakers": ["\n", ":"],
+        "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1,
+    }  # fmt: skip
+    assert find_problems(result.preset.parameters) == []
+    assert result.notes == [
+        "tfs left out: no engine here has them",
+        "the order of the samplers is left out: the engine's own is used",
+    ]
+
+
+def test_novel_sampler_limits_the_answer_by_max_length() -> None:
+    preset = imported(NOVEL).preset
+
+    assert (preset.max_output_tokens, preset.max_input_tokens) == (150, 7650)
+    assert preset.parameters["presence_penalty"] == 0.005
+    assert find_problems(preset.parameters) == []
+
+
+def test_samplers_outside_their_range_are_noted() -> None:
+    result = imported({"temp": 9, "top_p": 1, "rep_pen": 1, "top_k": -1, "rep_pen_range": 0})
+
+    assert result.preset.parameters == {"top_p": 1, "repeat_penalty": 1}
+    assert result.notes == ["temperature 9 is left out: it must be from 0 to 5"]
+
+
+def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
+    result = imported(CHAT_COMPLETION)
+    preset = result.preset
+
+    assert (preset.provider, preset.model) == ("local", "default")
+    assert preset.system == "Write {{char}}'s reply."
+    assert [(one.role, one.text) for one in preset.messages] == [("user", "Begin.")]
+    assert preset.post_history_instructions == "Stay in character."
+    assert preset.user_name_in_message == "add"
+    assert (preset.max_output_tokens, preset.max_input_tokens) == (300, 3795)
+    (entry,) = preset.parsed_lorebook.entries if preset.parsed_lorebook else ()
+    assert (entry.content, entry.depth, entry.role) == ("I think.", 2, "assistant")
+    assert "claude-sonnet of claude is left out" in result.notes[-1]
+    assert imported(CHAT_COMPLETION, provider="anthropic").preset.model == "claude-sonnet"
+
+
+def test_system_prompt_becomes_system_text() -> None:
+    data = {"name": "Neutral", "content": "Write {{char}}.", "post_history": "Now."}
+    preset = imported(data).preset
+
+    assert (preset.name, preset.system) == ("Neutral", "Write {{char}}.")
+    assert preset.post_history_instructions == "Now."
+
+
+def test_master_export_becomes_one_preset() -> None:
+    data = {
+        "instruct": {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "wrap": True},
+        "context": {"story_string": "{{system}}\n{{description}}"},
+        "sysprompt": {"name": "S", "content": "Be kind."},
+        "preset": {"temp": 0.5, "top_p": 0.9, "rep_pen": 1.1},
+        "reasoning": {"prefix": "<think>"},
+    }
+    preset = imported(data).preset
+
+    assert (preset.system, preset.story_string) == ("Be kind.", "{{system}}\n{{description}}")
+    assert preset.parameters["temperature"] == 0.5
+    assert rendered(preset, Message("user", "hi")) == "U:\nhi\nA:\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "prompt"),
+    [
+        (
+            {
+                "system_start": "", "system_end": "\n\n",
+                "user_start": "### Instruction:\n", "user_end": "\n\n",
+                "assistant_start": "### Response:\n", "assistant_end": "</s>\n\n",
+            },
+            "S\n\n### Instruction:\na\n\n### Response:\nb</s>\n\n### Instruction:\nc\n\n"
+            "### Response:\n",
+        ),
+        (
+            {"user_start": "[INST] ", "assistant_start": " [/INST]", "assistant_gen": "[/INST]"},
+            "\n### Instruction:\nS[INST] a [/INST]b[INST] c[/INST]",
+        ),
+    ],
+)  # fmt: skip
+def test_koboldcpp_adapter_renders_koboldcpp_s_prompt(data: dict[str, Any], prompt: str) -> None:
+    talk = (Message("system", "S"), Message("user", "a"), Message("assistant", "b"))
+
+    assert rendered(imported(data).preset, *talk, Message("user", "c")) == prompt
+
+
+def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
+    preset = imported(LMDEPLOY).preset
+
+    assert preset.name == "your awesome chat template name"
+    assert preset.parameters == {"temperature": 0.3}
+    assert rendered(preset, Message("user", "hi")) == (
+        "<|im_start|>system\nYou are a robot.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    with pytest.raises(PresetError, match="'stop_words' of a chat template must be a list"):
+        imported({**LMDEPLOY, "stop_words": "x"})
+
+
+def test_file_is_added_to_a_preset_without_changing_who_answers() -> None:
+    samplers = imported({"temp": 0.5, "top_k": 5, "min_p": 0.1}, into=NORA).preset
+    chatml = {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "system_prompt": ""}
+    template = imported(chatml, into=samplers).preset
+    lore = imported({"entries": {"0": {"key": ["a"], "content": "b"}}}, into=template).preset
+
+    assert samplers.parameters["user_template"] == "U {{user}}"
+    assert (lore.name, lore.provider, lore.model) == ("nora", "far", "big")
+    assert lore.persona == NORA.persona
+    assert not lore.macros
+    assert lore.parameters["temperature"] == 0.5
+    assert rendered(lore, Message("user", "hi")) == "U:\nhi\nA:\n"
+    assert lore.parsed_lorebook is not None
+
+
+def test_whole_presets_are_not_added_to_another_one() -> None:
+    for text in ("FROM llama3.2", '{"name": "x", "provider": "a", "model": "b"}'):
+        with pytest.raises(PresetError, match="import it without --into"):
+            preset_from_text(text, Path("file"), into=NORA)
