@@ -84,6 +84,8 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         data = load_builtin_role(reference)
         keys = {"role_name": builtin_role_name(reference), "persona": data.persona}
         return CharacterFile(keys, data.texts)
+    if not file.resolve().is_relative_to(directory.resolve()):
+        raise CharacterError(f"it is outside {directory}; move it into that folder")
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise CharacterError(

@@ -13,6 +13,9 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*
 # Slashes, look-alikes of slashes, percent encodings (also twice: %252f), and drives.
 _PATH_SEPARATORS = re.compile(r"[/\\∕⁄⧸]|%[0-9a-f]{2}|^[a-z]:", re.IGNORECASE)
 
+# What a shell or Windows gives a meaning in a name that is pasted into a command.
+_SHELL_CHARACTERS = re.compile(r"[$`;|<>]")
+
 # Control and format characters, surrogates, line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"  # Persian spelling and emoji sequences need them
@@ -40,4 +43,6 @@ def name_problem(name: str) -> str | None:
         return "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
     if _DEVICES.fullmatch(plain):
         return "Windows reserves this name for a device"
+    if found := _SHELL_CHARACTERS.search(plain):
+        return f"a name must not contain {found[0]!r}"
     return None

@@ -1,5 +1,6 @@
 """The preset model: RodelAgent's session preset with our additions for groups and characters."""
 
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal
@@ -29,6 +30,8 @@ DEFAULT_MODEL = "default"
 
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
+
+_MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
@@ -200,6 +203,14 @@ class Preset(StrictModel):
             except TemplateError as error:
                 raise ValueError(str(error)) from None
         return template
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _parameters(cls, parameters: object) -> object:
+        if len(json.dumps(parameters, default=str)) > _MAX_PARAMETER_CHARS:
+            limit = f"{_MAX_PARAMETER_CHARS:,} characters"
+            raise ValueError(f"must be at most {limit} long; is `logit_bias` too large?")
+        return parameters
 
     @field_validator("persona")
     @classmethod

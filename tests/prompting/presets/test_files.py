@@ -126,6 +126,10 @@ def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem
         ({"parameters": {"n": 1000000}}, "parameters.n: must be 1, not 1000000"),
         ({"parameters": {"best_of": 9}}, "parameters.best_of: must be 1, not 9"),
         ({"parameters": {"stop": ["x"] * 257}}, "parameters.stop: should have at most 256 items"),
+        (
+            {"parameters": {"logit_bias": {str(token): 1 for token in range(500_000)}}},
+            "parameters: must be at most 262,144 characters long; is `logit_bias` too large?",
+        ),
         ({"lorebook": "a\0"}, "lorebook: a file path cannot contain a NUL character"),
         ({"parameters": {"end_template": 1}}, "parameters.end_template: should be a text"),
         ({"template": "qwen33"}, "template: no template 'qwen33'; did you mean 'qwen3'"),
@@ -200,6 +204,8 @@ def test_names_may_be_in_any_script(name: str) -> None:
         ("~a", "must not begin with"),
         ("a ", "must not begin with"),
         ("nul.txt", "Windows reserves this name for a device"),
+        ("$(id).gguf", "must not contain '$'"),
+        ("a; rm -rf .", "must not contain ';'"),
         ("CONIN$", "Windows reserves this name for a device"),
     ],
 )
