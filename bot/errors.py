@@ -26,12 +26,13 @@ TroupeError                 every error that is raised on purpose; it names the 
 
 Declared beside the one part that raises and catches them, below the classes above:
 
-RequestFailed, HttpStatusError, ConnectionFailed, SseEventTooLong   backends/chat_completions
+RequestFailed, HttpStatusError, SseEventTooLong                     backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
 InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
 NotModified, NotEditable, PollingConflict                           platforms/telegram/api.py
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
+ConnectionFailed                                                    runtime/http_connection.py
 ChildFailed                                                         runtime/subprocesses.py
 """
 

@@ -118,7 +118,7 @@ async def _running_server(
         service = EmbeddingsService(
             EmbeddingEndpoint("embedding", server.child.name),
             settings,
-            transport=httpx2.AsyncHTTPTransport(uds=str(server.socket)),
+            server.socket,
         )
         try:
             yield _EmbeddingServer(server.child, server.client, service)

@@ -5,14 +5,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import aiohttp
-import httpx2
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusError, error_text
+from bot.backends.chat_completions.request import HttpStatusError
+from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
@@ -21,6 +20,7 @@ from bot.errors import EmbeddingError
 from bot.ports import Embedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
+from bot.runtime.http_connection import ConnectionFailed
 from bot.settings import EmbeddingSettings
 
 _BATCH_SIZE = 10  # DashScope takes no more
@@ -34,11 +34,11 @@ class EmbeddingsService:
         self,
         endpoint: Endpoint,
         settings: OpenAISettings,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        unix_socket: Path | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._model = settings.model or ""
-        self._connection = OpenAIConnection(settings, transport)
+        self._connection = OpenAIConnection(settings, unix_socket)
 
     async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         """Embed texts, or texts as token ids; raises `EmbeddingError`."""
@@ -53,8 +53,7 @@ class EmbeddingsService:
     async def _embed_batch(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         request = {"model": self._model, "input": inputs, "encoding_format": "float"}
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                body = await self._post(msgspec.json.encode(request))
+            body = await self._post(msgspec.json.encode(request))
         except RequestFailed as error:
             raise EmbeddingError(str(error)) from None
         except TimeoutError:
@@ -67,12 +66,13 @@ class EmbeddingsService:
         return pack_vectors([row.embedding for row in rows], len(inputs))
 
     async def _post(self, body: bytes) -> bytes:
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
         try:
-            response = await self._connection.post("/embeddings", body)
+            response = await self._connection.post("/embeddings", body, deadline)
             try:
-                return await response.aread()
+                return await response.read_all(deadline, MAX_RESPONSE_BYTES)
             finally:
-                await response.aclose()
+                await response.close()
         except HttpStatusError as error:
             raise errors.translate_status(
                 self._endpoint,
@@ -82,8 +82,8 @@ class EmbeddingsService:
                 error.body,
                 time.time(),
             ) from None
-        except (ConnectionFailed, httpx2.TransportError, aiohttp.ClientError) as error:
-            raise errors.unreachable(self._endpoint, error_text(error)) from None
+        except ConnectionFailed as error:
+            raise errors.unreachable(self._endpoint, str(error)) from None
 
 
 class OpenAIEmbedder(Embedder):

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.anthropic.wire import AnthropicParser, to_wire
-from bot.backends.chat_completions.connection import PooledConnection, open_http_client
+from bot.backends.chat_completions.connection import PooledConnection
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.reasoning import NO_FORMAT
@@ -40,7 +40,7 @@ class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend):
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
-        self._connection = PooledConnection(open_http_client(settings), _headers(settings))
+        self._connection = PooledConnection(settings, _headers(settings))
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,

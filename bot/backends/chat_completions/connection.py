@@ -1,92 +1,60 @@
 """Send requests over kept-alive connections to a service's API."""
 
+import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
-import aiohttp
-import httpx2
 from typing_extensions import override
 
-from bot.backends.chat_completions.aiohttp_transport import AiohttpClient
-from bot.backends.chat_completions.request import (
-    ConnectionFailed,
-    HttpConnection,
-    error_text,
-    raise_for_status,
-)
+from bot.backends.chat_completions.request import HttpConnection, raise_for_status
 from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 
-_DISCONNECT_ERRORS = (
-    aiohttp.ServerDisconnectedError,
-    aiohttp.ClientOSError,
-    aiohttp.ClientConnectionResetError,
-)
-# Every waiting chat holds a connection, and a slow chat should not need a new one for each message.
-_LIMITS = httpx2.Limits(max_connections=1000, keepalive_expiry=30)
-
-
-def open_http_client(
-    settings: HttpProviderSettings, transport: httpx2.AsyncBaseTransport | None = None
-) -> httpx2.AsyncClient:
-    """Make an HTTP client over aiohttp.
-
-    It follows no redirects: the key is for this provider only.
-    """
-    return AiohttpClient(
-        base_url=settings.base_url or "",
-        transport=transport,
-        trust_env=transport is None,  # a proxy is for remote services
-        timeout=httpx2.Timeout(
-            None, connect=settings.connect_seconds, pool=settings.connect_seconds
-        ),
-        limits=_LIMITS,
-        follow_redirects=False,
-        event_hooks={"response": [raise_for_status]},
-    )
+_LIST_SECONDS = 10.0
 
 
 class PooledConnection(HttpConnection):
-    """Connections of one HTTP client, which send the same headers with every request."""
+    """Connections to one service, which send the same headers with every request.
 
-    def __init__(self, client: httpx2.AsyncClient, headers: Mapping[str, str]) -> None:
-        self._client = client
-        # Unpacked bodies only, so that nobody can send a decompression bomb.
-        self._headers = {**headers, "Accept-Encoding": "identity"}
-        self._has_answered = False  # so there may be connections that were kept alive
+    Redirects are not followed: the key is for this provider only.
+    """
+
+    def __init__(
+        self,
+        settings: HttpProviderSettings,
+        headers: Mapping[str, str],
+        unix_socket: Path | None = None,
+    ) -> None:
+        """Take an address and headers; with `unix_socket`, a server on this machine."""
+        self._client = HttpClient(
+            settings.base_url or "",
+            # Unpacked bodies only, so that nobody can send a decompression bomb.
+            {**headers, "Accept-Encoding": "identity"},
+            connect_seconds=settings.connect_seconds,
+            unix_socket=unix_socket,
+        )
 
     @override
-    async def post(self, path: str, body: bytes) -> httpx2.Response:
+    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
         try:
-            response = await self._send("POST", path, body)
+            response = await self._client.request("POST", path, body, deadline)
         except ConnectionFailed as error:
-            if not (self._has_answered and _was_disconnected(error)):
+            # Some servers (llama.cpp's) announce keep-alive and close the connection all the same.
+            # A request that is cut off by that needs no backoff, only another connection.
+            if not error.was_idle:
                 raise
-            response = await self._send("POST", path, body)
-        self._has_answered = True
+            response = await self._client.request("POST", path, body, deadline)
+        await raise_for_status(response, deadline)
         return response
 
     async def list_models(self) -> None:
         """Request the list of models; raises as `post` does."""
-        await (await self._send("GET", "/models")).aclose()
+        deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
+        response = await self._client.request("GET", "/models", None, deadline)
+        await raise_for_status(response, deadline)
+        await response.close()
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
-
-    async def _send(self, method: str, path: str, body: bytes | None = None) -> httpx2.Response:
-        request = self._client.build_request(method, path, content=body, headers=self._headers)
-        try:
-            return await self._client.send(request, stream=True)
-        except (httpx2.TransportError, aiohttp.ClientError) as error:
-            raise ConnectionFailed(error_text(error)) from error
-
-
-def _was_disconnected(error: BaseException) -> bool:
-    """Return whether the connection broke before any response came.
-
-    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
-    that is cut off by that needs no backoff, only another connection.
-    """
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, _DISCONNECT_ERRORS):
-        cause = cause.__cause__
-    return cause is not None and not isinstance(cause, aiohttp.ClientConnectorError)
+        await self._client.close()

@@ -1,25 +1,25 @@
 """Run one streamed chat request over HTTP: with retries, timeouts and a circuit breaker.
 
-Most of an answer's CPU cost is waking up for every chunk (160 µs over aiohttp, 260 over httpx), so
-a stream that flows is read in intervals, and its socket is not read between them.
+Most of an answer's CPU cost is waking up for every chunk, so a stream that flows is read in
+intervals, and its socket is not read between them.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol
 
-import aiohttp
-import httpx2
-
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.aiohttp_transport import (
-    MAX_CHUNK_BYTES,
-    can_pause,
-    paused_socket,
-)
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
@@ -30,11 +30,11 @@ from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
+from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 
 # A short answer is complete after the first pause. The second ends when the first message of a long
 # one is due (bot/replying/stream_buffer.py).
 _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
-_BUFFERED_SECONDS = 0.001  # a chunk that came faster was waiting already
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _NO_MODEL_LIST = frozenset({404, 405, 501})
@@ -59,26 +59,23 @@ class ChatRequest:
 class HttpStatusError(TroupeError):
     """An HTTP response with an error status, and the beginning of its body."""
 
-    def __init__(self, status: int, headers: httpx2.Headers, body: bytes) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         super().__init__(f"HTTP status {status}")
         self.status = status
         self.headers = headers
         self.body = body
 
 
-class ConnectionFailed(TroupeError):
-    """There was no HTTP response; the text says why."""
-
-
 class HttpConnection(Protocol):
     """Sends requests to one provider."""
 
-    async def post(self, path: str, body: bytes) -> httpx2.Response:
+    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
         """Send a request and return the response with its body still unread.
 
         Raises:
             HttpStatusError: the response is an error.
             ConnectionFailed: there is no response.
+            TimeoutError: there was none before the deadline, in the event loop's time.
         """
         ...
 
@@ -158,34 +155,32 @@ class ChatRequestRunner:
         Closing the generator closes the connection, which stops the model.
         """
         timeouts = Timeouts(self._settings, self._endpoint, deadline)
-        response = await timeouts.apply(self._post(request))
+        response = await timeouts.apply(lambda until: self._post(request, until))
         try:
             parser = self._parser(response, request)
-            pauses = _ReadPauses(response)
-            async with aclosing(response.aiter_raw()) as chunks:
-                while not parser.done:
-                    pauses.read_begins()
-                    chunk = await self._next_chunk(chunks, parser, timeouts)
-                    more = pauses.has_more(chunk)
-                    parsed = parser.feed(chunk) if chunk else parser.end()
-                    if parsed.progress:
-                        timeouts.record_progress(has_text=bool(parsed.text))
-                    if parser.reason is not None:
-                        timeouts.record_finish()
-                    if parsed.reasoning:
-                        yield ReasoningDelta(parsed.reasoning)
-                    if parsed.text:
-                        yield Delta(parsed.text)
-                    if parsed.error and parser.reason is None:
-                        raise parsed.error
-                    # Not after a keep-alive: that pause would not count as waiting.
-                    if parsed.progress and not more and parser.reason is None:
-                        await pauses.pause()
+            pauses = iter(_PAUSES_SECONDS)
+            pause = 0.0
+            while not parser.done:
+                chunk = await self._next_chunk(response, parser, timeouts, pause)
+                parsed = parser.feed(chunk) if chunk else parser.end()
+                if parsed.progress:
+                    timeouts.record_progress(has_text=bool(parsed.text))
+                if parser.reason is not None:
+                    timeouts.record_finish()
+                if parsed.reasoning:
+                    yield ReasoningDelta(parsed.reasoning)
+                if parsed.text:
+                    yield Delta(parsed.text)
+                if parsed.error and parser.reason is None:
+                    raise parsed.error
+                # Not after a keep-alive: that pause would not count as waiting.
+                is_flowing = parsed.progress and parser.reason is None
+                pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
-            await response.aclose()
+            await response.close()
         yield Finish(parser.reason or FinishReason.STOP, parser.usage)
 
-    def _parser(self, response: httpx2.Response, request: ChatRequest) -> StreamParser:
+    def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")
         content_type = header.partition(";")[0].strip().lower()
         if content_type == "text/html":
@@ -202,23 +197,24 @@ class ChatRequestRunner:
 
     async def _next_chunk(
         self,
-        chunks: AsyncGenerator[bytes, None],
+        response: HttpResponse,
         parser: StreamParser,
         timeouts: Timeouts,
+        pause: float,
     ) -> bytes:
         """Return the next bytes, none at the end; raises `RequestFailed`."""
         try:
-            return await timeouts.apply(anext(chunks, b""))
-        except (RequestFailed, httpx2.TransportError, aiohttp.ClientError) as error:
+            return await timeouts.apply(lambda until: response.read(until, pause), pause)
+        except (RequestFailed, ConnectionFailed) as error:
             if parser.reason is not None:
                 return b""  # the answer is complete, only its usage is missing
             if isinstance(error, RequestFailed):
                 raise
-            raise errors.interrupted(self._endpoint, error_text(error)) from error
+            raise errors.interrupted(self._endpoint, str(error)) from error
 
-    async def _post(self, request: ChatRequest) -> httpx2.Response:
+    async def _post(self, request: ChatRequest, deadline: float) -> HttpResponse:
         try:
-            return await self._connection.post(request.path, request.body)
+            return await self._connection.post(request.path, request.body, deadline)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
@@ -236,7 +232,7 @@ class ChatRequestRunner:
             failed = self._translate(error, model)
             raise BackendUnavailable(str(failed), failed.notice) from failed
         except (ConnectionFailed, TimeoutError) as error:
-            failed = errors.unreachable(self._endpoint, error_text(error))
+            failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
             raise BackendUnavailable(str(failed)) from error
         return f"answers at {self._endpoint.base_url}"
 
@@ -254,34 +250,6 @@ class ChatRequestRunner:
         )
 
 
-class _ReadPauses:
-    """The pauses between the reads of one response."""
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
-        self._can_pause_socket = can_pause(response)
-        self._loop = asyncio.get_running_loop()
-        self._seconds = iter(_PAUSES_SECONDS)
-        self._read_at = 0.0
-
-    def read_begins(self) -> None:
-        self._read_at = self._loop.time()
-
-    def has_more(self, chunk: bytes) -> bool:
-        """Return whether more than this chunk had arrived; call it after the read."""
-        is_full = len(chunk) >= MAX_CHUNK_BYTES
-        if is_full or self._can_pause_socket:
-            return is_full
-        # Some transports return one event at a time, however many have arrived.
-        was_buffered = self._loop.time() - self._read_at < _BUFFERED_SECONDS
-        return was_buffered and chunk.count(b"data:") < 2
-
-    async def pause(self) -> None:
-        seconds = next(self._seconds, _PAUSES_SECONDS[-1])
-        with paused_socket(self._response):
-            await asyncio.sleep(seconds)
-
-
 def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
     """Return the model that a preset means; raises `BackendUnavailable` without a default one."""
     if name != "default":
@@ -294,20 +262,17 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
     return settings.model
 
 
-def error_text(error: Exception) -> str:
-    """Return what an HTTP client's error says; some say it only in their cause."""
-    cause = error.__cause__ or error
-    return str(cause) or type(cause).__name__
+async def raise_for_status(response: HttpResponse, deadline: float) -> None:
+    """Raise `HttpStatusError` for an error or redirection, with the beginning of its body.
 
-
-async def raise_for_status(response: httpx2.Response) -> None:
-    """Raise `HttpStatusError` for an error; a client would read its whole body, however long."""
-    if response.status_code < httpx2.codes.MULTIPLE_CHOICES:
+    Raises:
+        ConnectionFailed: the connection ends within the body.
+        TimeoutError: the body did not come before the deadline.
+    """
+    if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
-    body = b""
-    async with aclosing(response.aiter_raw()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) >= _MAX_ERROR_BYTES:
-                break
-    raise HttpStatusError(response.status_code, response.headers, body[:_MAX_ERROR_BYTES])
+    try:
+        body = await response.read_all(deadline, _MAX_ERROR_BYTES)
+    finally:
+        await response.close()
+    raise HttpStatusError(response.status, response.headers, body)

@@ -5,7 +5,7 @@ spent waiting for the provider is measured, so that a slow consumer is not taken
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bot.backends.chat_completions import errors
@@ -45,20 +45,27 @@ class Timeouts:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    async def apply(self, awaitable: Awaitable[_T]) -> _T:
-        """Wait for the provider; raises `RequestFailed` when one of the timeouts expires."""
+    async def apply(self, wait: Callable[[float], Awaitable[_T]], pause_seconds: float = 0.0) -> _T:
+        """Wait for the provider.
+
+        Args:
+            wait: is given the event loop's time at which it must raise `TimeoutError`.
+            pause_seconds: how long it lets pass at first, which does not count.
+
+        Raises:
+            RequestFailed: one of the timeouts has expired.
+        """
         loop = asyncio.get_running_loop()
-        start = loop.time()
-        limits = [start + self._left, self._deadline]
+        start = loop.time() + pause_seconds
+        until = min(start + self._left, self._deadline)
         if self._reasoning_left is not None:
-            limits.append(start + self._reasoning_left)
+            until = min(until, start + self._reasoning_left)
         try:
-            async with asyncio.timeout_at(min(limits)):
-                result = await awaitable
+            result = await wait(until)
         except TimeoutError:
             raise self._expired(loop.time()) from None
         finally:
-            waited = loop.time() - start
+            waited = max(0.0, loop.time() - start)
             self._left -= waited
             if self._reasoning_left is not None:
                 self._reasoning_left -= waited

@@ -1,19 +1,17 @@
 """Connect to an OpenAI-compatible API with the provider's key."""
 
-import httpx2
+from pathlib import Path
 
 from bot import __version__
-from bot.backends.chat_completions.connection import PooledConnection, open_http_client
+from bot.backends.chat_completions.connection import PooledConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 
 
 class OpenAIConnection(PooledConnection):
     """Requests with the headers that these APIs need."""
 
-    def __init__(
-        self, settings: OpenAISettings, transport: httpx2.AsyncBaseTransport | None = None
-    ) -> None:
-        super().__init__(open_http_client(settings, transport), _headers(settings))
+    def __init__(self, settings: OpenAISettings, unix_socket: Path | None = None) -> None:
+        super().__init__(settings, _headers(settings), unix_socket)
 
 
 def _headers(settings: OpenAISettings) -> dict[str, str]:

@@ -266,7 +266,7 @@ async def test_response_beyond_the_size_limit_is_interrupted(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_parser, "MAX_RESPONSE_BYTES", 100_000)
-    service.plays([said("word " * 1000)] * 100)
+    service.plays([said("word"), 0.1, *[said("word " * 1000)] * 100])
 
     answer = await ask(connect())
 

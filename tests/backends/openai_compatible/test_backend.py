@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import aclosing
 
-import httpx2
 import pytest
 from inline_snapshot import snapshot
 
@@ -336,15 +335,13 @@ async def test_buffered_single_events_are_read_without_a_pause(
     settings = OpenAISettings(base_url=service.base_url)
     begun = time.monotonic()
 
-    async with httpx2.AsyncClient(base_url=service.base_url) as server:
-        runner = ChatRequestRunner(
-            settings,
-            Endpoint("acme", service.base_url),
-            ServerConnection(server),
-            ChatCompletionsParser,
-        )
-        request = ChatRequest("/chat/completions", b"{}", "m", ())
-        text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
+    connection = ServerConnection(service.base_url, "key", None)
+    runner = ChatRequestRunner(
+        settings, Endpoint("acme", service.base_url), connection, ChatCompletionsParser
+    )
+    request = ChatRequest("/chat/completions", b"{}", "m", ())
+    text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
+    await connection.close()
 
     assert text == "x" * 200
     assert time.monotonic() - begun < 2

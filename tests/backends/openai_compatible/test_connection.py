@@ -24,9 +24,10 @@ async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
         port = server.sockets[0].getsockname()[1]
         connection = OpenAIConnection(OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1"))
         said = []
+        deadline = asyncio.get_running_loop().time() + 5
         for _ in range(3):
-            response = await connection.post("/chat/completions", b"how are you?")
-            said.append(await response.aread())
+            response = await connection.post("/chat/completions", b"how are you?", deadline)
+            said.append(await response.read_all(deadline, 100))
         await connection.close()
 
     assert said == [b"well"] * 3

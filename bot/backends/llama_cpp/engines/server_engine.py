@@ -218,23 +218,28 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     model, settings = config.model.stem, _with_timeout(config.settings)
     log_file = config.data_dir / "llama-engine.log"
     async with unix_server(f"the engine of {model}", module, _options(config), log_file) as server:
+        base_url = str(server.client.base_url)
+        connection = ServerConnection(base_url, server.key, server.socket)
         request_runner = ChatRequestRunner(
             settings,
-            Endpoint(config.provider, str(server.client.base_url)),
-            ServerConnection(server.client),
+            Endpoint(config.provider, base_url),
+            connection,
             ChatCompletionsParser,
             max_retries=0,
             breaker=CircuitBreaker(share=math.inf),  # a crashed engine is back within a second
         )
-        yield ServerEngine(
-            model,
-            settings,
-            server.child,
-            request_runner,
-            server.client,
-            f"{name} {version(name)}",
-            has_vision=config.projector is not None,
-        )
+        try:
+            yield ServerEngine(
+                model,
+                settings,
+                server.child,
+                request_runner,
+                server.client,
+                f"{name} {version(name)}",
+                has_vision=config.projector is not None,
+            )
+        finally:
+            await connection.close()
 
 
 def _refuse_projector(config: EngineConfig) -> None:

@@ -2,93 +2,61 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
-import httpx2
 import pytest
 from inline_snapshot import snapshot
-from typing_extensions import override
 
-from bot.backends.chat_completions.request import ConnectionFailed, HttpStatusError
+from bot.backends.chat_completions.request import HttpStatusError
 from bot.backends.llama_cpp.engines.engine import GenerationRequest
 from bot.backends.llama_cpp.engines.server_api import ServerConnection, to_wire
 from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.errors import BackendUnavailable
+from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 from tests.backends.asking import prompt
+from tests.runtime.http_server import ByteServer, byte_server
+from tests.waiting import wait_until
 
 
-class Body(httpx2.AsyncByteStream):
-    """Says something, and then dies, hangs or ends."""
-
-    def __init__(self, then: str) -> None:
-        self.then = then
-        self.closed = False
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b'{"error": '
-        if self.then == "dies":
-            raise httpx2.ReadError("reset by peer")
-        if self.then == "hangs":
-            await asyncio.Event().wait()
-        yield b"{}}"
-
-    @override
-    async def aclose(self) -> None:
-        self.closed = True
+async def post(server: ByteServer) -> HttpResponse:
+    connection = ServerConnection(server.base_url, "key", None)
+    return await connection.post("/completions", b"{}", asyncio.get_running_loop().time() + 5)
 
 
-class Answering(httpx2.AsyncBaseTransport):
-    def __init__(self, status: int, body: Body) -> None:
-        self.status, self.body = status, body
-
-    @override
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        assert request.headers["Connection"] == "close"  # or the next one fails now and then
-        return httpx2.Response(self.status, stream=self.body)
-
-
-async def post(status: int, body: Body) -> httpx2.Response:
-    transport = Answering(status, body)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://engine") as server:
-        return await ServerConnection(server).post("/v1/completions", b"{}")
+def answer(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: 13\r\n\r\n%b" % (status, body)
 
 
 async def test_successful_response_is_returned_unread() -> None:
-    body = Body("ends")
+    async with byte_server([answer(200, b""), 0.05, b'{"error": {}}']) as server:
+        response = await post(server)
 
-    await post(200, body)
-
-    assert not body.closed
+        assert await response.read(asyncio.get_running_loop().time() + 5) == b'{"error": {}}'
+        assert b"\r\nConnection: close\r\n" in server.requests[0]  # or the next one fails
+        await wait_until(server.hung_up.is_set)
 
 
 async def test_error_response_is_read_and_closed() -> None:
-    body = Body("ends")
+    async with byte_server([answer(400, b'{"error": '), 0.05, b"{}}"]) as server:
+        with pytest.raises(HttpStatusError) as refused:
+            await post(server)
 
-    with pytest.raises(HttpStatusError) as refused:
-        await post(400, body)
-
-    assert refused.value.body == b'{"error": {}}'
-    assert body.closed
+        assert refused.value.body == b'{"error": {}}'
+        await wait_until(server.hung_up.is_set)
 
 
 async def test_crash_while_an_error_is_sent_is_a_failed_connection() -> None:
-    body = Body("dies")
-
-    with pytest.raises(ConnectionFailed, match="reset by peer"):
-        await post(500, body)
-
-    assert body.closed
+    async with byte_server([answer(500, b'{"error": '), 0.05, None]) as server:
+        with pytest.raises(ConnectionFailed):
+            await post(server)
 
 
 async def test_cancelling_while_an_error_is_read_closes_the_connection() -> None:
-    body = Body("hangs")
+    async with byte_server([answer(500, b'{"error": '), 0.3]) as server:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await post(server)
 
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await post(500, body)
-
-    assert body.closed
+        await wait_until(server.hung_up.is_set)
 
 
 def body(stop: tuple[str, ...] = (), **given: object) -> dict[str, object]:

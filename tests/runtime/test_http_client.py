@@ -1,0 +1,289 @@
+"""The HTTP client against servers that answer well, badly and not at all."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from tests.runtime.http_server import ByteServer, Step, byte_server, play
+from tests.waiting import wait_until
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n"
+MAX_BYTES = 1_000_000
+
+
+def in_seconds(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+@asynccontextmanager
+async def client_of(base_url: str, **options: object) -> AsyncIterator[HttpClient]:
+    given = {"connect_seconds": 2.0, "uses_proxy": False, **options}
+    client = HttpClient(base_url, {"User-Agent": "test"}, **given)  # type: ignore[arg-type]
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def ask(client: HttpClient, body: bytes | None = b"{}", seconds: float = 5) -> HttpResponse:
+    return await client.request("POST", "/chat", body, in_seconds(seconds))
+
+
+async def read(client: HttpClient, seconds: float = 5) -> bytes:
+    response = await ask(client, seconds=seconds)
+    try:
+        return await response.read_all(in_seconds(seconds), MAX_BYTES)
+    finally:
+        await response.close()
+
+
+async def test_request_has_the_path_the_headers_and_the_body() -> None:
+    async with byte_server([OK], [OK]) as server, client_of(f"{server.base_url}?v=2") as client:
+        assert await read(client) == b"ok"
+        await (await client.request("GET", "/models", None, in_seconds(5))).close()
+
+    host = b"127.0.0.1:%d" % server.port
+    first = b"Host: %b\r\nUser-Agent: test\r\n" % host
+    assert server.requests == [
+        b"POST /v1/chat?v=2 HTTP/1.1\r\n%bContent-Length: 2\r\n\r\n{}" % first,
+        b"GET /v1/models?v=2 HTTP/1.1\r\n%b\r\n" % first,
+    ]
+
+
+async def test_connection_is_used_again_after_a_whole_response() -> None:
+    chunked: list[Step] = [CHUNKED + b"2;x=y\r\nok\r\n", 0.01, b"0\r\nTrailer: 1\r\n\r\n"]
+    async with byte_server([OK], chunked, [OK]) as server, client_of(server.base_url) as client:
+        assert [await read(client) for _ in range(3)] == [b"ok"] * 3
+
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        OK + b"HTTP/1.1 200 surplus",
+    ],
+)
+async def test_connection_is_not_used_again_if_it_cannot_be(answer: bytes) -> None:
+    async with byte_server([answer], [OK]) as server, client_of(server.base_url) as client:
+        assert [await read(client), await read(client)] == [b"ok"] * 2
+
+    assert server.connections == 2
+
+
+async def test_body_without_a_length_ends_with_its_connection() -> None:
+    steps: list[Step] = [b"HTTP/1.1 200 OK\r\n\r\nwe", 0.01, b"ll"]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        await play(steps, writer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with client_of(f"http://127.0.0.1:{port}") as client:
+            assert await read(client) == b"well"
+
+
+async def test_interim_responses_are_skipped() -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    async with (
+        byte_server([interim + interim, 0.01, OK]) as server,
+        client_of(server.base_url) as client,
+    ):
+        assert await read(client) == b"ok"
+
+
+async def test_response_without_a_body_is_complete_at_once() -> None:
+    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with byte_server([empty], [OK]) as server, client_of(server.base_url) as client:
+        assert await read(client) == b""
+        assert await read(client) == b"ok"
+    assert server.connections == 1
+
+
+@given(st.binary(min_size=1, max_size=200), st.lists(st.integers(1, 40)), st.integers(1, 30))
+async def test_chunks_may_be_cut_anywhere(body: bytes, sizes: list[int], step: int) -> None:
+    chunks, rest = [], body
+    for size in [*sizes, len(body)]:
+        if rest:
+            chunks.append(b"%x\r\n%b\r\n" % (len(rest[:size]), rest[:size]))
+            rest = rest[size:]
+    whole = CHUNKED + b"".join(chunks) + b"0\r\n\r\n"
+    pieces = [whole[at : at + step] for at in range(0, len(whole), step)]
+    async with byte_server(pieces) as server, client_of(server.base_url) as client:
+        assert await read(client) == body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 2xx OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: line\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
+        CHUNKED + b"zz\r\nok\r\n",
+        CHUNKED + b"-2\r\nok\r\n",
+        CHUNKED + b"1\r\nokay\r\n",
+        CHUNKED + b"1" * 5000,
+    ],
+    ids=range(12),
+)
+async def test_malformed_response_is_a_failed_connection(answer: bytes) -> None:
+    async with byte_server([answer, 5.0]) as server, client_of(server.base_url) as client:
+        with pytest.raises(ConnectionFailed) as failed:
+            await read(client)
+        assert failed.value.sent
+
+
+@pytest.mark.parametrize(
+    "steps", [[None], [OK[:20], None], [OK[:-1], None], [CHUNKED + b"5\r\nok", None]]
+)
+async def test_connection_that_breaks_off_is_a_failure(steps: list[bytes | None]) -> None:
+    async with byte_server(steps) as server, client_of(server.base_url) as client:
+        with pytest.raises(ConnectionFailed) as failed:
+            await read(client)
+
+    assert failed.value.sent
+    assert not failed.value.was_idle
+
+
+async def test_kept_alive_connection_that_breaks_off_is_told_apart() -> None:
+    async with byte_server([OK], [None]) as server, client_of(server.base_url) as client:
+        await read(client)
+        with pytest.raises(ConnectionFailed) as failed:
+            await read(client)
+
+    assert failed.value.was_idle
+
+
+async def test_connection_that_ended_while_idle_is_not_used() -> None:
+    async with byte_server([OK, 0.01, None], [OK]) as server, client_of(server.base_url) as client:
+        await read(client)
+        await asyncio.sleep(0.1)
+        assert await read(client) == b"ok"
+    assert server.connections == 2
+
+
+async def test_deadline_ends_each_wait() -> None:
+    async with (
+        byte_server([5.0], [CHUNKED + b"2\r\nok\r\n", 5.0]) as server,
+        client_of(server.base_url) as client,
+    ):
+        with pytest.raises(TimeoutError):
+            await ask(client, seconds=0.05)
+        response = await ask(client)
+        assert await response.read(in_seconds(5)) == b"ok"
+        with pytest.raises(TimeoutError):
+            await response.read(in_seconds(0.05))
+        await response.close()
+        await wait_until(server.hung_up.is_set)
+
+
+async def test_cancelled_request_closes_its_connection() -> None:
+    async with byte_server([5.0]) as server, client_of(server.base_url) as client:
+        asking = asyncio.create_task(ask(client))
+        await wait_until(lambda: len(server.requests) == 1)
+
+        asking.cancel()
+
+        await asyncio.wait([asking])
+        await wait_until(lambda: server.connections == 1)
+        assert asking.cancelled()
+
+
+async def test_pause_leaves_what_arrives_for_one_read() -> None:
+    trickle: list[Step] = [b"1\r\nx\r\n", 0.002]
+    steps: list[Step] = [CHUNKED, *trickle * 50, b"0\r\n\r\n"]
+    async with byte_server(steps) as server, client_of(server.base_url) as client:
+        response = await ask(client)
+        reads = []
+        while data := await response.read(in_seconds(5), 0.1):
+            reads.append(data)
+
+    assert b"".join(reads) == b"x" * 50
+    assert len(reads) < 10
+
+
+async def test_more_than_the_reader_takes_waits_and_arrives() -> None:
+    body = b"x" * 3_000_000
+    steps = [CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)]
+    async with byte_server(steps) as server, client_of(server.base_url) as client:
+        response = await ask(client)
+        await asyncio.sleep(0.05)
+        assert len(await response.read_all(in_seconds(5), 10_000_000)) == len(body)
+
+
+async def test_unsent_request_is_told_apart() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    for address in (f"http://127.0.0.1:{port}", "http://", "nonsense", "ftp://x", "http://x:y"):
+        async with client_of(address) as client:
+            with pytest.raises(ConnectionFailed) as failed:
+                await ask(client)
+            assert not failed.value.sent
+
+
+async def test_header_with_a_line_break_is_refused() -> None:
+    client = HttpClient("http://127.0.0.1:1", {"X": "a\r\nY: b"}, connect_seconds=1)
+    with pytest.raises(ConnectionFailed, match="line break"):
+        await ask(client)
+
+
+async def test_unix_socket(tmp_path: Path) -> None:
+    served = ByteServer([[OK]])
+    path = tmp_path / "socket"
+    async with (
+        await asyncio.start_unix_server(served.serve, path),
+        client_of("http://engine/v1", unix_socket=path) as client,
+    ):
+        assert await read(client) == b"ok"
+
+
+async def test_proxy_of_the_environment_gets_the_whole_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with byte_server([OK]) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "other.example")
+        async with client_of("http://api.example/v1", uses_proxy=True) as client:
+            assert await read(client) == b"ok"
+
+    assert proxy.requests[0].startswith(b"POST http://api.example/v1/chat HTTP/1.1\r\n")
+    assert b"\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in proxy.requests[0]
+
+
+async def test_no_proxy_names_servers_that_are_reached_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    async with byte_server([OK]) as server, client_of(server.base_url, uses_proxy=True) as client:
+        assert await read(client) == b"ok"
+
+
+async def test_tls_goes_through_a_tunnel_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with byte_server([b"HTTP/1.1 403 Forbidden\r\n\r\n"]) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "")
+        async with client_of("https://api.example/v1", uses_proxy=True) as client:
+            with pytest.raises(ConnectionFailed, match="status 403"):
+                await ask(client)
+
+    assert proxy.requests == [b"CONNECT api.example:443 HTTP/1.1\r\nHost: api.example:443\r\n\r\n"]
