@@ -11,6 +11,7 @@ from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
+    Attempt,
     ChatSetting,
     Claim,
     ClaimedMessage,
@@ -268,7 +269,9 @@ class Conversations(Protocol):
     ) -> Sequence[ClaimedMessage]:
         """Claim those of these conversations that are ready, each with its oldest message.
 
-        A claim fences all earlier ones. The attempt at the message is counted.
+        A claim fences all earlier ones. An attempt at the message that did not end counts as a
+        death of its process: by what was recorded of it, as one of the message's own, as one of
+        many messages', or as one that clears it.
         """
         ...
 
@@ -285,7 +288,11 @@ class Conversations(Protocol):
         ...
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Take back the count of `begin` or `finish`: the attempt was ended on purpose."""
+        """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
+        ...
+
+    async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
+        """Store what is being done with a message, for the case that the process dies of it."""
         ...
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:

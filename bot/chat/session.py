@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import IntEnum
 
 from bot.chat.incoming import Incoming, Person
 from bot.chat.outgoing import OutboxRow, OutgoingPart
@@ -48,6 +49,19 @@ class Claim:
     owner: str
 
 
+class Attempt(IntEnum):
+    """What a process is doing with a message; stored, so that it can be read after its death."""
+
+    NONE = 0
+    """Nothing that could kill the process."""
+    BESIDE_OTHERS = 1
+    """It is processed; others that could kill the process are as well, or may be."""
+    ALONE = 2
+    """It is processed, and nothing else explains the deaths that it was in flight at."""
+    DEFERRED = 3
+    """It waits for some seconds, and a death meanwhile has another cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class InboxMessage:
     """An inbox row that is being processed."""
@@ -56,6 +70,8 @@ class InboxMessage:
     incoming: Incoming
     crashes: int
     """How often a process died while it worked on this message."""
+    own_crashes: int = 0
+    """How often only this message can have been the cause."""
 
     @property
     def turn(self) -> str:

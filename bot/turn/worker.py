@@ -17,7 +17,15 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
+from bot.chat.session import (
+    Attempt,
+    Claim,
+    ClaimedMessage,
+    InboxMessage,
+    Turn,
+    TurnRange,
+    TurnResult,
+)
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import CommandRequest
@@ -31,14 +39,12 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import AnswerPipeline
+from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 
 _log = structlog.get_logger(__name__)
-# A message is set aside when the process died this often while working on it. Not fewer: a message
-# that kills the process faster than a long answer takes makes innocent ones count crashes, too.
-_MAX_CRASHES = 16
 _TURNS_FOR_ROUTING = 40  # who spoke before these does not matter to who speaks next
 _SET_ASIDE = "⚠ This message crashed the service repeatedly, so it will not be answered."
 _BUG = "⚠ Something went wrong on my side. The error was logged; please try again."
@@ -83,6 +89,7 @@ class ConversationWorker:
         self._clock = clock
         self._leases = LeaseKeeper(conversations, clock)
         self._unanswered = UnansweredQuestions()
+        self._gate = IsolationGate(clock)
         self.stopping = False
 
     async def keep_leases(self) -> None:
@@ -111,11 +118,22 @@ class ConversationWorker:
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
         try:
-            return await self._process(claim, message)
+            return await self._process_admitted(claim, message)
         except (asyncio.CancelledError, StoreError):  # neither is the message's fault
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.undo_attempt(claim, message)
             raise
+
+    async def _process_admitted(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+        """Process a message when the gate lets it start."""
+        if is_set_aside(message):
+            return await self._process(claim, message)
+
+        async def record(attempt: Attempt) -> None:
+            await self._conversations.record_attempt(claim, message, attempt)
+
+        async with self._gate.admitted(message, record):
+            return await self._process(claim, message)
 
     async def _process(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
         """Process one message; a failure is replied, and the conversation goes on.
@@ -125,9 +143,10 @@ class ConversationWorker:
         """
         outcome = "failed"
         try:
-            if message.crashes >= _MAX_CRASHES:
+            if is_set_aside(message):
                 outcome = "set_aside"
-                _log.error("set_aside", turn=message.turn, crashes=message.crashes)
+                own = message.own_crashes
+                _log.error("set_aside", turn=message.turn, crashes=message.crashes, own=own)
                 following = await self._finish_with_text(claim, message, _SET_ASIDE)
             else:
                 outcome, following = await self._handle(claim, message)

@@ -14,7 +14,15 @@ from sqlalchemy import Connection, func, select, text, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
-from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
+from bot.chat.session import (
+    Attempt,
+    Claim,
+    ClaimedMessage,
+    InboxMessage,
+    Turn,
+    TurnRange,
+    TurnResult,
+)
 from bot.errors import Fenced, Refused
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.migrations import make_alembic_config
@@ -246,6 +254,47 @@ async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store
     third = await claimed(store)
     assert third is not None
     assert third.message.crashes == 1
+
+
+async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
+    """Begin the oldest message as a process does that is started after a death."""
+    await store.conversations.release_all("me")
+    begun = await claimed(store)
+    assert begun is not None
+    return begun.claim, begun.message
+
+
+async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[int, int]]:
+    """Let a process die in each of these attempts; return the message's deaths, and its own."""
+    await begin(store)
+    counts = []
+    for attempt in attempts:
+        claim, message = await begin_again(store)
+        counts.append((message.crashes, message.own_crashes))
+        if attempt is not None:
+            await store.conversations.record_attempt(claim, message, attempt)
+    return counts
+
+
+async def test_only_deaths_in_an_attempt_alone_are_a_messages_own(store: Store) -> None:
+    attempts = (None, Attempt.BESIDE_OTHERS, Attempt.ALONE, Attempt.ALONE, Attempt.NONE)
+    counts = await count_deaths(store, *attempts, None)
+    assert counts == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (5, 2)]
+
+
+async def test_second_death_in_a_row_alone_explains_the_first(store: Store) -> None:
+    counts = await count_deaths(store, Attempt.ALONE, Attempt.ALONE, None)
+    assert counts == [(1, 0), (2, 2), (3, 3)]
+
+
+async def test_death_while_a_message_was_deferred_clears_it(store: Store) -> None:
+    counts = await count_deaths(store, Attempt.ALONE, Attempt.DEFERRED, None)
+    assert counts == [(1, 0), (2, 2), (2, 0)]
+
+
+async def test_suspect_that_has_not_started_is_not_blamed(store: Store) -> None:
+    counts = await count_deaths(store, None, None, None, None)
+    assert counts == [(1, 0), (2, 0), (2, 0), (2, 0)]
 
 
 async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None:

@@ -33,6 +33,8 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 
+FATAL_WORD = "abracadabra"
+
 OnPass = Callable[[], None]
 Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
@@ -187,10 +189,25 @@ def _acknowledge_first() -> None:
     SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
 
 
+def _fatal_message() -> None:
+    """A message that contains a certain word kills the process when the model is asked."""
+    original = OpenAICompatibleBackend.generate
+
+    def generate(
+        self: OpenAICompatibleBackend, prompt: Prompt
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+        if FATAL_WORD in str(prompt.messages[-1].content):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, prompt)
+
+    OpenAICompatibleBackend.generate = generate  # type: ignore[method-assign] # on purpose
+
+
 BUILDS: dict[str, Callable[[], None]] = {
     "right": lambda: None,
     "blind_resend": _blind_resend,
     "acknowledge_first": _acknowledge_first,
+    "fatal_message": _fatal_message,
 }
 
 

@@ -674,7 +674,7 @@ async def test_message_that_crashed_too_often_is_set_aside(
     setup = Setup(database, backend=FakeBackend(["Hi."]))
     await setup.receive("crash", "hello")
     await database.write(
-        lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(crashes=16)).rowcount
+        lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(own_crashes=3)).rowcount
     )
     await setup.work()
     assert [text[:25] for text in setup.texts] == ["⚠ This message crashed th", "Hi."]

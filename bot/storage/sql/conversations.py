@@ -10,6 +10,7 @@ from typing_extensions import override
 from bot.chat.incoming import Person, split_conversation_key
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
+    Attempt,
     Claim,
     ClaimedMessage,
     FinishedTurn,
@@ -114,7 +115,11 @@ class SqlConversations(Conversations):
 
     @override
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        await self._database.run(lambda: units.undo_attempt(claim, message.id, message.crashes))
+        await self.record_attempt(claim, message, Attempt.NONE)
+
+    @override
+    async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
+        await self._database.run(lambda: units.record_attempt(claim, message.id, attempt))
 
     @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
@@ -209,7 +214,8 @@ class SqlConversations(Conversations):
 
 
 def _to_message(stored: units.NextMessage) -> InboxMessage:
-    return InboxMessage(stored.id, decode_event(stored.kind, stored.payload), stored.crashes)
+    incoming = decode_event(stored.kind, stored.payload)
+    return InboxMessage(stored.id, incoming, stored.crashes, stored.own_crashes)
 
 
 def _changes(

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0008"
+NEWEST_REVISION = "0009"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -56,7 +56,11 @@ inbox = Table(
     Column("payload", LargeBinary),  # the event as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done
+    # how often a process died during an attempt, how often only this message can have been the
+    # cause, and what the latest attempt is: an Attempt of bot/chat/session.py
     Column("crashes", Integer, nullable=False, server_default="0"),
+    Column("own_crashes", Integer, nullable=False, server_default="0"),
+    Column("attempt", Integer, nullable=False, server_default="0"),
     UniqueConstraint("platform", "bot_id", "external_key"),
     sqlite_autoincrement=True,
 )

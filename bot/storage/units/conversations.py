@@ -9,10 +9,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import (
+    Integer,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from bot.chat.outgoing import OutboxOperation, OutboxRow
-from bot.chat.session import Claim, TurnRange
+from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
 from bot.storage.engine.statements import Statement, Unit
 from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
@@ -125,17 +137,38 @@ _OLDEST = (
     .limit(1)
     .scalar_subquery()
 )
+# An attempt that is still recorded did not end: its process died. A second death in a row alone
+# explains the first one as well. A suspect is not in flight before the worker starts with it.
+# The numbers are written into the SQL: PostgreSQL takes a CASE of bound values for text.
+_ZERO, _ONE, _TWO = (literal_column(str(number), Integer) for number in range(3))
+_NONE, _BESIDE_OTHERS, _ALONE, _DEFERRED = (
+    literal_column(str(int(one)), Integer) for one in Attempt
+)
+_HAS_DIED = inbox.c.attempt.in_([_BESIDE_OTHERS, _ALONE])
 _NEXT = Statement(
     update(inbox)
     .where(inbox.c.id == _OLDEST)
-    .values(crashes=inbox.c.crashes + 1)
-    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.kind)
+    .values(
+        crashes=inbox.c.crashes + case((_HAS_DIED, _ONE), else_=_ZERO),
+        own_crashes=case(
+            (inbox.c.attempt == _DEFERRED, _ZERO),
+            (and_(inbox.c.attempt == _ALONE, inbox.c.crashes == _ONE), _TWO),
+            (inbox.c.attempt == _ALONE, inbox.c.own_crashes + _ONE),
+            else_=inbox.c.own_crashes,
+        ),
+        attempt=case(
+            (inbox.c.crashes == _ZERO, _BESIDE_OTHERS),
+            (and_(inbox.c.crashes == _ONE, not_(_HAS_DIED)), _BESIDE_OTHERS),
+            else_=_NONE,
+        ),
+    )
+    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind)
 )
 _DONE = Statement(
     update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)
 )
-_UNDO_ATTEMPT = Statement(
-    update(inbox).where(inbox.c.id == bindparam("message")).values(crashes=bindparam("before"))
+_RECORD_ATTEMPT = Statement(
+    update(inbox).where(inbox.c.id == bindparam("message")).values(attempt=bindparam("attempted"))
 )
 _TURN_ROW = (
     *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
@@ -173,6 +206,7 @@ class NextMessage:
     id: int
     payload: bytes
     crashes: int
+    own_crashes: int
     kind: str
 
 
@@ -211,7 +245,7 @@ def ready(served: str, limit: int, now: float) -> Unit[list[str]]:
 def begin(
     key: str, owner: str, seconds: float, now: float
 ) -> Unit[tuple[Claim, NextMessage] | None]:
-    """Claim a ready conversation and count an attempt at its oldest message."""
+    """Claim a ready conversation and begin its oldest message."""
     claimed = yield _CLAIM.query({"of": key, "claimed_by": owner, "seconds": seconds, "now": now})
     if not claimed:
         return None
@@ -221,11 +255,10 @@ def begin(
 
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Count an attempt at the oldest message; where there is none, release the conversation."""
+    """Begin the oldest message; where there is none, release the conversation."""
     rows = yield _NEXT.query({"of": claim.conversation})
     if rows:
-        id_, payload, crashes, kind = rows[0]
-        return NextMessage(id_, payload, crashes - 1, kind)
+        return NextMessage(*rows[0])
     yield _SETTLE.query(_of(claim))
     return None
 
@@ -244,10 +277,10 @@ def release(claim: Claim) -> Unit[None]:
     _session(claim, (yield _RELEASE.query(_of(claim))))
 
 
-def undo_attempt(claim: Claim, message: int, crashes: int) -> Unit[None]:
-    """Take back the count of an attempt that was ended on purpose."""
+def record_attempt(claim: Claim, message: int, attempt: Attempt) -> Unit[None]:
+    """Store what is being done with a message."""
     yield from check(claim)
-    yield _UNDO_ATTEMPT.query({"message": message, "before": crashes})
+    yield _RECORD_ATTEMPT.query({"message": message, "attempted": int(attempt)})
 
 
 def opened_parts(turn_name: str) -> Unit[set[int]]:

@@ -1,0 +1,198 @@
+"""Find the message that kills the process, without delaying the others.
+
+Whatever was in flight when a process died is tried again at once: most deaths have another cause.
+Only a message that was in flight at two deaths is a suspect. Suspects start one after the other,
+the most suspected first, and nothing else waits for them; one whose turn does not come starts
+beside others after some seconds at random, so that the next death leaves fewer suspects. A death is
+a message's own if no other suspect was in flight (`Attempt.ALONE`).
+
+An operator may kill the process again and again. So a message with a death of its own is tried
+again only when its process has lived for some seconds with it waiting; if the process dies before
+that, something else killed it, and the message's own deaths are forgotten (`Attempt.DEFERRED`).
+"""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from bot.chat.session import Attempt, InboxMessage
+from bot.errors import Fenced, StoreError
+from bot.ports import Clock
+
+RecordAttempt = Callable[[Attempt], Awaitable[None]]
+
+_MAX_OWN_CRASHES = 3
+# The last resort against one that dies beside others each time: later than a minute, say.
+_MAX_CRASHES = 24
+_CRASHES_OF_A_SUSPECT = 2
+_MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
+_LONGEST_WAIT_SECONDS = 60.0
+_DEFERRED_SECONDS = 10.0
+
+
+def is_set_aside(message: InboxMessage) -> bool:
+    """Return whether a message has killed the process too often to be tried again."""
+    return message.own_crashes >= _MAX_OWN_CRASHES or message.crashes >= _MAX_CRASHES
+
+
+@dataclass(slots=True, eq=False)
+class _TrackedAttempt:
+    """A message that is in flight, or waits to be."""
+
+    message: InboxMessage
+    record: RecordAttempt
+    lot: float
+    """Random, between 0 and 1."""
+    starts: asyncio.Event = field(default_factory=asyncio.Event)
+    recorded: Attempt | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.message.crashes >= _CRASHES_OF_A_SUSPECT
+
+    @property
+    def position(self) -> tuple[int, int, float]:
+        """Order attempts: those with the most deaths first."""
+        return -self.message.own_crashes, -self.message.crashes, self.lot
+
+    @property
+    def max_wait_seconds(self) -> float:
+        growth = 4.0 ** min(self.message.crashes - _CRASHES_OF_A_SUSPECT, 3)
+        longest = min(_MAX_WAIT_SECONDS * growth, _LONGEST_WAIT_SECONDS)
+        return longest if self.message.own_crashes else longest * self.lot
+
+
+class IsolationGate:
+    """Lets messages start: at once, but for suspects, which start one after the other."""
+
+    def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
+        self._clock = clock
+        self._dice = dice
+        self._in_flight = 0
+        self._suspects_in_flight = 0
+        self._waiting: list[tuple[tuple[int, int, float], int, _TrackedAttempt]] = []  # a heap
+        self._order = itertools.count()
+        self._deferred: list[_TrackedAttempt] = []
+        self._alone: _TrackedAttempt | None = None
+        """The attempt that is recorded as one without others."""
+        self._recording = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
+        """Wait until a message may be processed, in the block.
+
+        Args:
+            message: a suspect if processes died twice while they worked on it.
+            record: stores what the attempt is; called only if a process died before.
+        """
+        attempt = _TrackedAttempt(message, record, self._dice())
+        enter = self._as_suspect(attempt) if attempt.is_suspect else self._at_once(attempt)
+        async with enter:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _at_once(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+        self._in_flight += 1
+        try:
+            if attempt.message.crashes:
+                await asyncio.sleep(0)  # what was claimed together with it starts as well
+                await self._record_start(attempt)
+            elif self._alone is not None or self._recording.locked():
+                await self._record_start(attempt)
+            yield
+        finally:
+            self._in_flight -= 1
+            self._end_alone(attempt)
+
+    @contextlib.asynccontextmanager
+    async def _as_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+        if attempt.message.own_crashes:
+            await self._defer(attempt)
+        heapq.heappush(self._waiting, (attempt.position, next(self._order), attempt))
+        cancel_timer = self._clock.call_later(
+            attempt.max_wait_seconds, lambda: self._start(attempt)
+        )
+        try:
+            await asyncio.sleep(0)  # all that were claimed together wait by now
+            self._start_next()
+            await attempt.starts.wait()
+            await self._record_start(attempt)
+            yield
+        finally:
+            cancel_timer()
+            self._end(attempt)
+
+    async def _defer(self, attempt: _TrackedAttempt) -> None:
+        """Wait for some seconds; a death meanwhile clears the message if no suspect runs."""
+        self._deferred.append(attempt)
+        try:
+            async with self._recording:
+                first = Attempt.NONE if self._suspects_in_flight else Attempt.DEFERRED
+                await _record(attempt, first)
+            await self._clock.sleep(_DEFERRED_SECONDS)
+        finally:
+            self._deferred.remove(attempt)
+
+    def _start_next(self) -> None:
+        """Start the most suspected of those that wait, if no suspect is in flight."""
+        while self._waiting and not self._suspects_in_flight:
+            _, _, attempt = heapq.heappop(self._waiting)
+            self._start(attempt)
+
+    def _start(self, attempt: _TrackedAttempt) -> None:
+        if not attempt.starts.is_set():
+            attempt.starts.set()
+            self._in_flight += 1
+            self._suspects_in_flight += 1
+
+    def _end(self, attempt: _TrackedAttempt) -> None:
+        if attempt.starts.is_set():
+            self._in_flight -= 1
+            self._suspects_in_flight -= 1
+        attempt.starts.set()  # one that was cancelled has no turn any more
+        self._end_alone(attempt)
+        self._start_next()
+
+    def _end_alone(self, attempt: _TrackedAttempt) -> None:
+        if self._alone is attempt:
+            self._alone = None
+
+    async def _record_start(self, attempt: _TrackedAttempt) -> None:
+        """Record whether an attempt is one without others, before anything is done for it.
+
+        After one death, everything that is in flight as well counts as another; for a suspect only
+        another suspect does, since nothing else explains its earlier deaths.
+        """
+        async with self._recording:
+            if attempt.is_suspect:  # if it kills, those that are deferred are not cleared by that
+                for deferred in self._deferred:
+                    await _record_for_other(deferred, Attempt.NONE)
+            other = self._alone
+            if other is not None and (attempt.is_suspect or not other.is_suspect):
+                self._alone = None
+                await _record_for_other(other, Attempt.BESIDE_OTHERS)
+            if attempt.is_suspect:
+                alone = self._suspects_in_flight == 1
+            else:
+                alone = self._in_flight == 1 and attempt.message.crashes > 0
+            if alone:
+                self._alone = attempt
+                await _record(attempt, Attempt.ALONE)
+            elif attempt.is_suspect:
+                await _record(attempt, Attempt.BESIDE_OTHERS)
+
+
+async def _record(attempt: _TrackedAttempt, value: Attempt) -> None:
+    if attempt.recorded is not value:
+        await attempt.record(value)
+        attempt.recorded = value
+
+
+async def _record_for_other(attempt: _TrackedAttempt, value: Attempt) -> None:
+    """Record a change of another message's attempt, which notices a lost claim itself."""
+    with contextlib.suppress(Fenced, StoreError):
+        await _record(attempt, value)

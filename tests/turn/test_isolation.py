@@ -1,0 +1,213 @@
+"""Test the gate that finds the message which kills the process, without delaying the others."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from bot.chat.session import Attempt, InboxMessage
+from bot.errors import Fenced
+from bot.turn.isolation import IsolationGate, is_set_aside
+from tests.fakes import FakeClock, run_ready_tasks
+from tests.samples import make_incoming
+
+ALONE, BESIDE_OTHERS = Attempt.ALONE, Attempt.BESIDE_OTHERS
+
+
+class GateSetup:
+    """A gate with messages that are processed until they are told to end."""
+
+    def __init__(self, dice: Callable[[], float] = lambda: 1.0) -> None:
+        self.clock = FakeClock()
+        self.gate = IsolationGate(self.clock, dice)
+        self.in_work: list[str] = []
+        self.attempts: dict[str, list[Attempt]] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def start(self, *names: str, crashes: int = 0, own: int = 0) -> None:
+        """Start messages that were claimed together."""
+        for name in names:
+            self.prepare(name, crashes=crashes, own=own)
+        await run_ready_tasks()
+
+    def prepare(self, name: str, *, crashes: int, own: int = 0) -> None:
+        """Create the task of a message; it has not run yet."""
+        self._ends[name] = asyncio.Event()
+        self.attempts[name] = []
+        message = InboxMessage(len(self.tasks), make_incoming(name), crashes, own)
+        self.tasks[name] = asyncio.create_task(self._process(name, message))
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await self.tasks[name]
+        await run_ready_tasks()
+
+    async def _process(self, name: str, message: InboxMessage) -> None:
+        async def record(attempt: Attempt) -> None:
+            self.attempts[name].append(attempt)
+
+        async with self.gate.admitted(message, record):
+            self.in_work.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.in_work.remove(name)
+
+
+@asynccontextmanager
+async def open_setup(dice: Callable[[], float] = lambda: 1.0) -> AsyncIterator[GateSetup]:
+    opened = GateSetup(dice)
+    yield opened
+    for task in opened.tasks.values():
+        task.cancel()
+    if opened.tasks:
+        await asyncio.wait(opened.tasks.values())
+
+
+@pytest_asyncio.fixture
+async def setup() -> AsyncIterator[GateSetup]:
+    async with open_setup() as opened:
+        yield opened
+
+
+async def test_messages_without_a_death_are_processed_together(setup: GateSetup) -> None:
+    await setup.start("a", "b", "c")
+    assert setup.in_work == ["a", "b", "c"]
+    assert setup.attempts == {"a": [], "b": [], "c": []}
+
+
+async def test_everything_starts_again_at_once_after_one_death(setup: GateSetup) -> None:
+    await setup.start("a", "b", "c", crashes=1)
+    assert setup.in_work == ["a", "b", "c"]
+    assert setup.attempts == {"a": [], "b": [], "c": []}
+
+
+async def test_message_with_one_death_is_alone_until_anything_starts(setup: GateSetup) -> None:
+    await setup.start("a", crashes=1)
+    assert setup.attempts["a"] == [ALONE]
+    await setup.start("b")
+    assert setup.in_work == ["a", "b"]
+    assert setup.attempts["a"] == [ALONE, BESIDE_OTHERS]
+
+
+async def test_suspects_are_processed_one_after_the_other(setup: GateSetup) -> None:
+    await setup.start("a", "b", "c", crashes=2)
+    for name in "abc":
+        assert setup.in_work == [name]
+        assert setup.attempts[name] == [ALONE]
+        await setup.end(name)
+
+
+async def test_nothing_waits_for_a_suspect(setup: GateSetup) -> None:
+    await setup.start("suspect", crashes=3)
+    await setup.start("a", "b")
+    await setup.start("c", crashes=1)
+    assert setup.in_work == ["suspect", "a", "b", "c"]
+    assert setup.attempts["suspect"] == [ALONE]
+    assert setup.attempts["c"] == []
+
+
+async def test_suspect_waits_for_no_unsuspected_message(setup: GateSetup) -> None:
+    await setup.start("a")
+    await setup.start("b", crashes=1)
+    await setup.start("suspect", crashes=2)
+    assert setup.in_work == ["a", "b", "suspect"]
+    assert setup.attempts["suspect"] == [ALONE]
+
+
+async def test_suspect_with_the_most_deaths_starts_first(setup: GateSetup) -> None:
+    await setup.start("first", crashes=4)
+    await setup.start("own", crashes=3, own=1)
+    await setup.clock.advance(10)
+    for crashes in (3, 5, 4):
+        await setup.start(f"{crashes} deaths", crashes=crashes)
+    order = []
+    for name in ("first", "own", "5 deaths", "4 deaths", "3 deaths"):
+        order += setup.in_work
+        await setup.end(name)
+    assert order == ["first", "own", "5 deaths", "4 deaths", "3 deaths"]
+
+
+async def test_suspect_with_the_most_deaths_of_one_claim_starts_first(setup: GateSetup) -> None:
+    names = {"a": 2, "b": 3, "c": 2}
+    for name, crashes in names.items():
+        setup.prepare(name, crashes=crashes)
+    await run_ready_tasks()
+    assert setup.in_work == ["b"]
+
+
+@pytest.mark.parametrize(("crashes", "seconds"), [(2, 4), (3, 16), (4, 60), (9, 60)])
+async def test_suspect_starts_beside_others_that_take_long(crashes: int, seconds: int) -> None:
+    async with open_setup() as setup:
+        await setup.start("long", crashes=crashes)
+        await setup.start("suspect", crashes=crashes)
+        await setup.clock.advance(seconds - 0.1)
+        assert setup.in_work == ["long"]
+        await setup.clock.advance(0.2)
+        assert setup.in_work == ["long", "suspect"]
+        assert setup.attempts == {"long": [ALONE, BESIDE_OTHERS], "suspect": [BESIDE_OTHERS]}
+
+
+async def test_many_suspects_start_spread_over_some_seconds() -> None:
+    async with open_setup(random.Random(1).random) as setup:
+        await setup.start(*(f"{number}" for number in range(100)), crashes=2)
+        await setup.clock.advance(2)
+        assert 30 < len(setup.in_work) < 70
+        await setup.clock.advance(2)
+        assert len(setup.in_work) == 100
+
+
+async def test_message_with_an_own_death_is_deferred(setup: GateSetup) -> None:
+    await setup.start("suspect", crashes=2, own=1)
+    await setup.clock.advance(9.9)
+    assert setup.in_work == []
+    assert setup.attempts["suspect"] == [Attempt.DEFERRED]
+    await setup.clock.advance(0.2)
+    assert setup.in_work == ["suspect"]
+    assert setup.attempts["suspect"] == [Attempt.DEFERRED, ALONE]
+
+
+async def test_death_of_another_suspect_does_not_clear_a_deferred_one(setup: GateSetup) -> None:
+    await setup.start("deferred", crashes=3, own=1)
+    await setup.start("other", crashes=2)
+    assert setup.attempts["deferred"] == [Attempt.DEFERRED, Attempt.NONE]
+    await setup.start("late", crashes=3, own=1)
+    assert setup.attempts["late"] == [Attempt.NONE]
+
+
+async def test_cancelled_suspects_block_nobody(setup: GateSetup) -> None:
+    await setup.start("x", "y", "z", crashes=2)
+    await setup.start("d", crashes=3, own=1)
+    for name in "dyx":
+        setup.tasks[name].cancel()
+        await run_ready_tasks()
+    assert setup.in_work == ["z"]
+    setup.tasks["z"].cancel()
+    await setup.start("a", crashes=2)
+    assert setup.in_work == ["a"]
+    assert setup.attempts["a"] == [ALONE]
+
+
+async def test_suspect_that_was_fenced_blocks_nobody(setup: GateSetup) -> None:
+    async def refuse(_: Attempt) -> None:
+        raise Fenced("a newer epoch")
+
+    message = InboxMessage(1, make_incoming(), 2)
+    with pytest.raises(Fenced):
+        async with setup.gate.admitted(message, refuse):
+            pass
+    await setup.start("a", crashes=2)
+    assert setup.attempts["a"] == [ALONE]
+
+
+@pytest.mark.parametrize(
+    ("crashes", "own", "expected"), [(2, 2, False), (3, 3, True), (23, 0, False), (24, 0, True)]
+)
+def test_message_is_set_aside_after_three_deaths_of_its_own(
+    crashes: int, own: int, expected: bool
+) -> None:
+    assert is_set_aside(InboxMessage(1, make_incoming(), crashes, own)) is expected
