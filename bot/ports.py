@@ -182,6 +182,19 @@ class PreloadingBackend(Protocol):
 
 
 @runtime_checkable
+class ModelCheckingBackend(Protocol):
+    """A backend that can tell whether models are there, without loading them."""
+
+    async def check_models(self, models: Sequence[str]) -> str:
+        """Say in a few words what answers with these models of presets.
+
+        Raises:
+            BackendUnavailable: nothing answers, or a model is missing; one line for each.
+        """
+        ...
+
+
+@runtime_checkable
 class ConversationMemory(Protocol):
     """A component that keeps data of conversations, such as a prefix cache."""
 

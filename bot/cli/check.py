@@ -1,27 +1,37 @@
 """`troupe check`: test everything an operator set up; say what is wrong and how to fix it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import typer
 import uvloop
 
-from bot.backends.factory import model_trials
+from bot.backends.factory import make_backend, model_trials
+from bot.backends.registry import backend_specs
 from bot.chat.prompt import Message
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
-from bot.errors import PresetError, TemplateError, TroupeError
-from bot.importers.character_files import load_complete_presets, load_presets_with_stories
+from bot.errors import PresetError, SettingsError, TemplateError, TroupeError
+from bot.importers.character_files import (
+    PresetWithStories,
+    load_complete_presets,
+    load_presets_with_stories,
+)
 from bot.platforms.registry import make_platform
-from bot.platforms.spec import PlatformContext
-from bot.ports import Backend, Platform
+from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.ports import ModelCheckingBackend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import make_backends
+from bot.service.backends import make_backends, used_models
 from bot.service.resources import EMBEDDED_REDIS, stories_by_preset
-from bot.settings import Settings, find_unknown_variables, read_settings
+from bot.settings import Settings, describe_unknown_variables, read_settings
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database
@@ -30,7 +40,22 @@ from bot.templates.renderer import ModelTemplate, Renderer
 Report = Callable[[str], None]
 """Take one line of the result."""
 
+_SECONDS = 5.0
+"""How long a thing may take that answers in less than one where all is well."""
+_CLOSE_SECONDS = 1.0
+_RESOLVER_OPTIONS = "timeout:1 attempts:3"
+"""For glibc: without a network a name would take 10 s or more, and the process would wait for it."""
+
 app = command_app()
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckItem:
+    name: str
+    subject: Callable[[], Awaitable[str]]
+    """Say what is there; raises TroupeError for what is wrong."""
+    seconds: float | None = _SECONDS
+    """The time limit; None: it has limits of its own."""
 
 
 @app.command()
@@ -40,60 +65,101 @@ def check() -> None:
     Prints a line for each, with what is wrong and how to fix it. The exit code is 1 if anything
     is wrong.
     """
-    settings = read_settings()
+    os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
+    try:
+        settings = read_settings()
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            print_line(f"WRONG  settings: {line}")
+        print_line("the rest is tested when the settings are right")
+        raise typer.Exit(1) from None
     raise typer.Exit(0 if uvloop.run(check_everything(settings, print_line)) else 1)
 
 
 async def check_everything(settings: Settings, report: Report) -> bool:
-    """Report one line for each thing; return True if nothing is wrong."""
-    results = [_check_variable_names(report)]
+    """Report one line for each thing; return True if nothing is wrong.
 
-    async def test(name: str, subject: Awaitable[str]) -> bool:
-        try:
-            report(f"ok     {name}: {await subject}")
-            results.append(True)
-        except TroupeError as error:
-            for line in str(error).splitlines():
-                report(f"WRONG  {name}: {line}")
-            results.append(False)
-        return results[-1]
+    All things are tested side by side, each with a time limit, and reported in order.
+    """
+    is_right = _check_variable_names(report)
+    async with Renderer() as renderer, asyncio.TaskGroup() as group:
+        checks = list(_list_checks(settings, renderer))
+        outcomes = [group.create_task(_run_check(one)) for one in checks]
+        for one, outcome in zip(checks, outcomes, strict=True):
+            found, problems = await outcome
+            for line in problems:
+                report(f"WRONG  {one.name}: {line}")
+            if problems:
+                is_right = False
+            else:
+                report(f"ok     {one.name}: {found}")
+    return is_right
 
-    presets_are_valid = await test("presets", _test_presets(settings))
-    await test("database", _test_database(settings))
-    await test("signals", _test_signals(settings))
+
+async def _run_check(check: _CheckItem) -> tuple[str, Sequence[str]]:
+    """Return what a check found, and the lines about what is wrong."""
+    try:
+        async with asyncio.timeout(check.seconds):
+            return await check.subject(), ()
+    except TimeoutError:
+        return "", [f"no answer within {_SECONDS:g} s; is it running, and is the network there?"]
+    except TroupeError as error:
+        return "", str(error).splitlines()
+
+
+def _list_checks(settings: Settings, renderer: Renderer) -> Iterator[_CheckItem]:
+    yield _CheckItem("presets", partial(_test_presets, settings, renderer))
+    yield _CheckItem("database", partial(_test_database, settings))
+    yield _CheckItem("signals", partial(_test_signals, settings))
     for spec in settings.configured_platforms:
-        platform = make_platform(spec, settings.platform(spec), PlatformContext())
-        await test(platform.name, _test_platform(platform))
-    if presets_are_valid:  # without them nobody knows which providers are used
-        roles = load_presets_with_stories(presets_folder(settings.presets_dir))
-        presets = {name: role.preset for name, role in roles.items()}
-        if stories_by_preset(roles):
-            await test("embedding", _test_embedder(settings))
-        async with Renderer() as renderer:
-            for name, backend in make_backends(settings, presets, renderer).items():
-                await test(f"provider {name}", _test_backend(backend))
-            providers = settings.providers.values()
-            for model, trial in model_trials(providers, settings.data_dir, renderer):
-                await test(f"model {model}", trial)
-    return all(results)
+        yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
+    presets = _load_valid_presets(settings)
+    if stories_by_preset(presets):
+        yield _CheckItem("embedding", partial(_test_embedder, settings))
+    for name, models in _models_by_provider(presets, settings).items():
+        yield _CheckItem(
+            f"provider {name}", partial(_test_provider, name, models, settings, renderer)
+        )
+    turns = asyncio.Lock()  # two models at once would slow each other down
+    for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
+        yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), seconds=None)
+
+
+def _load_valid_presets(settings: Settings) -> Mapping[str, PresetWithStories]:
+    try:
+        return load_presets_with_stories(presets_folder(settings.presets_dir))
+    except PresetError:  # the line of the presets tells
+        return {}
+
+
+def _models_by_provider(
+    presets: Mapping[str, PresetWithStories], settings: Settings
+) -> Mapping[str, Sequence[str]]:
+    """Return the models that presets use, by provider; without presets those that are set up."""
+    if not presets:
+        implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
+        return {name: ["default"] for name in settings.providers if name not in implied}
+    found: dict[str, list[str]] = {}
+    for name, model in (pair for each in presets.values() for pair in used_models(each.preset)):
+        if name in settings.providers and model not in found.setdefault(name, []):
+            found[name].append(model)
+    return found
 
 
 def _check_variable_names(report: Report) -> bool:
-    unknown = find_unknown_variables()
-    for name, nearest in unknown.items():
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        report(f"WRONG  settings: {name} is not a setting of Troupe{hint}")
+    unknown = describe_unknown_variables()
+    for line in unknown:
+        report(f"WRONG  settings: {line}")
     if not unknown:
         report("ok     settings")
     return not unknown
 
 
-async def _test_presets(settings: Settings) -> str:
+async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     presets = load_complete_presets(presets_folder(settings.presets_dir))
     default = find_preset(presets, settings.default_preset)
-    async with Renderer() as renderer:
-        make_backends(settings, presets, renderer)
-        await _render_templates(presets, renderer)
+    make_backends(settings, presets, renderer)
+    await _render_templates(presets, renderer)
     found = (
         f"{len(presets)} in {presets_folder(settings.presets_dir)}; {default.name} is the default"
     )
@@ -129,11 +195,12 @@ async def _test_signals(settings: Settings) -> str:
     return "Redis answers"
 
 
-async def _test_platform(platform: Platform) -> str:
+async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
+    platform = make_platform(spec, settings.platform(spec), PlatformContext())
     try:
         return await platform.check()
     finally:
-        await platform.close()
+        await _close(platform.close)
 
 
 async def _test_embedder(settings: Settings) -> str:
@@ -141,11 +208,28 @@ async def _test_embedder(settings: Settings) -> str:
     try:
         return await embedder.check()
     finally:
-        await embedder.close()
+        await _close(embedder.close)
 
 
-async def _test_backend(backend: Backend) -> str:
+async def _test_provider(
+    name: str, models: Sequence[str], settings: Settings, renderer: Renderer
+) -> str:
+    backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
     try:
+        if isinstance(backend, ModelCheckingBackend):
+            return await backend.check_models(models)
         return await backend.check()
     finally:
-        await backend.close()
+        await _close(backend.close)
+
+
+async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:
+    async with turns:
+        return await trial
+
+
+async def _close(close: Callable[[], Awaitable[None]]) -> None:
+    """Close what was tested; what hangs is left to the end of the process."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await close()

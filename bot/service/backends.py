@@ -22,7 +22,7 @@ def make_backends(
     backends: dict[str, Backend] = {}
     problems: list[str] = []
     for preset in presets.values():
-        for name in _providers_of(preset):
+        for name, _ in used_models(preset):
             provider = settings.providers.get(name)
             if provider is None:
                 raise SettingsError(
@@ -50,7 +50,10 @@ def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
     return list(dict.fromkeys(problems))
 
 
-def _providers_of(preset: Preset) -> list[str]:
-    summary_provider = preset.summary.provider if preset.summary else None
-    providers = [one.provider for one in preset.with_fallbacks]
-    return [*providers, *([summary_provider] if summary_provider else [])]
+def used_models(preset: Preset) -> list[tuple[str, str]]:
+    """Return the provider and the model of a preset, of its fallbacks and of its summaries."""
+    models = [(one.provider, one.model) for one in preset.with_fallbacks]
+    summary = preset.summary
+    if summary and (summary.provider or summary.model):
+        models.append((summary.provider or preset.provider, summary.model or preset.model))
+    return models

@@ -1,18 +1,25 @@
 """`troupe check` reports a line for each thing, and how to fix what is wrong."""
 
+import asyncio
 import json
 import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from bot.backends.model_files import store as model_store
+from bot.cli.app import app
 from bot.cli.check import check_everything
 from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
+from tests.e2e.loopback_platforms import running_platforms
+from tests.rigs.fake_openai import FakeOpenAI
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -78,7 +85,8 @@ async def test_check_names_line_of_broken_preset(folder: Path) -> None:
 
 async def test_check_names_parameter_unknown_to_local_model(folder: Path) -> None:
     parameters = {"topP": 0.9, "temperature": 0.5}
-    write_preset(folder, {**ECHO, "provider": "local", "parameters": parameters})
+    local = {**ECHO, "provider": "local", "model": "default"}
+    write_preset(folder, {**local, "parameters": parameters})
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines) == [
@@ -185,6 +193,110 @@ async def test_check_finds_unreachable_provider(
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines)[0].startswith("provider mine: ")
+
+
+async def test_check_finds_missing_model_of_a_preset(folder: Path) -> None:
+    fallbacks = [{"provider": "local", "model": "lost"}, {"provider": "local"}]
+    write_preset(folder, {**ECHO, "fallbacks": fallbacks})
+    passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
+        "provider local: there is no model data/models/lost.gguf; "
+        "`troupe model list` shows those there are"
+    ]
+
+
+async def test_check_accepts_default_model_that_is_downloaded_at_the_start(folder: Path) -> None:
+    write_preset(folder, {**ECHO, "provider": "local", "model": "default"})
+    passed, lines = await run_check()
+    assert passed
+    assert lines[-1] == "ok     provider local: the default model, downloaded at the first start"
+
+
+async def test_check_finds_model_that_ollama_does_not_have(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeOpenAI() as service:
+        address = service.base_url
+        monkeypatch.setenv("TROUPE_PROVIDERS__OLLAMA__BASE_URL", address)
+        write_preset(folder, {**ECHO, "provider": "ollama", "model": "m"})
+        passed, _ = await run_check()
+        assert passed
+        write_preset(folder, {**ECHO, "provider": "ollama", "model": "llama9"})
+        passed, lines = await run_check()
+    assert not passed
+    assert wrong_lines(lines) == [
+        f"provider ollama: provider 'ollama' has no model 'llama9' at {address}; it has m"
+    ]
+
+
+async def test_check_names_models_that_another_service_does_not_list(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeOpenAI() as service:
+        address = service.base_url
+        monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", address)
+        write_preset(folder, {**ECHO, "provider": "mine", "model": "alias"})
+        passed, lines = await run_check()
+    assert passed
+    assert lines[-1] == f"ok     provider mine: answers at {address}, but does not list alias"
+
+
+@pytest.mark.parametrize("token", ["nonsense", "123456789:AA-dead"])
+async def test_check_prints_its_whole_list_with_wrong_tokens(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    async with running_platforms() as platforms:
+        monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", token)
+        monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", platforms.telegram.base)
+        monkeypatch.setenv("TROUPE_DISCORD__TOKEN", token)
+        monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
+        passed, lines = await run_check()
+    assert not passed
+    wrong = wrong_lines(lines)
+    assert [line.partition(":")[0] for line in wrong] == ["discord", "telegram"]
+    assert ["TROUPE_DISCORD__TOKEN" in wrong[0], "TROUPE_TELEGRAM__TOKEN" in wrong[1]] == [True] * 2
+    assert lines[-1] == "ok     provider echo: an echo"
+
+
+async def test_check_does_not_wait_for_a_network_that_swallows_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.cli.check._SECONDS", 0.2)
+    async with silent_server() as address:
+        monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "123456789:" + "A" * 35)
+        monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", address)
+        monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", f"{address}/v1")
+        write_preset(folder, {**ECHO, "provider": "mine"})
+        passed, lines = await run_check()
+    assert not passed
+    problem = "no answer within 0.2 s; is it running, and is the network there?"
+    assert wrong_lines(lines) == [f"telegram: {problem}", f"provider mine: {problem}"]
+
+
+def test_check_reports_wrong_settings_in_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_CONSOLE__PORT", "x")
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        "WRONG  settings: TROUPE_CONSOLE__PORT: should be a whole number (an integer),"
+        " such as 8710",
+        "the rest is tested when the settings are right",
+    ]
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """Accept connections and answer nothing; yield the address."""
+    release = asyncio.Event()
+
+    async def wait(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.close()
+
+    async with await asyncio.start_server(wait, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        release.set()
 
 
 async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) -> None:

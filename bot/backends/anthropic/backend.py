@@ -1,7 +1,7 @@
 """Answer prompts through Anthropic's Messages API."""
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,21 @@ from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
-from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
+from bot.ports import (
+    Backend,
+    Clock,
+    DescribingBackend,
+    ModelCheckingBackend,
+    TextTokenCounter,
+    TokenCountingBackend,
+)
 from bot.templates.renderer import Renderer
 
 _API_VERSION = "2023-06-01"
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
 
 
-class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend):
+class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -89,8 +96,13 @@ class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend):
 
     @override
     async def check(self) -> str:
-        models = self._connection.list_models()
-        return await self._request_runner.check(models, self._settings.model or "default")
+        return await self._request_runner.check(self._connection.list_models())
+
+    @override
+    async def check_models(self, models: Sequence[str]) -> str:
+        for model in models:
+            resolve_model(model, self._settings, self._endpoint)
+        return await self.check()  # the service does not list the aliases of its models
 
     @override
     async def close(self) -> None:

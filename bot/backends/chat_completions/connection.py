@@ -1,9 +1,10 @@
 """Send requests over kept-alive connections to a service's API."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.request import HttpConnection, raise_for_status
@@ -12,6 +13,15 @@ from bot.runtime.http_client import HttpClient
 from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 
 _LIST_SECONDS = 10.0
+_MAX_LIST_BYTES = 8 * 2**20
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ListedModel]
 
 
 class PooledConnection(HttpConnection):
@@ -48,12 +58,19 @@ class PooledConnection(HttpConnection):
         await raise_for_status(response, deadline)
         return response
 
-    async def list_models(self) -> None:
-        """Request the list of models; raises as `post` does."""
+    async def list_models(self) -> Sequence[str]:
+        """Return the ids of the models; none if they cannot be read. Raises as `post` does."""
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
         response = await self._client.request("GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
-        await response.close()
+        try:
+            body = await response.read_all(deadline, _MAX_LIST_BYTES)
+        finally:
+            await response.close()
+        try:
+            return [model.id for model in msgspec.json.decode(body, type=_ModelList).data]
+        except msgspec.DecodeError:  # a form of its own, or cut at the limit
+            return ()
 
     async def close(self) -> None:
         """Close all connections."""

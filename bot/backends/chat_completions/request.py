@@ -37,6 +37,7 @@ from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
+_MAX_NAMED_MODELS = 8
 _NO_MODEL_LIST = frozenset({404, 405, 501})
 _INTERRUPTED_NOTICE = "The model stopped in the middle of its answer. Please try again."
 
@@ -220,21 +221,44 @@ class ChatRequestRunner:
         except ConnectionFailed as error:
             raise errors.unreachable(self._endpoint, str(error)) from error
 
-    async def check(self, list_models: Awaitable[None], model: str) -> str:
-        """Say in a few words what answers; raises `BackendUnavailable` when nothing does."""
+    async def check(
+        self,
+        list_models: Awaitable[Sequence[str]],
+        models: Sequence[str] = (),
+        *,
+        lists_all: bool = False,
+    ) -> str:
+        """Say in a few words what answers.
+
+        Args:
+            list_models: requests the names of the service's models.
+            models: those that are needed.
+            lists_all: whether a model that is not listed does not exist.
+
+        Raises:
+            BackendUnavailable: nothing answers, or a model does not exist.
+        """
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                await list_models
+                listed = await list_models
         except HttpStatusError as error:
             # Not every service lists its models, but every one reports a wrong key.
             if error.status in _NO_MODEL_LIST:
                 return f"answers at {self._endpoint.base_url}, but lists no models"
-            failed = self._translate(error, model)
+            failed = self._translate(error, next(iter(models), "default"))
             raise BackendUnavailable(str(failed), failed.notice) from failed
         except (ConnectionFailed, TimeoutError) as error:
             failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
             raise BackendUnavailable(str(failed)) from error
-        return f"answers at {self._endpoint.base_url}"
+        missing = [model for model in models if listed and not _is_listed(model, listed)]
+        if missing and lists_all:
+            names = ", ".join(listed[:_MAX_NAMED_MODELS])
+            problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; it has"
+            raise BackendUnavailable(
+                "\n".join(f"{problem.format(model)} {names}" for model in missing)
+            )
+        note = f", but does not list {', '.join(missing)}" if missing else ""
+        return f"answers at {self._endpoint.base_url}{note}"
 
     def _translate(
         self, error: HttpStatusError, model: str, parameters: Collection[str] = ()
@@ -260,6 +284,11 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
             "This preset has no model; the bot's operator has to choose one.",
         )
     return settings.model
+
+
+def _is_listed(model: str, listed: Collection[str]) -> bool:
+    """Look a model up; Ollama adds a tag to names, and Gemini a folder."""
+    return not {model, f"{model}:latest", f"models/{model}"}.isdisjoint(listed)
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:

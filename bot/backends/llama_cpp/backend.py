@@ -37,6 +37,7 @@ from bot.ports import (
     Backend,
     ConversationMemory,
     DescribingBackend,
+    ModelCheckingBackend,
     PreloadingBackend,
     TextTokenCounter,
     TokenCountingBackend,
@@ -58,6 +59,7 @@ class LlamaCpp(
     TokenizingBackend,
     DescribingBackend,
     PreloadingBackend,
+    ModelCheckingBackend,
     ConversationMemory,
 ):
     """Generate with the models in the data directory, and any GGUF by its path."""
@@ -117,6 +119,27 @@ class LlamaCpp(
         model = await self._model("default")
         projector = f", with the projector {model.projector.stem}" if model.projector else ""
         return f"{model.path.stem} on this machine{projector}"
+
+    @override
+    async def check_models(self, models: Sequence[str]) -> str:
+        found: list[str] = []
+        problems: list[str] = []
+        for name in models:
+            try:
+                found.append(self._describe_file(name))
+            except SettingsError as error:
+                problems.append(str(error))
+        if problems:
+            raise BackendUnavailable("\n".join(problems), _NOTICE)
+        return ", ".join(dict.fromkeys(found))
+
+    def _describe_file(self, name: str) -> str:
+        if model_store.is_pulled_at_start(name, self._settings, self._data_dir):
+            return "the default model, downloaded at the first start"
+        path = model_store.find_model(name, self._settings, self._data_dir)
+        projector = find_projector(path, self._settings, self._data_dir)
+        described = f"{path.stem} on this machine"
+        return f"{described}, with the projector {projector.stem}" if projector else described
 
     @override
     async def close(self) -> None:

@@ -84,10 +84,21 @@ async def prepare_model(
     Raises:
         SettingsError: the model is missing, or the download failed.
     """
-    if model == "default" and settings.model_path is None and settings.model is None:
+    if _means_default(model, settings):
         await pull_default_model(data_dir, progress)
     else:
         find_model(model, settings, data_dir)
+
+
+def is_pulled_at_start(model: str, settings: ModelFileSettings, data_dir: Path) -> bool:
+    """Tell whether a preset's model is the default one and not here yet."""
+    return (
+        _means_default(model, settings) and not (models_folder(data_dir) / DEFAULT_FILE).is_file()
+    )
+
+
+def _means_default(model: str, settings: ModelFileSettings) -> bool:
+    return model == "default" and settings.model_path is None and settings.model is None
 
 
 def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:

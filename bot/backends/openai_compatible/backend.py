@@ -6,7 +6,7 @@ its import costs more than all of Troupe.
 """
 
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -20,13 +20,22 @@ from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
-from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.backends.openai_compatible.settings import LISTING_ALL, OpenAISettings
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
-from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
+from bot.ports import (
+    Backend,
+    Clock,
+    DescribingBackend,
+    ModelCheckingBackend,
+    TextTokenCounter,
+    TokenCountingBackend,
+)
 from bot.templates.renderer import Renderer
 
 
-class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
+class OpenAICompatibleBackend(
+    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend
+):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -85,8 +94,16 @@ class OpenAICompatibleBackend(Backend, TokenCountingBackend, DescribingBackend):
 
     @override
     async def check(self) -> str:
-        models = self._connection.list_models()
-        return await self._request_runner.check(models, self._settings.model or "default")
+        return await self._request_runner.check(self._connection.list_models())
+
+    @override
+    async def check_models(self, models: Sequence[str]) -> str:
+        names = [resolve_model(model, self._settings, self._endpoint) for model in models]
+        return await self._request_runner.check(
+            self._connection.list_models(),
+            list(dict.fromkeys(names)),
+            lists_all=self._endpoint.name in LISTING_ALL,
+        )
 
     @override
     async def close(self) -> None:

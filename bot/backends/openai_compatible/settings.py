@@ -30,6 +30,9 @@ WELL_KNOWN = {
 KEYLESS = frozenset({"ollama", "lmstudio", "vllm", "llama_server"})
 """Those among them that need no API key."""
 
+LISTING_ALL = frozenset({"ollama", "lmstudio", "vllm"})
+"""Those that have no model but the ones that they list."""
+
 
 class OpenAISettings(HttpProviderSettings):
     """A service with OpenAI's chat completions API."""

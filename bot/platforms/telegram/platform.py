@@ -93,7 +93,10 @@ class TelegramPlatform(Platform):
 
     @override
     async def check(self) -> str:
-        me = await self._api.call(GetMe())
+        try:
+            me = await self._api.call(GetMe())
+        except Refused as error:
+            raise _token_refused(error) from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -175,11 +178,8 @@ class TelegramPlatform(Platform):
                 response = await self._api.call(make_method(), seconds)
             except PlatformFatal:
                 raise
-            except Refused as error:  # a malformed token is answered by "Not Found"
-                raise PlatformFatal(
-                    f"Telegram does not accept the bot's token ({error}); "
-                    "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
-                ) from None
+            except Refused as error:
+                raise _token_refused(error) from None
             except PlatformError as error:
                 self._set_connection_error(
                     str(error), has_conflict=isinstance(error, PollingConflict)
@@ -221,6 +221,14 @@ class TelegramPlatform(Platform):
 def offset_cursor(bot_id: str) -> str:
     """Name the cursor that holds the first update which is not stored yet."""
     return f"{source_name('telegram', bot_id)}:offset"
+
+
+def _token_refused(error: Refused) -> PlatformFatal:
+    """Return what a refusal of `getMe` means: a malformed token is answered by "Not Found"."""
+    return PlatformFatal(
+        f"Telegram does not accept the bot's token ({error}); "
+        "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
+    )
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:
