@@ -44,7 +44,7 @@ _SECONDS = 5.0
 """How long a thing may take that answers in less than one where all is well."""
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
-"""For glibc: without a network a name would take 10 s or more, and the process would wait for it."""
+"""For glibc: without a network a name would take 10 s, and the process would wait for it."""
 
 app = command_app()
 
