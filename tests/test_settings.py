@@ -146,6 +146,12 @@ def test_invalid_toml_file_is_named(folder: Path) -> None:
     assert error_text().startswith("troupe.toml cannot be read: ")
 
 
+def test_model_servers_on_this_machine_need_no_settings() -> None:
+    ollama = read_settings().providers["ollama"]
+    assert isinstance(ollama, OpenAISettings)
+    assert (ollama.base_url, ollama.context_tokens) == ("http://127.0.0.1:11434/v1", 4096)
+
+
 def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_URL", "DATABASE_URL", "DISCORD__TOKEN", "CONSOLE__PORT", "PRESETS_DIR"):
         monkeypatch.setenv(f"TROUPE_{name}", "")

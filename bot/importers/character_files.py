@@ -13,6 +13,8 @@ from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 
+_HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
+
 
 @dataclass(frozen=True, slots=True)
 class CharacterFile:
@@ -82,7 +84,11 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     file = directory / reference
     if not file.suffix:
         data = load_builtin_role(reference)
-        keys = {"role_name": builtin_role_name(reference), "persona": data.persona}
+        keys = {
+            "role_name": builtin_role_name(reference),
+            "persona": data.persona,
+            **_HARUHI_BUDGET,
+        }
         return CharacterFile(keys, data.texts)
     if not file.resolve().is_relative_to(directory.resolve()):
         raise CharacterError(f"it is outside {directory}; move it into that folder")
@@ -104,7 +110,7 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     except UnicodeDecodeError as error:
         raise CharacterError(f"{source} is not UTF-8; save it as UTF-8") from error
     data = read_rows(read_jsonl(text), source)
-    return CharacterFile({"persona": data.persona}, data.texts)
+    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, data.texts)
 
 
 _READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {".jsonl": _read_haruhi}

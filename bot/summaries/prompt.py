@@ -8,8 +8,8 @@ from bot.ports import TextTokenCounter
 from bot.prompting.speakers.labels import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 
-_DEFAULT_MAX_TOKENS = 4000  # of turns in one prompt, if the preset sets no limit
-# Of the preset's own limit; the rest is for the last summary and for errors of the estimate.
+_MOST_TOKENS = 4000  # of turns in one prompt
+# Of what the prompt may have; the rest is for the last summary and for errors of the estimate.
 _SHARE_FOR_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
@@ -47,9 +47,8 @@ def fit_turns(
     turns: Sequence[StoredTurn], max_input_tokens: int | None, count: TextTokenCounter
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt; at least one."""
-    max_tokens = (
-        _DEFAULT_MAX_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
-    )
+    share = _MOST_TOKENS if max_input_tokens is None else max_input_tokens * _SHARE_FOR_TURNS
+    max_tokens = min(share, _MOST_TOKENS)
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
     fitting = sum(so_far <= max_tokens for so_far in accumulate(costs))
     return turns[: max(1, fitting)]

@@ -13,7 +13,8 @@ import structlog
 from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
 from bot.chat.session import StoredTurn, Summary, fingerprint_turns
 from bot.errors import BackendError, StoreError
-from bot.ports import Backend, ConversationMemory, Summaries
+from bot.ports import Backend, ConversationMemory, Summaries, TokenCountingBackend
+from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import counter_for_model
@@ -83,8 +84,9 @@ class Summarizer:
         if len(old) - covered < _MIN_NEW_TURNS:
             return
         count = counter_for_model(preset.model)
+        limit = lower_limit(preset.max_input_tokens, await self._model_limit(preset))
         while covered < len(old):
-            batch = fit_turns(old[covered:], preset.max_input_tokens, count)
+            batch = fit_turns(old[covered:], limit, count)
             covered += len(batch)
             summary = Summary(
                 session=sources.session,
@@ -95,22 +97,19 @@ class Summarizer:
             if not await self._summaries.save(conversation, summary):
                 return
 
+    async def _model_limit(self, preset: Preset) -> int | None:
+        """Return what the model that summarizes can read; None if its backend does not know."""
+        provider, prompt = _summary_prompt(preset, "", ())
+        backend = self._backends[provider]
+        if not isinstance(backend, TokenCountingBackend):
+            return None
+        return await backend.max_prompt_tokens(prompt)
+
     async def _generate(
         self, preset: Preset, conversation: str, last: Summary | None, turns: Sequence[StoredTurn]
     ) -> str:
-        settings = preset.summary
-        provider = (settings and settings.provider) or preset.provider
-        model = (settings and settings.model) or preset.model
-        max_tokens = settings.max_output_tokens if settings else None
-        prompt = Prompt(
-            messages=(
-                Message("system", instruction(max_tokens)),
-                Message("user", transcript(last.text if last else "", turns)),
-            ),
-            model=model,
-            conversation=f"{conversation}:summary",
-            max_output_tokens=max_tokens,
-        )
+        messages = (Message("user", transcript(last.text if last else "", turns)),)
+        provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
         backend = self._backends[provider]
         chunks: list[str] = []
         try:
@@ -130,3 +129,18 @@ class Summarizer:
         if not text:
             raise BackendError(f"an empty summary by {provider}")
         return text
+
+
+def _summary_prompt(
+    preset: Preset, conversation: str, messages: Sequence[Message]
+) -> tuple[str, Prompt]:
+    """Return the provider that summarizes for a preset, and its prompt with these messages."""
+    settings = preset.summary
+    max_tokens = settings.max_output_tokens if settings else None
+    prompt = Prompt(
+        messages=(Message("system", instruction(max_tokens)), *messages),
+        model=(settings and settings.model) or preset.model,
+        conversation=conversation,
+        max_output_tokens=max_tokens,
+    )
+    return (settings and settings.provider) or preset.provider, prompt

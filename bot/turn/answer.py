@@ -14,6 +14,7 @@ from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
@@ -131,7 +132,8 @@ class AnswerPipeline:
         self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
-        draft = await self._sources.compose(preset, context)
+        model_limit = await find_model_limit(preset, backend)
+        draft = await self._sources.compose(preset, context, model_limit)
         fitted = await fit_for_backend(preset, draft, backend)
         show = prefix_speaker_line(
             self._speaker_line(speaker, context), live_reply.feed if preset.stream else _discard

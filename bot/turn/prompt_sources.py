@@ -80,7 +80,9 @@ class PromptSources:
             await self.personas.of_speakers(session, said),
         )
 
-    async def compose(self, preset: Preset, context: TurnContext) -> Draft:
+    async def compose(
+        self, preset: Preset, context: TurnContext, model_limit: int | None = None
+    ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said = context.said
         stories = await self.retrieve_stories(preset, said.text)
@@ -95,6 +97,7 @@ class PromptSources:
             personas=context.personas,
             stories=stories,
             summary=summary,
+            model_limit=model_limit,
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or lorebook.index is None:

@@ -86,7 +86,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "clock jump +1 day": clock_jump_is_harmless,
 }
 OWN_SCENARIOS: Mapping[str, tuple[Scenario, Any]] = {
-    "paste of one word": (paste_is_refused, {"gen": "repeat", "unit": "a", "n": 100_000}),
+    "paste of one word": (paste_is_refused, {"gen": "repeat", "unit": "a", "n": 200_000}),
     "paste of emoji": (paste_is_refused, {"gen": "repeat", "unit": "👩‍🚀", "n": 9000}),
     "penalties beyond all": (preset_is_refused, {"preset": {"presence_penalty": -1e308}}),
     "half a token": (preset_is_refused, {"preset": {"max_completion_tokens": 0.5}}),

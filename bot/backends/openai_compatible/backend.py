@@ -18,7 +18,7 @@ from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
-from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
+from bot.backends.chat_completions.wire import ChatCompletionsParser, output_limit, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import LISTING_ALL, OpenAISettings
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
@@ -31,6 +31,8 @@ from bot.ports import (
     TokenCountingBackend,
 )
 from bot.templates.renderer import Renderer
+
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
 class OpenAICompatibleBackend(
@@ -84,7 +86,10 @@ class OpenAICompatibleBackend(
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        return None  # the service rejects a prompt that is too long, and says so
+        context = self._settings.context_tokens
+        if context is None:
+            return None  # the service rejects a prompt that is too long, and says so
+        return max(1, context - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION))
 
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:

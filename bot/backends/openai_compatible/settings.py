@@ -34,10 +34,19 @@ LISTING_ALL = frozenset({"ollama", "lmstudio", "vllm"})
 """Those that have no model but the ones that they list."""
 
 
+_OLLAMA_CONTEXT_TOKENS = 4096  # its default on most machines
+
+
 class OpenAISettings(HttpProviderSettings):
     """A service with OpenAI's chat completions API."""
 
     kind: Literal["openai"] = "openai"
+    context_tokens: int | None = Field(
+        None,
+        ge=256,
+        description="The context of its model, prompt and answer together; by default 4096 for"
+        " Ollama, which cuts longer prompts without a word, and else what the service accepts.",
+    )
     message_names: bool | None = Field(
         None,
         description="Send speakers in the field `name` of messages as well; by default to OpenAI"
@@ -56,7 +65,11 @@ class OpenAISettings(HttpProviderSettings):
         names = self.message_names
         if names is None:
             names = base_url == WELL_KNOWN["openai"]
-        return self.model_copy(update={"base_url": base_url, "message_names": names})
+        context = self.context_tokens
+        if context is None and provider == "ollama":
+            context = _OLLAMA_CONTEXT_TOKENS
+        found = {"base_url": base_url, "message_names": names, "context_tokens": context}
+        return self.model_copy(update=found)
 
 
 SPEC = BackendSpec(

@@ -85,7 +85,7 @@ def _find_lore(book: Lorebook, inputs: PromptInputs, macros: CardMacros) -> Lore
     return find_lore(
         book,
         turns,
-        max_input_tokens=inputs.preset.max_input_tokens,
+        max_input_tokens=inputs.max_input_tokens,
         macros=macros.current,
         seed=inputs.seed,
         count=counter_for_model(inputs.preset.model),

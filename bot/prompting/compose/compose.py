@@ -18,7 +18,7 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.inputs import PromptInputs, gather_inputs
+from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
 from bot.prompting.compose.instructions import build_instructions, build_prompter, fill_card_persona
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
 from bot.prompting.personas.persona import FilledText
@@ -53,6 +53,7 @@ def compose(
     summary: PromptPart | None = None,
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
+    model_limit: int | None = None,
 ) -> Draft:
     """Compose the draft of the prompt that answers `incoming`.
 
@@ -66,6 +67,7 @@ def compose(
         summary: of turns that are too old for the history.
         personas: how people describe themselves, by person id.
         stories: what was found for each query of the persona; None: the preset has no stories.
+        model_limit: the tokens that the model can read, which bound lore and stories as well.
 
     Raises:
         UserError: a form field of the preset's prompter has no value.
@@ -73,6 +75,7 @@ def compose(
     # The form fields of a prompter are filled by one person, whatever others have answered.
     answers = () if preset.prompter else answers
     inputs = gather_inputs(preset, session, incoming, answers, characters or {}, personas or {})
+    inputs = replace(inputs, max_input_tokens=lower_limit(preset.max_input_tokens, model_limit))
     tagged = not preset.prompter and uses_tags(
         preset.user_name_in_message, inputs.turns, preset.name
     )
@@ -132,6 +135,17 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
+def bare_prompt(preset: Preset) -> Prompt:
+    """Return a prompt without messages: the model, its parameters and the limit of its answer."""
+    return Prompt(
+        messages=(),
+        model=preset.model,
+        conversation="",
+        parameters=_sampling_parameters(preset),
+        max_output_tokens=preset.max_output_tokens,
+    )
+
+
 def _base_prompt(inputs: PromptInputs, *, tagged: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
     return Prompt(
@@ -179,6 +193,7 @@ def _system_parts(
         stories,
         user_name=inputs.speakers.people[inputs.incoming.author.id],
         newest=newest,
+        max_input_tokens=inputs.max_input_tokens,
     )
     return _part("system", filled.text, required=True), filled
 

@@ -22,6 +22,8 @@ class PromptInputs:
     speakers: SpeakerLabels
     personas: Mapping[str, str]
     """How people describe themselves (`/me`), by person id."""
+    max_input_tokens: int | None = None
+    """The token budget of the prompt: the preset's, or what the model can read."""
 
     @property
     def seed(self) -> str:
@@ -59,6 +61,11 @@ def gather_inputs(
     names = {**removed, **characters, preset.name: preset.character_name}
     labels = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
     return PromptInputs(preset, session, incoming, turns, labels, personas)
+
+
+def lower_limit(*limits: int | None) -> int | None:
+    """Return the lowest of the limits that exist."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _without_hidden_text(turn: Turn) -> Turn:

@@ -30,6 +30,7 @@ def build_instructions(
     *,
     user_name: str,
     newest: str,
+    max_input_tokens: int | None,
 ) -> FilledText:
     """Return the system text with its stories; `stories` are by query of `story_queries_for`.
 
@@ -48,7 +49,7 @@ def build_instructions(
             role_name=preset.role_name,
             user_name=user_name,
             newest=newest,
-            max_input_tokens=preset.max_input_tokens,
+            max_input_tokens=max_input_tokens,
             count=counter_for_model(preset.model),
         )
     else:

@@ -28,6 +28,9 @@ from bot.templates import RoleTemplate, get
 DEFAULT_MODEL = "default"
 """The value of `model` that stands for the model that the provider is configured with."""
 
+DEFAULT_INPUT_TOKENS = 16_000
+"""The token budget of a preset that sets none, if the model's context holds it."""
+
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
 
@@ -120,8 +123,9 @@ class Preset(StrictModel):
     macros: StrictBool = False
     """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
-    max_input_tokens: StrictInt | None = Field(1600, ge=1)
-    """The token budget of the prompt; null: the model's context length."""
+    max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1)
+    """The token budget of the prompt, and never more than the model's context less the answer;
+    null: that alone."""
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     token_counter: str | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""

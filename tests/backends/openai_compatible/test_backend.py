@@ -164,6 +164,15 @@ async def test_max_tokens_is_the_lower_of_parameter_and_limit(
     assert sent.items() <= service.log[0]["body"].items()
 
 
+@pytest.mark.parametrize(("limit", "tokens"), [(None, 3000), (1000, 3000), (500, 3500)])
+async def test_context_of_the_service_bounds_the_prompt(
+    connect: Connect, limit: int | None, tokens: int
+) -> None:
+    asked = prompt(max_output_tokens=limit)
+    assert await connect(context_tokens=4000).max_prompt_tokens(asked) == tokens
+    assert await connect().max_prompt_tokens(asked) is None
+
+
 async def test_null_parameter_removes_a_default_field(
     connect: Connect, service: FakeOpenAI
 ) -> None:

@@ -6,14 +6,19 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.prompt import Message, Prompt
+from bot.chat.session import Session
 from bot.errors import PresetError
 from bot.ports import TextTokenCounter, TokenCountingBackend
+from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.draft import Draft, group_history
-from bot.prompting.presets.files import validate_preset
+from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import get_counter
+from bot.runtime.shipped_files import presets_folder
 from tests.fakes import FakeBackend
+from tests.samples import make_incoming
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
 DRAFT = Draft(
@@ -61,6 +66,39 @@ async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
     )
     assert most - 40 < letters(fitted.prompt) <= most
     assert fitted.limit == most
+
+
+@pytest.mark.parametrize(("max_prompt_tokens", "limit"), [(3000, 3000), (90_000, 16_000)])
+async def test_default_budget_follows_the_model(max_prompt_tokens: int, limit: int) -> None:
+    fitted = await fit_for_backend(nora(), DRAFT, LetterCountingBackend(max_prompt_tokens))
+    assert fitted.limit == limit
+
+
+SHIPPED = load_presets(presets_folder(None))
+
+
+@pytest.mark.parametrize("preset", SHIPPED.values(), ids=list(SHIPPED))
+async def test_shipped_presets_answer_a_long_pasted_text(preset: Preset) -> None:
+    said = make_incoming("paste " * 683)
+    draft = compose(preset, Session(1, ()), said)
+
+    fitted = await fit_for_backend(preset, draft, LetterCountingBackend(6000))
+
+    assert fitted.prompt.messages[-1].content == said.text
+
+
+async def test_lore_and_stories_share_what_the_model_can_read() -> None:
+    backend = LetterCountingBackend(400)
+    entry = {"keys": [], "constant": True, "enabled": True, "insertion_order": 1}
+    entries = [{**entry, "content": f"Fact {number} " * 20} for number in range(9)]
+    lively = nora(lorebook={"entries": entries})
+
+    limit = await find_model_limit(lively, backend)
+    draft = compose(lively, Session(1, ()), make_incoming("hi"), model_limit=limit)
+
+    assert limit == 400
+    assert await find_model_limit(nora(), backend) is None  # nothing in it depends on the model
+    assert len(draft.system) == 1  # a quarter of the prompt holds one of the nine entries
 
 
 async def test_without_any_limit_everything_is_sent() -> None:

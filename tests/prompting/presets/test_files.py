@@ -51,7 +51,7 @@ def test_shipped_presets_are_in_export_form() -> None:
 def test_defaults_equal_rodelagents() -> None:
     preset = parse()
 
-    assert (preset.stream, preset.max_rounds, preset.max_input_tokens) == (True, 0, 1600)
+    assert (preset.stream, preset.max_rounds, preset.max_input_tokens) == (True, 0, 16_000)
 
 
 def test_null_input_limit_means_unlimited_and_is_kept() -> None:
