@@ -1,7 +1,7 @@
 """How much CPU the prompt of a message costs: `python -m tests.bench.prompts`.
 
-Composes and fits the prompts of a growing chat with 20 to 1,000 turns in its history. The turns of
-every message are new objects with new texts, as they are after they were loaded from the database.
+Composes and fits the prompts of a growing chat with 20 to 1,000 turns in its history: each message
+adds a question and an answer, the oldest two turns fall out of the window.
 """
 
 import asyncio
@@ -105,11 +105,12 @@ async def measure(chat: Chat, budget: int | None, length: int) -> float:
             "max_input_tokens": budget,
         }
     )
+    said = chat.turns(0, 2 * ROUNDS * MESSAGES + length)
     rounds = []
     for first in range(0, ROUNDS * MESSAGES, MESSAGES):
         costs = []
         for message in range(first, first + MESSAGES):
-            turns = chat.turns(2 * message, length)
+            turns = said[2 * message : 2 * message + length]
             begun = time.thread_time_ns()
             await prompt_of(preset, chat.people[message % len(chat.people)], turns, backend)
             costs.append((time.thread_time_ns() - begun) / 1e6)

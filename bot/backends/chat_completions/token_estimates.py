@@ -6,6 +6,7 @@ than too low.
 """
 
 import math
+from collections import Counter
 
 from bot.chat.prompt import Prompt
 from bot.ports import TextTokenCounter
@@ -15,6 +16,7 @@ _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
 _MARGIN = 1.05
 _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
+_MESSAGES_TO_LEARN = 32  # are counted again for each answer, on average
 _MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
 
 
@@ -23,6 +25,7 @@ class PromptTokenEstimator:
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
+        self._unread: Counter[str] = Counter()  # answers since the last one that was learned from
 
     async def count(self, prompt: Prompt, model: str) -> int:
         """Estimate the tokens of a prompt."""
@@ -36,17 +39,25 @@ class PromptTokenEstimator:
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Correct the ratio by the tokens that the service reported; 0: it did not report any."""
+        """Correct the ratio by the tokens that the service reported; 0: it did not report any.
+
+        Each answer is learned from while prompts are short. Counting a long one again costs more
+        than it tells, so of those only every few are.
+        """
         token_counter, before = self._counter_and_ratio(model)
-        has_images = any(message.images for message in prompt.messages)
-        if tokens <= 0 or has_images or not token_counter.loaded:
+        self._unread[model] += 1
+        answers = self._unread[model]
+        if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
             return
+        if not token_counter.loaded or any(message.images for message in prompt.messages):
+            return
+        self._unread[model] = 0
         counted = token_counter.prompt_tokens(prompt)
         if counted < _MIN_TOKENS:
             return
         ratio = tokens / counted
         is_known = known_encoding(model) is not None
-        after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
+        after = max(before, ratio) if is_known else max(before * _DECAY**answers, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:

@@ -46,16 +46,17 @@ def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
     if stop := stop_strings_of(prompt):
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     messages = [
-        {"role": each.role, "content": _content(each), **(_name_field(each.name) if names else {})}
+        {"role": each.role, "content": _content(each) if each.parts else each.content}
         for each in prompt.messages
     ]
+    if names:
+        for message, each in zip(messages, prompt.messages, strict=True):
+            message |= _name_field(each.name)
     given = {name: value for name, value in body.items() if value is not None}
     return encode_streaming_request({**given, "model": model, "messages": messages})
 
 
-def _content(message: Message) -> str | list[dict[str, object]]:
-    if not message.parts:
-        return message.content
+def _content(message: Message) -> list[dict[str, object]]:
     return [_part(part) for part in message.parts]
 
 

@@ -6,10 +6,9 @@ lorebook of a card are applied at the end (card.py); afterwards the draft is fit
 budget (draft/fit.py).
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from bot.chat.incoming import Said
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
@@ -27,17 +26,15 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
-from bot.prompting.speakers.labels import add_speaker_tag, uses_tags
-from bot.prompting.text.bounded_cache import BoundedCache
+from bot.prompting.speakers.labels import uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.prompting.text.incremental_map import IncrementalMap
 from bot.templates import names
 
 T = TypeVar("T")
-_PlainKey: TypeAlias = tuple[Role, str]  # and the text
-_TaggedKey: TypeAlias = tuple[Role, str, str, frozenset[str]]  # label, text, reserved skeletons
 
 _MAX_QUOTE_CHARS = 300
-_MAX_CACHED_BYTES = 6_000_000
+_MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
 }
@@ -82,7 +79,11 @@ def compose(
     before = len(inputs.turns) - len(answers)
     sent = (*last_rounds(inputs.turns[:before], preset.max_rounds), *inputs.turns[before:])
     *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
-    history = group_history(earlier, questions=[turn.speaker is not None for turn in sent[:-1]])
+    history = group_history(
+        earlier,
+        questions=[turn.speaker is not None for turn in sent[:-1]],
+        key=(incoming.address.conversation, preset.name),
+    )
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
@@ -243,41 +244,34 @@ def _beyond_max_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
     return (DroppedItem("history", "", reason, turns),) if turns else ()
 
 
-def _turn_messages(turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool) -> list[Message]:
+def _turn_messages(
+    turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
+) -> tuple[Message, ...]:
     own, labels = inputs.preset.name, inputs.speakers
-    roles: list[Role] = [
-        turn.role if turn.preset is None or turn.preset == own else "user" for turn in turns
-    ]
+
+    def plain_message(turn: Turn) -> Message:
+        return Message(_role_of(turn, own), strip_ask_command(turn.text))
+
+    def tagged_message(turn: Turn) -> Message:
+        if turn.role == "system":  # nobody's, such as a narrator's
+            return plain_message(turn)
+        label = labels.label_of(turn, own)
+        tagged_text = labels.tag_text(label, turn.text)
+        return Message(_role_of(turn, own), tagged_text, name=label)
+
+    key = inputs.incoming.address.conversation, own
     if not tagged:
-        return [_plain_messages[role, turn.text] for role, turn in zip(roles, turns, strict=True)]
-    reserved = labels.reserved_skeletons
-    return [
-        _plain_messages[role, turn.text]  # nobody's, such as a narrator's
-        if role == "system"
-        else _tagged_messages[role, label, turn.text, reserved]
-        for role, label, turn in zip(roles, labels.labels_of(turns, own), turns, strict=True)
-    ]
+        return _messages.map(key, None, turns, plain_message)
+    return _messages.map(key, labels.form, turns, tagged_message)
 
 
-def _plain_message(key: _PlainKey) -> Message:
-    role, text = key
-    return Message(role, strip_ask_command(text))
-
-
-def _tagged_message(key: _TaggedKey) -> Message:
-    role, label, text, reserved = key
-    return Message(role, add_speaker_tag(label, text, reserved), name=label)
+def _role_of(turn: Turn, own: str) -> Role:
+    """Return the role of a turn for the preset `own`: to it, other characters are users."""
+    return turn.role if turn.preset is None or turn.preset == own else "user"
 
 
 # The earlier turns of a conversation become the same messages again in each of its prompts.
-_plain_messages: BoundedCache[_PlainKey, Message] = BoundedCache(
-    _plain_message, lambda key: sys.getsizeof(key[1]), _MAX_CACHED_BYTES
-)
-_tagged_messages: BoundedCache[_TaggedKey, Message] = BoundedCache(
-    _tagged_message,
-    lambda key: 2 * sys.getsizeof(key[2]) + sys.getsizeof(key[3]) // 4,  # which entries share
-    _MAX_CACHED_BYTES,
-)
+_messages: IncrementalMap[Turn, Message] = IncrementalMap(_MAX_MESSAGES)
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """Fit a draft to the preset's token budget and the model's context length."""
 
+from functools import cache
+from typing import TypeGuard
+
 from bot.chat.prompt import Prompt
 from bot.ports import Backend, TokenCountingBackend
 from bot.prompting.draft.draft import Draft
@@ -16,7 +19,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
         BackendError: the backend cannot count, and so could not answer either.
     """
     limit, encoding = preset.max_input_tokens, preset.token_counter
-    if not isinstance(backend, TokenCountingBackend):
+    if not can_count(backend):
         return await fit_for_preset(preset, draft)
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
@@ -31,6 +34,16 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
     estimate = get_counter(encoding)
     smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
     return smaller.with_earlier_drops(fitted)
+
+
+def can_count(backend: Backend) -> TypeGuard[TokenCountingBackend]:
+    """Whether a backend counts tokens; `isinstance` with a protocol looks up all its methods."""
+    return _is_counting(type(backend))
+
+
+@cache
+def _is_counting(kind: type[Backend]) -> bool:
+    return issubclass(kind, TokenCountingBackend)
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:

@@ -8,6 +8,9 @@ from bot.chat.session import Session, Turn
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.prompting.text.incremental_map import IncrementalMap
+
+_MAX_TURNS = 40_000  # of all conversations whose texts were cleaned last
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,11 @@ def gather_inputs(
 ) -> PromptInputs:
     """Append the new message and the answers to the session's turns, and label all speakers."""
     newest = Turn("user", incoming.text, incoming.author, incoming.at)
-    turns = tuple(
-        turn if turn.text.isascii() else _without_hidden_text(turn)
-        for turn in (*session.turns, newest, *answers)
-    )
+    said = (*session.turns, newest, *answers)
+    turns = _visible_turns.map(incoming.address.conversation, None, said, _without_hidden_text)
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**removed, **characters, preset.name: preset.character_name}
-    labels = label_speakers((turn.speaker for turn in turns if turn.speaker), names)
+    labels = label_speakers([turn.speaker for turn in turns if turn.speaker], names)
     return PromptInputs(preset, session, incoming, turns, labels, personas)
 
 
@@ -69,5 +70,10 @@ def lower_limit(*limits: int | None) -> int | None:
 
 
 def _without_hidden_text(turn: Turn) -> Turn:
+    if turn.text.isascii():
+        return turn
     visible = strip_hidden_text(turn.text)
     return turn if visible == turn.text else replace(turn, text=visible)
+
+
+_visible_turns: IncrementalMap[Turn, Turn] = IncrementalMap(_MAX_TURNS)

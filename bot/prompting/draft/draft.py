@@ -3,17 +3,19 @@
 Required parts are marked; the others may be dropped if the budget is small (fit.py).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
+from bot.prompting.text.incremental_map import IncrementalMap
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
+_MAX_UNITS = 20_000  # of all histories that were grouped last
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ class Draft:
         fixed = [*_system_message(self.system), *self.pinned]
         if self.summary:
             fixed.append(Message("system", self.summary.text))
-        history = [message for unit in self.history for message in unit.all_messages]
+        history = chain.from_iterable(
+            [unit.all_messages if unit.inserted else unit.messages for unit in self.history]
+        )
         return replace(self.base, messages=(*fixed, *history, _newest_message(self)))
 
     def without_story(self, story: Story) -> "Draft":
@@ -117,11 +121,18 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
+        if not any(unit.inserted for unit in self.history):  # nearly always
+            messages = sum([len(unit.messages) for unit in self.history])
+            history = [PromptSpan("history", at, messages)] if messages else []
+            return (*spans, *history, *self._newest_spans(at + messages))
         for name, group in groupby(self._history_names(), key=itemgetter(0)):
             messages = sum(number for _, number in group)
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
             at += messages
-        return (*spans, *_part_spans(self.context, at), PromptSpan("newest", at))
+        return (*spans, *self._newest_spans(at))
+
+    def _newest_spans(self, at: int) -> Sequence[PromptSpan]:
+        return [*_part_spans(self.context, at), PromptSpan("newest", at)]
 
     def _history_names(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each inserted message, and an empty one for runs of others."""
@@ -133,7 +144,7 @@ class Draft:
 
 
 def group_history(
-    messages: Iterable[Message], *, questions: Sequence[bool] = ()
+    messages: Iterable[Message], *, questions: Sequence[bool] = (), key: Hashable = None
 ) -> tuple[HistoryUnit, ...]:
     """Group a history into units: each question begins one and is followed by its answers.
 
@@ -142,17 +153,20 @@ def group_history(
         questions: whether each message is a question; by default every message with another role
             than "assistant". Answers of other characters have the role "user" without being
             questions.
+        key: names the history; units that its last prompt had are the same objects again.
     """
-    history = list(messages)
-    groups: list[list[Message]] = []
-    for message, is_question in zip(
-        history, questions or [one.role != "assistant" for one in history], strict=True
-    ):
-        if groups and not is_question:
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    return tuple(HistoryUnit(tuple(group)) for group in groups)
+    history = tuple(messages)
+    begins = questions or [one.role != "assistant" for one in history]
+    starts = [at for at, is_question in enumerate(begins) if is_question or at == 0]
+    groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
+    return (
+        tuple(map(HistoryUnit, groups))
+        if key is None
+        else _units.map(key, None, groups, HistoryUnit)
+    )
+
+
+_units: IncrementalMap[tuple[Message, ...], HistoryUnit] = IncrementalMap(_MAX_UNITS)
 
 
 def story_title(story: Story) -> str:

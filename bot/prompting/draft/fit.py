@@ -4,10 +4,10 @@ What is dropped is selected by an estimate and confirmed by an exact count of th
 that most prompts are counted once, and none ever exceeds the budget.
 """
 
-import math
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt
@@ -16,12 +16,12 @@ from bot.errors import UserError
 from bot.ports import TextTokenCounter
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.image_tokens import image_tokens
+from bot.prompting.text.incremental_map import IncrementalMap
 from bot.prompting.text.token_counter import count_tokens
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
-_MAX_OVERESTIMATE = 3  # an estimate is at most this many times the real count
-_UNITS_PER_ESTIMATE = 32
+_MAX_UNITS = 20_000  # of all histories that were fitted last
 _TOO_LARGE, _FULL = "larger than the remaining budget", "the budget was used up"
 _MAX_GUESSES = 4  # then the search halves the remaining interval
 
@@ -104,8 +104,9 @@ class _OptionalContent:
         sizes = [size + 2 for size in estimate([part.text for part in parts])]  # a blank line
         left = None if limit is None else limit - self._required_tokens
         self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
-        self._unit_sizes = _unit_sizes(draft.history, limit, estimate)
+        self._unit_sizes = _unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
+        self._sums = list(accumulate(self._sizes))
         self._prompts: dict[int, Prompt] = {}
 
     @property
@@ -113,7 +114,7 @@ class _OptionalContent:
         return len(self._sizes)
 
     def estimate(self, kept: int) -> int:
-        return self._required_tokens + sum(self._sizes[:kept])
+        return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
 
     def draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
@@ -138,12 +139,8 @@ class _OptionalContent:
         while kept > 0 and tokens_left < 0:
             kept -= 1
             tokens_left += self._sizes[kept]
-        for size in self._sizes[kept:]:
-            if tokens_left < size:
-                break
-            tokens_left -= size
-            kept += 1
-        return kept
+        so_far = self._sums[kept - 1] if kept else 0
+        return bisect_right(self._sums, so_far + tokens_left, kept)
 
     def fitted(self, kept: int, tokens: int) -> FittedPrompt:
         draft = self.draft(kept)
@@ -207,17 +204,14 @@ def _split_by_size(
     return kept, too_large
 
 
-def _unit_sizes(
-    history: Sequence[HistoryUnit], limit: int | None, estimate: TextTokenCounter
-) -> list[int]:
-    """Estimate the units of the history, newest first, as far back as could ever fit."""
-    left = math.inf if limit is None else limit * _MAX_OVERESTIMATE
-    sizes: list[int] = []
-    for start in range(len(history), 0, -_UNITS_PER_ESTIMATE):
-        units = history[max(0, start - _UNITS_PER_ESTIMATE) : start]
-        groups = [unit.all_messages for unit in units]
-        each = iter(estimate_message_tokens([one for group in groups for one in group], estimate))
-        sizes += [sum(islice(each, len(group))) for group in groups][::-1]
-        if sum(sizes) > left:
-            break
-    return sizes
+def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
+    """Estimate the units of the history, newest first."""
+
+    def size(unit: HistoryUnit) -> int:
+        return sum(estimate_message_tokens(unit.all_messages, estimate))
+
+    key = draft.base.conversation, draft.base.character
+    return list(reversed(_sizes.map(key, estimate, draft.history, size)))
+
+
+_sizes: IncrementalMap[HistoryUnit, int] = IncrementalMap(_MAX_UNITS)

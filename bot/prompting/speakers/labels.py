@@ -1,6 +1,6 @@
 """Label the speakers of a channel: unique names in any script that cannot be forged."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -31,6 +31,11 @@ class SpeakerLabels:
     """By preset."""
     reserved_skeletons: frozenset[str]
     """The skeletons of everything that a reader may take for a speaker, besides role names."""
+
+    @property
+    def form(self) -> Hashable:
+        """What tagged texts depend on: with an equal form, a turn reads the same."""
+        return frozenset(self.people.items()), tuple(self.characters.items())
 
     def label_of(self, turn: Turn, own: str) -> str:
         """Return the label of a turn's speaker; `own` is the preset that the prompt is for."""

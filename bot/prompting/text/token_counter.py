@@ -85,7 +85,7 @@ class EncodingCounter:
         """Return the tokens of a prompt by OpenAI's rules for messages and images."""
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
-        images = sum(sum(map(image_tokens, one.images)) for one in messages if one.parts)
+        images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
         return overhead + images + sum(self([message.content for message in messages]))
 
     def _load(self) -> Any:

@@ -13,7 +13,7 @@ from bot.chat.session import Claim, Session, Turn, TurnRange
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
-_MAX_CHARS = 8_000_000  # of all conversations
+_MAX_CHARS = 20_000_000  # of all conversations
 _CHARS_PER_TURN = 400  # what a turn takes besides its text, about
 
 

@@ -62,6 +62,17 @@ async def test_short_prompts_are_not_learned_from() -> None:
     assert await counts.count(LONG, "m") == before
 
 
+async def test_long_prompts_are_learned_from_now_and_then() -> None:
+    counts = PromptTokenEstimator()
+    long = replace(LONG, messages=LONG.messages * 100)
+    before = await counts.count(long, "m")
+    for _ in range(3):
+        counts.learn(long, "m", before * 2)
+        assert await counts.count(long, "m") == before
+    counts.learn(long, "m", before * 2)
+    assert await counts.count(long, "m") >= before * 2
+
+
 async def test_estimates_are_kept_per_model() -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "a")
