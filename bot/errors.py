@@ -32,7 +32,7 @@ InvalidRequest, PromptTooLong, NativeError                          .../llama_cp
 NotModified, NotEditable, PollingConflict                           platforms/telegram/api.py
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
-ConnectionFailed                                                    runtime/http_connection.py
+ConnectionFailed, InvalidAddress                                    runtime/http_connection.py
 ChildFailed                                                         runtime/subprocesses.py
 """
 

@@ -21,6 +21,7 @@ from bot.runtime.http_connection import (
     ConnectionFailed,
     HttpClientConnection,
     HttpResponse,
+    InvalidAddress,
     parse_head,
 )
 
@@ -229,31 +230,34 @@ class _Route:
 
 def _find_route(base_url: str, *, uses_proxy: bool) -> _Route:
     """Parse the address and find its proxy; raises `ConnectionFailed`."""
-    url = _parse_url(base_url, "the server's address is not a valid URL")
+    url = _parse_url(base_url)
     if not uses_proxy or urllib.request.proxy_bypass(f"{_host(url)}:{_port(url)}"):
         return _Route(url, None)
     proxies = urllib.request.getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
-    if not address:
-        return _Route(url, None)
-    if "://" not in address:
-        address = f"http://{address}"
-    proxy = _parse_url(address, "the proxy's address is not a valid URL")
-    if proxy.scheme != "http":
-        reason = f"a proxy is reached by http://, not by {proxy.scheme}://"
-        raise ConnectionFailed(reason, sent=False)
-    return _Route(url, proxy)
+    return _Route(url, _parse_proxy(address) if address else None)
 
 
-def _parse_url(address: str, complaint: str) -> SplitResult:
+def _parse_url(address: str) -> SplitResult:
     try:
         url = urlsplit(address)
         has_host, has_port = bool(url.hostname), url.port != 0
     except ValueError:
-        raise ConnectionFailed(complaint, sent=False) from None
+        raise InvalidAddress from None
     if not (has_host and has_port and url.scheme in _PORTS):
-        raise ConnectionFailed(complaint, sent=False)
+        raise InvalidAddress
     return url
+
+
+def _parse_proxy(address: str) -> SplitResult:
+    try:
+        proxy = _parse_url(address if "://" in address else f"http://{address}")
+    except InvalidAddress:
+        raise ConnectionFailed("the proxy's address is not a valid URL", sent=False) from None
+    if proxy.scheme != "http":
+        reason = f"a proxy is reached by http://, not by {proxy.scheme}://"
+        raise ConnectionFailed(reason, sent=False)
+    return proxy
 
 
 def _host(url: SplitResult) -> str:

@@ -33,6 +33,13 @@ class ConnectionFailed(TroupeError):
         """A kept-alive connection ended before the response: perhaps before the request."""
 
 
+class InvalidAddress(ConnectionFailed):
+    """The server's address is not a valid URL."""
+
+    def __init__(self) -> None:
+        super().__init__("the server's address is not a valid URL", sent=False)
+
+
 class HttpResponse:
     """A response whose body is still to be read; close it, also after an error."""
 

@@ -1,7 +1,9 @@
 """Calls to Telegram's Bot API; every failure is a `PlatformError` without the token in it."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
+import msgspec
 from aiogram import Bot
 from aiogram.client.telegram import TelegramAPIServer
 from aiogram.exceptions import (
@@ -31,14 +33,14 @@ from bot.errors import (
 )
 from bot.platforms.telegram.session import JsonSession
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
 
 Response = TypeVar("Response")
 
 CALL_SECONDS = 10
-_CONNECTIONS = 1000  # with fewer, calls would wait for a free one in aiohttp, uncounted
 _DEFAULT_RETRY_SECONDS = 5.0
 # What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
-_CALL_ERRORS = (AiogramError, UnicodeDecodeError)
+_CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 _NOT_EDITABLE_REASONS = (
     "message can't be edited",
     "no text in the message to edit",
@@ -64,11 +66,11 @@ class BotApi:
     def __init__(self, settings: TelegramSettings) -> None:
         if settings.token is None:
             raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
-        session = JsonSession(
-            api=TelegramAPIServer.from_base(settings.api_base), limit=_CONNECTIONS
+        self._session = JsonSession(
+            settings.api_base, api=TelegramAPIServer.from_base(settings.api_base)
         )
         try:
-            self._bot = Bot(settings.token.get_secret_value(), session=session)
+            self._bot = Bot(settings.token.get_secret_value(), session=self._session)
         except TokenValidationError:
             raise SettingsError(
                 "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
@@ -91,6 +93,23 @@ class BotApi:
         except _CALL_ERRORS as error:
             raise translate(error) from None
 
+    async def send(self, name: str, fields: Mapping[str, object]) -> msgspec.Raw:
+        """Call a method by its name, as `call` does; returns its result as JSON.
+
+        Raises:
+            PlatformError: what `translate` made of the failure.
+        """
+        try:
+            return await self._session.send(self._bot, name, fields, CALL_SECONDS)
+        except TelegramMigrateToChat as error:  # the call had no effect
+            fields = {**fields, "chat_id": error.migrate_to_chat_id}
+        except _CALL_ERRORS as error:
+            raise translate(error) from None  # the cause's text has the token in its URL
+        try:
+            return await self._session.send(self._bot, name, fields, CALL_SECONDS)
+        except _CALL_ERRORS as error:
+            raise translate(error) from None
+
     async def close(self) -> None:
         await self._bot.session.close()
 
@@ -109,6 +128,8 @@ def translate(error: Exception) -> PlatformError:
             return Refused("Telegram refuses the request: it is too large")
         case TelegramNetworkError():
             return _translate_network(error.__cause__)
+        case ConnectionFailed() | TimeoutError():
+            return _translate_network(error)
         case TelegramServerError():
             return OutcomeUnknown(f"Telegram has an internal error: {error.message}")
         case TelegramConflictError():
@@ -129,8 +150,10 @@ def _translate_network(cause: BaseException | None) -> PlatformError:
             )
         case ConnectionTimeoutError():
             return Unreachable("no connection to Telegram in time")
-        case InvalidURL():
+        case InvalidURL() | InvalidAddress():
             return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
+        case ConnectionFailed(sent=False):
+            return Unreachable(str(cause))
         case TimeoutError():
             return OutcomeUnknown("Telegram did not answer in time")
         case _:

@@ -6,21 +6,19 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from aiogram.enums import ChatAction, MessageEntityType
+import msgspec
+from aiogram.enums import MessageEntityType
 from aiogram.methods import (
     DeleteMessage,
     EditMessageCaption,
-    EditMessageText,
-    SendChatAction,
     SendDocument,
-    SendMessage,
 )
-from aiogram.types import BufferedInputFile, LinkPreviewOptions, MessageEntity, ReplyParameters
+from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, OutgoingMessage
-from bot.errors import MessageNotFound
+from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.ports import Surface
 
@@ -37,7 +35,7 @@ _PRIVATE = Limits(
 )
 _GROUP = replace(_PRIVATE, seconds_between_edits=3.5, calls_per_minute=20, burst=5)
 
-_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_NO_PREVIEW = {"is_disabled": True}
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _SPEAKER_LINE = re.compile(r"\*\*([^*\n]+)\*\*(?=\n)")
 _MAX_ENTITIES = 100  # Telegram drops what is above
@@ -66,30 +64,28 @@ class TelegramSurface(Surface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        reply = None
-        if message.reply_to is not None:
-            # Answer even if the question was deleted.
-            reply = ReplyParameters(
-                message_id=int(message.reply_to), allow_sending_without_reply=True
-            )
         to: dict[str, Any] = {
             "chat_id": int(message.address.chat),
             "message_thread_id": _topic(message.address),
-            "reply_parameters": reply,
         }
+        if message.reply_to is not None:
+            # Answer even if the question was deleted.
+            reply = {"message_id": int(message.reply_to), "allow_sending_without_reply": True}
+            to["reply_parameters"] = reply
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_formatted_caption(message.text), **to)
             return str((await self._api.call(upload)).message_id)
-        method = SendMessage(
-            **_formatted_text(message.text), link_preview_options=_NO_PREVIEW, **to
+        text = _formatted_text(message.text)
+        sent = await self._api.send(
+            "sendMessage", {**text, "link_preview_options": _NO_PREVIEW, **to}
         )
-        return str((await self._api.call(method)).message_id)
+        return _message_id(sent)
 
     @override
     async def edit(self, address: Address, message_id: str, text: str) -> None:
         try:
-            await self._api.call(_to_edit(address, int(message_id), text))
+            await self._edit(address, int(message_id), text)
         except NotModified:
             return
 
@@ -104,13 +100,8 @@ class TelegramSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._api.call(
-            SendChatAction(
-                chat_id=int(address.chat),
-                message_thread_id=_topic(address),
-                action=ChatAction.TYPING,
-            )
-        )
+        to = {"chat_id": int(address.chat), "message_thread_id": _topic(address)}
+        await self._api.send("sendChatAction", {**to, "action": "typing"})
 
     @override
     async def find(
@@ -143,9 +134,12 @@ class TelegramSurface(Surface):
         return None
 
     async def _probe(self, message: OutgoingMessage, message_id: int) -> _ProbeResult:
-        edit = _to_edit if message.file is None else _to_caption_edit
+        address, text = message.address, message.text
         try:
-            await self._api.call(edit(message.address, message_id, message.text))
+            if message.file is None:
+                await self._edit(address, message_id, text)
+            else:
+                await self._api.call(_to_caption_edit(address, message_id, text))
         except NotModified:
             return _ProbeResult.OURS
         except NotEditable:
@@ -154,6 +148,13 @@ class TelegramSurface(Surface):
             return _ProbeResult.NOTHING
         return _ProbeResult.OURS
 
+    async def _edit(self, address: Address, message_id: int, text: str) -> None:
+        to = {"chat_id": int(address.chat), "message_id": message_id}
+        await self._api.send(
+            "editMessageText",
+            {**to, **_formatted_text(text), "link_preview_options": _NO_PREVIEW},
+        )
+
 
 def _is_private(address: Address) -> bool:
     return int(address.chat) > 0  # groups have negative ids
@@ -161,15 +162,6 @@ def _is_private(address: Address) -> bool:
 
 def _topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
-
-
-def _to_edit(address: Address, message_id: int, text: str) -> EditMessageText:
-    return EditMessageText(
-        chat_id=int(address.chat),
-        message_id=message_id,
-        **_formatted_text(text),
-        link_preview_options=_NO_PREVIEW,
-    )
 
 
 def _to_caption_edit(address: Address, message_id: int, text: str) -> EditMessageCaption:
@@ -197,6 +189,8 @@ def _formatted_text(text: str) -> dict[str, Any]:
 
 def mention_entities(text: str) -> list[MessageEntity] | None:
     """Return entities that set every `@name` as code, which keeps Telegram from mentioning it."""
+    if "@" not in text:
+        return None
     entities = [
         MessageEntity(
             type=MessageEntityType.CODE,
@@ -206,6 +200,20 @@ def mention_entities(text: str) -> list[MessageEntity] | None:
         for found in _MENTION.finditer(text)
     ]
     return entities[:_MAX_ENTITIES] or None
+
+
+class _SentMessage(msgspec.Struct):
+    message_id: int
+
+
+_decode_sent_message = msgspec.json.Decoder(_SentMessage).decode
+
+
+def _message_id(sent: msgspec.Raw) -> str:
+    try:
+        return str(_decode_sent_message(sent).message_id)
+    except msgspec.DecodeError:
+        raise OutcomeUnknown("Telegram's response has no message id") from None
 
 
 def _utf16_units(text: str) -> int:

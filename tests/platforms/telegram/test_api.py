@@ -41,6 +41,7 @@ from bot.errors import (
 )
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, PollingConflict, translate
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
 
 HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
 TOKEN = "123456789:AAH-canary"
@@ -63,6 +64,10 @@ TOKEN = "123456789:AAH-canary"
         (TelegramAPIError(GetMe(), "Too Many Requests"), RateLimited),
         (ClientDecodeError("Failed to decode", ValueError(), "<html>"), OutcomeUnknown),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), OutcomeUnknown),
+        (ConnectionFailed("no connection to api.example:443", sent=False), Unreachable),
+        (InvalidAddress(), Unreachable),
+        (ConnectionFailed("reset"), OutcomeUnknown),
+        (TimeoutError(), OutcomeUnknown),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -79,6 +84,8 @@ def test_api_errors_are_translated(error: Exception, meaning: type[PlatformError
         (ConnectionTimeoutError(), Unreachable),
         (InvalidURL(f"nonsense/bot{TOKEN}"), Unreachable),
         (TimeoutError(), OutcomeUnknown),
+        (ConnectionFailed("no connection to api.example:443", sent=False), Unreachable),
+        (ConnectionFailed("reset"), OutcomeUnknown),
         (ServerDisconnectedError(), OutcomeUnknown),
         (ClientOSError(104, "reset"), OutcomeUnknown),
     ],
