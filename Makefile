@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 changed-tests bindings soak lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 changed-tests bindings soak sbom lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run
@@ -48,6 +48,9 @@ bindings: $(VENV)/.installed-test ## the second engine for local models; it comp
 soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
 	@$(BIN)/python -m pytest -q -m soak --timeout 7200
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak" --hypothesis-profile soak --timeout 7200
+
+sbom: $(VENV)/.installed-run ## the packages with hashes, their licences and known weaknesses
+	@tests/sbom.sh $(BIN)/python
 
 # --- the environment -------------------------------------------------------------------------
 $(BIN)/python:

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Write what the service is made of into build/: sbom.sh PYTHON. A CycloneDX list with hashes, the
+# licences, and known weaknesses where an advisory feed can be reached. Fails on a weakness and on
+# a licence that asks for our own source.
+set -euo pipefail
+python=$1
+tools="$(dirname "$python")/../tools"
+out=build
+mkdir -p "$out"
+
+if [ ! -x "$tools/bin/pip-audit" ]; then
+    echo "installing the tools for the bill of materials ..." >&2
+    "$python" -m venv "$tools"
+    "$tools/bin/python" -m pip install -q --disable-pip-version-check \
+        "cyclonedx-bom>=7.5,<8" "pip-licenses>=5.5,<6" "pip-audit>=2.10,<3"
+fi
+
+"$tools/bin/python" -W ignore -m cyclonedx_py requirements requirements.lock \
+    --pyproject pyproject.toml --output-reproducible -o "$out/sbom.cdx.json"
+echo "$out/sbom.cdx.json: $(grep -c '"purl"' "$out/sbom.cdx.json") packages"
+
+names=$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements.lock)
+# shellcheck disable=SC2086 # one argument a name
+"$tools/bin/pip-licenses" --python "$python" --packages $names --with-urls --format=markdown \
+    --output-file "$out/licences.md" >/dev/null
+echo "$out/licences.md: $(grep -c '^| ' "$out/licences.md") lines"
+if grep -E '\b(A?GPL|GNU (Affero )?General Public)' "$out/licences.md"; then
+    echo "a licence above asks for the source of what uses it; replace the package" >&2
+    exit 1
+fi
+
+audit=$("$tools/bin/pip-audit" -r requirements.lock --no-deps --disable-pip -f json \
+    --progress-spinner off 2>"$out/audit.log") || true
+"$tools/bin/python" - "$audit" <<'PY'
+import json
+import sys
+
+found = json.loads(sys.argv[1] or '{"dependencies": []}')["dependencies"]
+audited = [one for one in found if "vulns" in one]
+weak = [one for one in audited if one["vulns"]]
+if not audited:
+    print("known weaknesses: no advisory feed can be reached from here, so none were looked up")
+for one in weak:
+    print(one["name"], one["version"], *(vuln["id"] for vuln in one["vulns"]))
+if audited:
+    print(f"known weaknesses: {len(weak)} of {len(audited)} audited packages")
+sys.exit(1 if weak else 0)
+PY
