@@ -21,6 +21,9 @@ _HEAD_END = b"\r\n\r\n"
 _NO_BODY = frozenset({204, 304})
 _FIRST_FINAL_STATUS = 200
 
+STOOD_STILL_SECONDS = 1.0
+"""A timer that fires later than this tells nothing about the server: this process stood still."""
+
 
 class ConnectionFailed(TroupeError):
     """There is no response, or no rest of it; the text says why."""
@@ -238,7 +241,12 @@ class HttpClientConnection(asyncio.Protocol):
         self._alarm = None
         if self._waiter is None or self._waiter.done():
             return
-        if self._loop.time() < self._deadline:
+        late = self._loop.time() - self._deadline
+        if late > STOOD_STILL_SECONDS:
+            # This process was stopped, or the machine was asleep: what the server has sent since
+            # is still in the kernel.
+            self._deadline = self._loop.time() + late
+        if late < 0 or late > STOOD_STILL_SECONDS:
             self._set_alarm(self._deadline)
         else:
             self._waiter.set_exception(TimeoutError())

@@ -1,5 +1,6 @@
 """Backends and the fake services that they connect to."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
@@ -19,6 +20,8 @@ class FakeClock(SystemClock):
 
     def __init__(self) -> None:
         self.slept: list[float] = []
+        self.before_sleep: asyncio.Task[object] | None = None
+        """What every sleep waits for."""
 
     @override
     def monotonic(self) -> float:
@@ -26,6 +29,8 @@ class FakeClock(SystemClock):
 
     @override
     async def sleep(self, seconds: float) -> None:
+        if self.before_sleep is not None:
+            await asyncio.wait([self.before_sleep])
         self.slept.append(seconds)
 
 

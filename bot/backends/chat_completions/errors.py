@@ -231,6 +231,12 @@ def timed_out(endpoint: Endpoint, what: str, seconds: float, part: str) -> Reque
     return RequestFailed(f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})")
 
 
+def stood_still(endpoint: Endpoint) -> RequestFailed:
+    """Make the error for a request whose time ran out while this process was not running."""
+    message = f"{endpoint}: the request timed out because this process stood still"
+    return RequestFailed(message, retryable=True, provider_unhealthy=False)
+
+
 class _ErrorDetail(msgspec.Struct):
     code: object = None
     type: object = None

@@ -39,6 +39,10 @@ _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
 _NO_MODEL_LIST = frozenset({404, 405, 501})
+_BREAKER_POLL_SECONDS = 0.25
+_PAUSED_NOTICE = (
+    "The model's provider has failed several times in a row. Please try again in a minute."
+)
 _INTERRUPTED_NOTICE = "The model stopped in the middle of its answer. Please try again."
 
 
@@ -114,8 +118,7 @@ class ChatRequestRunner:
         self._budget.record_call()
         retry_count = 0
         while True:
-            if not self._breaker.allows(self._clock.monotonic()):
-                raise BackendUnavailable(f"{self._endpoint} fails too often; calls are paused")
+            await self._wait_for_breaker()
             has_text = False
             try:
                 async with aclosing(self._attempt(request, deadline)) as events:
@@ -137,6 +140,22 @@ class ChatRequestRunner:
                 return
             retry_count += 1
             await self._clock.sleep(pause)
+
+    async def _wait_for_breaker(self) -> None:
+        """Wait for the result of a trial request while the circuit breaker is open, but not long.
+
+        Raises:
+            BackendUnavailable: it stays open; another model may answer.
+        """
+        give_up_at = self._clock.monotonic() + retries.MAX_BREAKER_WAIT_SECONDS
+        failed_before = self._breaker.failed_trials
+        while not self._breaker.allows(self._clock.monotonic()):
+            trial_failed = self._breaker.failed_trials > failed_before
+            if trial_failed or self._clock.monotonic() >= give_up_at:
+                raise BackendUnavailable(
+                    f"{self._endpoint} fails too often; calls are paused", _PAUSED_NOTICE
+                )
+            await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
     def _pause_before_retry(self, error: RequestFailed, retry_count: int) -> float | None:
         """Return the seconds until the next attempt; None when there should be none."""

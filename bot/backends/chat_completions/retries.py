@@ -4,6 +4,8 @@ from collections import deque
 
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
+MAX_BREAKER_WAIT_SECONDS = 8.0
+"""How long a request waits behind an open breaker: until a trial request is due, and for it."""
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 
@@ -40,11 +42,13 @@ class CircuitBreaker:
     Every `now` is in monotonic seconds.
     """
 
-    def __init__(self, calls: int = 20, share: float = 0.5, open_seconds: float = 15) -> None:
+    def __init__(self, calls: int = 20, share: float = 0.5, open_seconds: float = 5) -> None:
         self._outcomes: deque[bool] = deque(maxlen=calls)
         self._share = share
         self._open_seconds = open_seconds
         self._opened_at: float | None = None
+        self.failed_trials = 0
+        """How many trial calls have failed so far."""
 
     def allows(self, now: float) -> bool:
         """Return whether a call may be made; while open, one each `open_seconds` may."""
@@ -59,6 +63,7 @@ class CircuitBreaker:
         """Count the outcome of a call; a successful trial call closes the breaker."""
         if self._opened_at is not None:
             self._opened_at = None if success else now
+            self.failed_trials += not success
             self._outcomes.clear()
             return
         self._outcomes.append(success)

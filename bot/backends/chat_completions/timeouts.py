@@ -1,7 +1,8 @@
 """Apply the timeouts of a streamed answer: first token, between tokens, reasoning, and in total.
 
 Only what the model does counts as progress: keep-alive comments and empty chunks do not. Only time
-spent waiting for the provider is measured, so that a slow consumer is not taken for a slow model.
+spent waiting for the provider is measured, so that neither a slow consumer nor a pause of this
+process (a laptop that sleeps, a machine that moves) is taken for a slow model.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import TypeVar
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.spec import ProviderSettings
+from bot.runtime.http_connection import STOOD_STILL_SECONDS
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
@@ -63,8 +65,14 @@ class Timeouts:
         try:
             result = await wait(until)
         except TimeoutError:
+            if loop.time() - until > STOOD_STILL_SECONDS:
+                raise errors.stood_still(self._endpoint) from None
             raise self._expired(loop.time()) from None
         finally:
+            late = loop.time() - until
+            if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
+                start += late
+                self._deadline += late
             waited = max(0.0, loop.time() - start)
             self._left -= waited
             if self._reasoning_left is not None:

@@ -3,17 +3,19 @@
 import asyncio
 import gzip
 import json
+import time
 from itertools import chain
 
 import pytest
 
 from bot.backends.chat_completions import stream_parser
-from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
 from tests.shared_data import shared_folder
+from tests.waiting import wait_until
 
 OVERLOADED = event({"error": {"message": "SECRET overloaded", "code": "overloaded"}})
 COMMENTS = [step for _ in range(300) for step in (b": OPENROUTER PROCESSING\n\n", 0.02)]
@@ -428,20 +430,69 @@ async def test_retry_budget_limits_retries_when_all_calls_fail(
     assert len(service.log) <= 25 + 3 + 2
 
 
-async def test_failing_provider_opens_the_breaker_until_a_trial_call(
+async def test_request_behind_an_open_breaker_waits_for_a_trial(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)])
     backend = connect()
-    for _ in range(30):
+    while len(service.log) < 20:
         await ask(backend)
-    asked = len(service.log)
+    slept = sum(clock.slept)
+
+    answer = await ask(backend)
+
+    assert answer.text == "Hello there"
+    assert len(service.log) == 21
+    assert 4 <= sum(clock.slept) - slept <= 8, "it is asked at once"
+
+
+async def test_request_is_refused_after_a_failed_trial_of_another_one(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
+) -> None:
+    service.plays(*[Script([b""], 503) for _ in range(20)], Script([0.2, b""], 503))
+    backend = connect()
+    while len(service.log) < 20:
+        await ask(backend)
+    await clock.sleep(5)  # a trial is due
+
+    trial = asyncio.create_task(ask(backend))
+    await wait_until(lambda: len(service.log) == 21)
+    clock.before_sleep = trial
     refused = await ask(backend)
-    await clock.sleep(15.1)
 
     assert "calls are paused" in str(refused.error)
-    assert asked == 20
-    assert (await ask(backend)).text == "Hello there"
+    assert refused.error is not None
+    assert refused.error.notice.startswith("The model's provider has failed several times")
+    assert len(service.log) == 21
+
+
+async def test_pause_of_this_process_is_nobodys_fault(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([said("a"), 0.1, said("b") + STOP + DONE])
+    backend = connect(**QUICK)
+
+    received = []
+    async for piece in backend.generate(prompt()):
+        if piece == Delta("a"):
+            asyncio.get_running_loop().call_soon(time.sleep, 1.5)  # a laptop that sleeps
+        received.append(piece)
+
+    assert isinstance(received[-1], Finish)
+
+
+async def test_request_that_was_sent_before_a_pause_is_sent_again(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays([60])
+    backend = connect(first_token_seconds=1)
+
+    task = asyncio.create_task(ask(backend))
+    await wait_until(lambda: service.log)
+    time.sleep(3)  # noqa: ASYNC251 -- this process stands still
+    answer = await task
+
+    assert answer.text == "Hello there"
 
 
 async def test_wrong_requests_do_not_open_the_breaker(
