@@ -21,6 +21,7 @@ from bot.chat.session import (
     PresetVersion,
     Session,
     SessionTurns,
+    StoredTurn,
     Summary,
     TurnResult,
 )
@@ -312,6 +313,14 @@ class Conversations(Protocol):
         """Return the newest turns of the current session.
 
         The epoch is not checked: it may be what a claim that is fenced by now has known.
+        """
+        ...
+
+    async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
+        """Return the turns of these messages of the platform, oldest first, in all sessions.
+
+        A person's message is one turn; an answer is found by any message that it was sent as. The
+        versions that are not active any more are found as well.
         """
         ...
 

@@ -24,6 +24,10 @@ class Turn:
     preset: str | None = None
     """The preset that answered; None for a person's turn."""
     preset_version: int | None = None
+    message_id: str | None = None
+    """The platform's id of a person's message. Not loaded with a session."""
+    sent_as: tuple[str, ...] = ()
+    """The names of the parts that an answer was sent as. Not loaded with a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class InboxMessage:
         """The name of the turn that answers it, the same on every attempt."""
         return f"{self.incoming.address.source}:{self.incoming.external_key}"
 
+    def part_name(self, part: int) -> str:
+        """Name a part of the answer: what is sent for it keeps this name for good."""
+        return f"{self.turn}/{part}"
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedMessage:
@@ -101,6 +109,8 @@ class TurnResult:
     """Whether the turns start a new session."""
     removes: TurnRange | None = None
     """What is deleted from the history first."""
+    supersedes: TurnRange | None = None
+    """What leaves the history first, and is kept as a version that is not active."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,17 @@ class AnswerPipeline:
         text = self._speaker_line(speaker, context) + receipt.answer + end_mark(receipt.reason)
         parts = self._replies.final_parts(address, text, len(context.parts))
         context.parts.extend(parts)
+        sent_as = tuple(context.message.part_name(one.part) for one in parts)
         context.turns.append(
-            Turn("assistant", receipt.answer, None, self._now(), preset.name, speaker.version)
+            Turn(
+                "assistant",
+                receipt.answer,
+                None,
+                self._now(),
+                preset.name,
+                speaker.version,
+                sent_as=sent_as,
+            )
         )
         context.receipts.append(receipt)
 

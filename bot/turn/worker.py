@@ -227,7 +227,7 @@ class ConversationWorker:
             )
         self._unanswered.drop(claim.conversation)
         turns = [_user_turn(said), *result.turns]
-        return await self._finish(claim, message, replace(result, turns=turns, removes=removed))
+        return await self._finish(claim, message, replace(result, turns=turns, supersedes=removed))
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
@@ -291,4 +291,4 @@ class ConversationWorker:
 
 
 def _user_turn(said: Said) -> Turn:
-    return Turn("user", said.text, said.author, said.at)
+    return Turn("user", said.text, said.author, said.at, message_id=said.message_id)

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim, InboxMessage, TurnResult
+from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import inbox, outbox
@@ -69,3 +69,21 @@ async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> No
     assert await count_rows(store) == (0, 2), "the edit needs the message's id"
     [row] = await store.outbox.take(["telegram:5"])
     assert row.external_id is not None
+
+
+async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_deleted(
+    store: Store,
+) -> None:
+    claim, message = await take_message(store)
+    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    names = tuple(message.part_name(part.part) for part in parts)
+    answer = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
+    await store.conversations.finish(claim, message, TurnResult([answer], outgoing=parts))
+    await send_rows(store, 2)
+    ids = [str(one) for one in (1, 2)]
+    before = [await store.conversations.find_turns(claim, [one]) for one in ids]
+    await make_older(store, 7.1)
+    await delete_expired(store.database, SystemClock(), 14)
+    assert await count_rows(store) == (1, 0)
+    assert [await store.conversations.find_turns(claim, [one]) for one in ids] == before
+    assert [[found.turn for found in one] for one in before] == [[answer], [answer]]

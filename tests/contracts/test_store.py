@@ -756,6 +756,69 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
     assert (row.text, row.file) == ("a", None)
 
 
+async def test_turns_are_found_by_the_messages_they_were_said_in(store: Store) -> None:
+    claim, message = await begin(store)
+    asked = replace(said("why?"), message_id="41")
+    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    names = tuple(message.part_name(part.part) for part in parts)
+    answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    await store.conversations.finish(claim, message, TurnResult([asked, answer], parts))
+    assert await store.conversations.find_turns(claim, ["43"]) == []
+    following = await store.outbox.mark_sent(await taken(store), "42")
+    assert following is not None
+    await store.outbox.mark_sent(following, "43")
+
+    assert [one.turn for one in await store.conversations.find_turns(claim, ["41"])] == [asked]
+    assert [one.turn for one in await store.conversations.find_turns(claim, ["43"])] == [answer]
+    both = await store.conversations.find_turns(claim, ["42", "43", "41", "7"])
+    assert [one.turn for one in both] == [asked, answer]
+
+
+async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store: Store) -> None:
+    claim, message = await begin(store)
+    told = [said("one"), said("two"), Turn("assistant", "an answer", None, NOON)]
+    first = await store.conversations.finish(claim, message, TurnResult(told), go_on=False)
+    assert first.next_message is None
+    claim, message = await begin(store, key="5:2")
+    again = [said("two"), Turn("assistant", "a better answer", None, NOON)]
+    result = TurnResult(again, supersedes=TurnRange(0, 2))
+    await store.conversations.finish(claim, message, result)
+
+    expected = ["one", "two", "a better answer"]
+    assert [one.text for one in (await read_session(store.database)).turns] == expected
+    session = await store.conversations.load_session(claim, 10)
+    assert [one.text for one in session.turns] == expected
+    rows = await store.database.read(
+        lambda c: c.execute(select(turn.c.text, turn.c.parent, turn.c.active)).all()
+    )
+    assert sorted(tuple(row) for row in rows) == [
+        ("a better answer", 4, True),
+        ("an answer", 2, False),
+        ("one", None, True),
+        ("two", 1, False),
+        ("two", 1, True),
+    ]
+
+
+async def test_turns_of_an_old_database_follow_one_another(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult([said("one"), said("two")]))
+
+    def unit(connection: Connection) -> bool:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0009")
+        command.upgrade(config, "head")
+        return True
+
+    await store.database.write(unit)
+    rows = await store.database.read(
+        lambda c: c.execute(select(turn.c.text, turn.c.parent).order_by(turn.c.id)).all()
+    )
+    assert [tuple(row) for row in rows] == [("one", None), ("two", 1)]
+    assert [one.text for one in (await read_session(store.database)).turns] == ["one", "two"]
+
+
 EVENTS = [
     Edited("5:1:e3", make_incoming("new words"), NOON),
     Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),

@@ -17,6 +17,7 @@ from bot.chat.session import (
     InboxMessage,
     OpenedPart,
     Session,
+    StoredTurn,
     Turn,
     TurnResult,
 )
@@ -26,9 +27,17 @@ from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.engine.statements import Unit
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, conversation, outbox, receipt, summary, turn
+from bot.storage.sql.tables import (
+    choice,
+    conversation,
+    outbox,
+    receipt,
+    sent_message,
+    summary,
+    turn,
+)
 from bot.storage.units import conversations as units
-from bot.storage.units import lanes
+from bot.storage.units import history, lanes
 from bot.storage.units.dialects import served_text
 from bot.storage.units.events import decode_event
 
@@ -41,11 +50,13 @@ _SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
 _NEWEST = (
     select(*TURN_COLUMNS, turn.c.session)
     .where(turn.c.conversation == _OF, turn.c.session == _SESSION.scalar_subquery())
+    .where(turn.c.active)
     .order_by(turn.c.id.desc())
     .limit(bindparam("most"))
 )
 _HELD = select(conversation.c.epoch).where(conversation.c.key == _OF).with_for_update()
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
+_FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
 _FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == _OF)
 _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
 # What was sent has no text any more; what never could be sent would keep it for days.
@@ -142,6 +153,10 @@ class SqlConversations(Conversations):
         return await self._database.read(unit)
 
     @override
+    async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
+        return await self._database.run(lambda: history.find(claim.conversation, message_ids))
+
+    @override
     async def forget(self, claim: Claim) -> int:
         self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation
@@ -153,6 +168,7 @@ class SqlConversations(Conversations):
         def unit(connection: Connection) -> int:
             if connection.execute(_HELD, of).scalar() != claim.epoch:
                 raise units.outdated(claim)
+            connection.execute(_FORGET_SENT, of)
             connection.execute(_FORGET_RECEIPTS, of)
             connection.execute(_FORGET_SUMMARY, of)
             connection.execute(_FORGET_UNSENT, {"of_lane": lane_key, "of_thread": thread or ""})
@@ -183,6 +199,7 @@ class SqlConversations(Conversations):
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
             new_session=result.new_session,
             removes=result.removes,
+            supersedes=result.supersedes,
         )
 
         def unit() -> Unit[FinishedTurn]:
@@ -204,8 +221,9 @@ class SqlConversations(Conversations):
         window = self._windows.take(claim)
         finished = await self._database.run(unit)
         if window is not None and not result.new_session:
-            if result.removes is not None:
-                window = window.without(result.removes)
+            gone = result.removes or result.supersedes
+            if gone is not None:
+                window = window.without(gone)
             self._windows.put(claim, window.extended([_from_turn_row(row) for row in turn_rows]))
         return finished
 
@@ -270,6 +288,8 @@ def _to_turn_row(conversation_key: str, one: Turn) -> dict[str, object]:
         "at": one.at.timestamp(),
         "preset": one.preset,
         "preset_version": one.preset_version,
+        "message_id": one.message_id,
+        "sent_as": history.encode_parts(one.sent_as),
     }
 
 

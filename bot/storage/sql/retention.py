@@ -1,23 +1,34 @@
 """Delete old rows: answered messages, sent outbox rows, receipts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Table,
     and_,
     bindparam,
     case,
     delete,
     exists,
+    func,
     select,
     true,
 )
 
-from bot.chat.outgoing import OutboxState
+from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.ports import Clock
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import inbox, is_unanswered, outbox, receipt, turn_name
+from bot.storage.sql.tables import (
+    inbox,
+    is_unanswered,
+    outbox,
+    receipt,
+    sent_message,
+    turn_name,
+    upsert,
+)
 
 _DAY = 86_400.0
 _INBOX_SECONDS = 14 * _DAY
@@ -26,6 +37,25 @@ _OUTBOX_SECONDS = 7 * _DAY
 _FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
+
+
+# Turns are found by the messages that they were sent as (units/history.py).
+_KEEP_MESSAGE_IDS = upsert(
+    sent_message,
+    lambda insert: insert.from_select(
+        ["conversation", "external_id", "turn", "part"],
+        select(
+            outbox.c.lane + func.coalesce(":" + outbox.c.thread, ""),
+            outbox.c.external_id,
+            outbox.c.turn,
+            outbox.c.part,
+        ).where(
+            outbox.c.id.in_(bindparam("ids", expanding=True)),
+            outbox.c.op == OutboxOperation.SEND,
+            outbox.c.external_id.is_not(None),
+        ),
+    ).on_conflict_do_nothing(),
+)
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
@@ -57,6 +87,12 @@ def _is_complete() -> ColumnElement[bool]:
     )
 
 
+def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
+    if table is outbox:
+        connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
+    return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
+
+
 async def _delete(database: Database, expired: _Expired) -> int:
     """Read a table from its oldest row to the first one that is young, page by page.
 
@@ -75,8 +111,7 @@ async def _delete(database: Database, expired: _Expired) -> int:
         rows = await database.read(lambda c, asked=asked: c.execute(page, asked).all())  # type: ignore[misc]
         ids = [row.id for row in rows if row.is_expired]
         if ids:
-            statement = delete(table).where(table.c.id.in_(ids))
-            await database.write(lambda c, statement=statement: c.execute(statement).rowcount)  # type: ignore[misc]
+            await database.write(lambda c, ids=ids: _delete_rows(c, table, ids))  # type: ignore[misc]
         deleted += len(ids)
         if not rows or any(row.time is not None and row.time >= expired.moment for row in rows):
             return deleted

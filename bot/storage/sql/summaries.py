@@ -25,6 +25,7 @@ _TURNS = (
     .where(
         turn.c.conversation == bindparam("conversation_key"),
         turn.c.session == bindparam("session_number"),
+        turn.c.active,
     )
     .order_by(turn.c.id)
 )
@@ -38,7 +39,7 @@ _MEASURE = (
         turn.c.conversation == bindparam("conversation_key"),
         turn.c.session == bindparam("session_number"),
     )
-    .where(turn.c.id <= bindparam("last_turn_id"))
+    .where(turn.c.id <= bindparam("last_turn_id"), turn.c.active)
 )
 _CURRENT = (
     select(summary.c.covers_to, summary.c.fingerprint, summary.c.text)

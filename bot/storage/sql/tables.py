@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ColumnElement,
     Executable,
@@ -21,12 +22,13 @@ from sqlalchemy import (
     UniqueConstraint,
     case,
     literal_column,
+    true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0009"
+NEWEST_REVISION = "0010"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -122,7 +124,8 @@ Index(
     postgresql_where=is_ready,
 )
 
-# The histories. /new starts the next session; earlier ones are kept.
+# The histories. /new starts the next session; earlier ones are kept. Turns that follow the same
+# one are versions of each other, of which one is active: the others are branches that are kept.
 turn = Table(
     "turn",
     metadata,
@@ -136,6 +139,10 @@ turn = Table(
     Column("at", Float, nullable=False),
     Column("preset", Text),  # which preset and version answered; only for a model's turns
     Column("preset_version", Integer),
+    Column("parent", BigInteger),  # the turn that it follows; NULL: it begins the session
+    Column("active", Boolean, nullable=False, server_default=true()),
+    Column("message_id", Text),  # the platform's id of a person's message
+    Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )
@@ -177,6 +184,16 @@ Index(
     postgresql_where=is_unsent,
 )
 Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
+
+# The platform's ids of messages whose outbox rows were deleted (retention.py).
+sent_message = Table(
+    "sent_message",
+    metadata,
+    Column("conversation", Text, primary_key=True),
+    Column("external_id", Text, primary_key=True),
+    Column("turn", Text, nullable=False),
+    Column("part", Integer, nullable=False),
+)
 
 # When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
 lane = Table(

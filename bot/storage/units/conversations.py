@@ -15,6 +15,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    false,
     func,
     literal_column,
     not_,
@@ -172,23 +173,34 @@ _RECORD_ATTEMPT = Statement(
 )
 _TURN_ROW = (
     *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
-    "preset_version",
+    *("preset_version", "message_id", "sent_as"),
 )
-_REMOVE = Statement(
-    delete(turn).where(
-        turn.c.id.in_(
-            select(turn.c.id)
-            .where(
-                turn.c.conversation == bindparam("of"),
-                turn.c.session == bindparam("of_session"),
-            )
-            .order_by(turn.c.id.desc())
-            .limit(bindparam("count"))
-            .offset(bindparam("newer"))
-        )
+_earlier = turn.alias("earlier")
+_PARENT = (
+    select(_earlier.c.id)
+    .where(
+        _earlier.c.conversation == bindparam("conversation"),
+        _earlier.c.session == bindparam("session"),
+        _earlier.c.active,
     )
+    .order_by(_earlier.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
 )
-_APPEND = Statement(lambda dialect: insert_into(turn, dialect, *_TURN_ROW))
+_IN_RANGE = turn.c.id.in_(
+    select(turn.c.id)
+    .where(
+        turn.c.conversation == bindparam("of"),
+        turn.c.session == bindparam("of_session"),
+        turn.c.active,
+    )
+    .order_by(turn.c.id.desc())
+    .limit(bindparam("count"))
+    .offset(bindparam("newer"))
+)
+_REMOVE = Statement(delete(turn).where(_IN_RANGE))
+_SUPERSEDE = Statement(update(turn).where(_IN_RANGE).values(active=false()))
+_APPEND = Statement(lambda dialect: insert_into(turn, dialect, *_TURN_ROW).values(parent=_PARENT))
 _NOTE = Statement(
     lambda dialect: insert_into(receipt, dialect, "conversation", "turn", "at", "content")
 )
@@ -219,6 +231,7 @@ class FinishedRows:
     receipts: Sequence[dict[str, Any]]
     new_session: bool
     removes: TurnRange | None = None
+    supersedes: TurnRange | None = None
 
 
 def receive(rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float) -> Unit[None]:
@@ -303,15 +316,10 @@ def finish(claim: Claim, rows: FinishedRows) -> Unit[None]:
     change = _BEGIN_SESSION if rows.new_session else _LOCK
     session = _session(claim, (yield change.query(_of(claim))))
     yield _DONE.query({"message": rows.message})
-    if removes := rows.removes:
-        yield _REMOVE.query(
-            {
-                "of": claim.conversation,
-                "of_session": session,
-                "count": removes.count,
-                "newer": removes.newer,
-            }
-        )
+    for change, turns in ((_REMOVE, rows.removes), (_SUPERSEDE, rows.supersedes)):
+        if turns is not None:
+            found = {"of": claim.conversation, "of_session": session}
+            yield change.query({**found, "count": turns.count, "newer": turns.newer})
     if rows.turns:
         yield _APPEND.query_many([{**row, "session": session} for row in rows.turns])
     if rows.receipts:

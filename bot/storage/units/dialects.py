@@ -40,7 +40,8 @@ def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:
     if dialect == "sqlite":
         return select(func.json_each(bindparam(name)).table_valued("value").c.value)
     listed = cast(bindparam(name), postgresql.JSONB)
-    return select(func.jsonb_array_elements_text(listed).column_valued("text"))
+    # The alias is no column of any table: that one would be read instead.
+    return select(func.jsonb_array_elements_text(listed).column_valued("bound_text"))
 
 
 def is_served(table: Table, dialect: DialectName) -> ColumnElement[bool]:
