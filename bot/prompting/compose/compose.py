@@ -79,11 +79,8 @@ def compose(
     before = len(inputs.turns) - len(answers)
     sent = (*last_rounds(inputs.turns[:before], preset.max_rounds), *inputs.turns[before:])
     *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
-    history = group_history(
-        earlier,
-        questions=[turn.speaker is not None for turn in sent[:-1]],
-        key=(incoming.address.conversation, preset.name),
-    )
+    questions = [turn.speaker is not None for turn in sent[:-1]]
+    history = group_history(earlier, questions=questions, key=inputs.history_key)
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
@@ -259,7 +256,7 @@ def _turn_messages(
         tagged_text = labels.tag_text(label, turn.text)
         return Message(_role_of(turn, own), tagged_text, name=label)
 
-    key = inputs.incoming.address.conversation, own
+    key = inputs.history_key
     if not tagged:
         return _messages.map(key, None, turns, plain_message)
     return _messages.map(key, labels.form, turns, tagged_message)

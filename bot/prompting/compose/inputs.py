@@ -33,6 +33,11 @@ class PromptInputs:
         """The seed of random choices that hold for the whole session."""
         return f"{self.incoming.address.conversation} {self.session.number}"
 
+    @property
+    def history_key(self) -> tuple[str, str]:
+        """Names the history as this preset reads it, for what is kept between its prompts."""
+        return self.incoming.address.conversation, self.preset.name
+
     def is_own(self, turn: Turn) -> bool:
         """Whether the character of the preset said it."""
         return turn.speaker is None and turn.preset in {None, self.preset.name}

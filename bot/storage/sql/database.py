@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError
 from bot.storage.engine.statements import StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.sql.tables import NEWEST_REVISION
+from bot.storage.sql.tables import NEWEST_REVISION, create_tables
 
 T = TypeVar("T")
 
@@ -69,7 +69,9 @@ class Database:
 
     async def migrate(self) -> None:
         """Upgrade the tables to the newest revision, unless they have it."""
-        if await self.read(_current_revision) != NEWEST_REVISION:
+        if await self.read(_current_revision) == NEWEST_REVISION:
+            return
+        if not (self.is_sqlite and await self.write(create_tables)):
             await self.write(import_module("bot.storage.sql.migrations").upgrade)
 
 

@@ -11,16 +11,20 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
+    Connection,
     Executable,
     Float,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    String,
     Table,
     Text,
     UniqueConstraint,
     case,
+    insert,
+    inspect,
     literal_column,
     true,
 )
@@ -283,3 +287,20 @@ def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, 
         "sqlite": build(sqlite.insert(table)),
         "postgresql": build(postgresql.insert(table)),
     }
+
+
+def create_tables(connection: Connection) -> bool:
+    """Create all tables of a new SQLite file as they are now; return False if it has some already.
+
+    Running every migration would import Alembic, which costs a first start a third of a second and
+    eight megabytes.
+    """
+    if inspect(connection).get_table_names():
+        return False
+    metadata.create_all(connection, checkfirst=False)
+    version = Table(
+        "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
+    )
+    version.create(connection, checkfirst=False)
+    connection.execute(insert(version).values(version_num=NEWEST_REVISION))
+    return True
