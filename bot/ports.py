@@ -184,7 +184,11 @@ class PreloadingBackend(Protocol):
 
 @runtime_checkable
 class ModelCheckingBackend(Protocol):
-    """A backend that can tell whether models are there, without loading them."""
+    """A backend that can tell which models are there, without loading them."""
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the names of the models that it lists; raises as `check_models` does."""
+        ...
 
     async def check_models(self, models: Sequence[str]) -> str:
         """Say in a few words what answers with these models of presets.

@@ -22,7 +22,8 @@ from bot.importers.character_files import (
     load_complete_presets,
     load_presets_with_stories,
 )
-from bot.platforms.registry import make_platform
+from bot.platforms.account import BotAccount
+from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import ModelCheckingBackend
 from bot.prompting.compose.compose import template_of
@@ -196,11 +197,23 @@ async def _test_signals(settings: Settings) -> str:
 
 
 async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
-    platform = make_platform(spec, settings.platform(spec), PlatformContext())
+    given = settings.platform(spec)
+    account_setup = None if given is None else make_account_setup(spec, given)
+    if account_setup is not None:  # without the platform's library, which takes seconds to import
+        try:
+            return describe_account(await account_setup.inspect())
+        finally:
+            await _close(account_setup.close)
+    platform = make_platform(spec, given, PlatformContext())
     try:
         return await platform.check()
     finally:
         await _close(platform.close)
+
+
+def describe_account(account: BotAccount) -> str:
+    """Return one line: the name of the bot, its link, and what it may not do."""
+    return "; ".join((f"{account.name}, {account.link_title}: {account.link}", *account.notes))
 
 
 async def _test_embedder(settings: Settings) -> str:

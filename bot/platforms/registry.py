@@ -5,8 +5,9 @@ A new platform is a package with a `SPEC` and one line here.
 
 from collections.abc import Callable, Sequence
 from importlib import import_module  # noqa: TID251 # this is a plug registry
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from bot.platforms.account import AccountSetup
 from bot.platforms.discord import SPEC as DISCORD
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
@@ -47,6 +48,15 @@ def make_platform(
     Raises:
         SettingsError: one of its settings cannot be used.
     """
-    module, _, function = spec.factory.partition(":")
-    factory: PlatformFactory = getattr(import_module(module), function)
+    factory: PlatformFactory = _load(spec.factory)
     return factory(settings, context)
+
+
+def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
+    """Import and build what sets up the bot account of a platform; None if it has none."""
+    return None if spec.account_setup is None else _load(spec.account_setup)(settings)
+
+
+def _load(path: str) -> Any:
+    module, _, function = path.partition(":")
+    return getattr(import_module(module), function)

@@ -48,6 +48,12 @@ class PlatformSpec:
     settings: type[PlatformSettings] | None = None
     """The model of its group of settings; None if there is nothing to set."""
 
+    account_setup: str | None = None
+    """Where to import `make(settings) -> AccountSetup` from; it needs no vendor's library.
+
+    Only for platforms whose bots have a token.
+    """
+
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
 

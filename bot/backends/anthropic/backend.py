@@ -99,6 +99,10 @@ class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend, ModelCh
         return await self._request_runner.check(self._connection.list_models())
 
     @override
+    async def list_models(self) -> Sequence[str]:
+        return await self._request_runner.listed(self._connection.list_models()) or ()
+
+    @override
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
             resolve_model(model, self._settings, self._endpoint)

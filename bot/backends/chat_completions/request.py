@@ -257,18 +257,9 @@ class ChatRequestRunner:
         Raises:
             BackendUnavailable: nothing answers, or a model does not exist.
         """
-        try:
-            async with asyncio.timeout(_CHECK_SECONDS):
-                listed = await list_models
-        except HttpStatusError as error:
-            # Not every service lists its models, but every one reports a wrong key.
-            if error.status in _NO_MODEL_LIST:
-                return f"answers at {self._endpoint.base_url}, but lists no models"
-            failed = self._translate(error, next(iter(models), "default"))
-            raise BackendUnavailable(str(failed), failed.notice) from failed
-        except (ConnectionFailed, TimeoutError) as error:
-            failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
-            raise BackendUnavailable(str(failed)) from error
+        listed = await self.listed(list_models, next(iter(models), "default"))
+        if listed is None:
+            return f"answers at {self._endpoint.base_url}, but lists no models"
         missing = [model for model in models if listed and not _is_listed(model, listed)]
         if missing and lists_all:
             names = ", ".join(listed[:_MAX_NAMED_MODELS])
@@ -278,6 +269,27 @@ class ChatRequestRunner:
             )
         note = f", but does not list {', '.join(missing)}" if missing else ""
         return f"answers at {self._endpoint.base_url}{note}"
+
+    async def listed(
+        self, list_models: Awaitable[Sequence[str]], model: str = "default"
+    ) -> Sequence[str] | None:
+        """Return the models that the service lists; None if it has no list.
+
+        Raises:
+            BackendUnavailable: nothing answers, or the key is wrong.
+        """
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                return await list_models
+        except HttpStatusError as error:
+            # Not every service lists its models, but every one reports a wrong key.
+            if error.status in _NO_MODEL_LIST:
+                return None
+            failed = self._translate(error, model)
+            raise BackendUnavailable(str(failed), failed.notice) from failed
+        except (ConnectionFailed, TimeoutError) as error:
+            failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
+            raise BackendUnavailable(str(failed)) from error
 
     def _translate(
         self, error: HttpStatusError, model: str, parameters: Collection[str] = ()

@@ -121,6 +121,10 @@ class LlamaCpp(
         return f"{model.path.stem} on this machine{projector}"
 
     @override
+    async def list_models(self) -> Sequence[str]:
+        return [model.name for model in model_store.list_models(self._data_dir)]
+
+    @override
     async def check_models(self, models: Sequence[str]) -> str:
         found: list[str] = []
         problems: list[str] = []

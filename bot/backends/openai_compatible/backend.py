@@ -102,6 +102,10 @@ class OpenAICompatibleBackend(
         return await self._request_runner.check(self._connection.list_models())
 
     @override
+    async def list_models(self) -> Sequence[str]:
+        return await self._request_runner.listed(self._connection.list_models()) or ()
+
+    @override
     async def check_models(self, models: Sequence[str]) -> str:
         names = [resolve_model(model, self._settings, self._endpoint) for model in models]
         return await self._request_runner.check(

@@ -4,5 +4,8 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformSpec
 
 SPEC = PlatformSpec(
-    kind="discord", settings=DiscordSettings, factory="bot.platforms.discord.platform:make"
+    kind="discord",
+    settings=DiscordSettings,
+    factory="bot.platforms.discord.platform:make",
+    account_setup="bot.platforms.discord.account:make",
 )

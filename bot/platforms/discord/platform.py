@@ -17,8 +17,8 @@ from bot.platforms.discord.client import RestClient, set_api_addresses
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.requests import BOT_REJECTED, bounded_request, translate
-from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.requests import bounded_request, translate
+from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake, Platform

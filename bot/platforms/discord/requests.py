@@ -17,13 +17,10 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
+from bot.platforms.discord.settings import BOT_REJECTED
 
 REQUEST_SECONDS = 10.0
 REQUEST_ERRORS: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
-BOT_REJECTED = (
-    "Discord does not accept the bot token; copy a new one from the developer portal"
-    " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
-)
 _UNKNOWN_MESSAGE, _INVALID_WEBHOOK_TOKEN = 10008, 50027
 _DEFAULT_RETRY_SECONDS = 5.0
 

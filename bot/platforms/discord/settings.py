@@ -7,6 +7,11 @@ from typing_extensions import override
 
 from bot.platforms.spec import PlatformSettings
 
+BOT_REJECTED = (
+    "Discord does not accept the bot token; copy a new one from the developer portal"
+    " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
+)
+
 
 class DiscordSettings(PlatformSettings):
     """The bot user on Discord and the addresses of Discord's APIs."""

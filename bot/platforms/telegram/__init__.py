@@ -4,5 +4,8 @@ from bot.platforms.spec import PlatformSpec
 from bot.platforms.telegram.settings import TelegramSettings
 
 SPEC = PlatformSpec(
-    kind="telegram", settings=TelegramSettings, factory="bot.platforms.telegram.platform:make"
+    kind="telegram",
+    settings=TelegramSettings,
+    factory="bot.platforms.telegram.platform:make",
+    account_setup="bot.platforms.telegram.account:make",
 )
