@@ -27,6 +27,10 @@ class Limits:
     can_reply: bool = True
     speaker_line: str = "**{}**"
     """The line that names the speaker where several characters answer."""
+    names_only_speaker: bool = False
+    """Whether that line also stands where only one character answers."""
+    closes_code_blocks: bool = True
+    """Whether a message that ends inside of a code block is closed, and the next one reopens it."""
     placeholder: str | None = None
     """None: a message is opened with its first text, and repeating the send with the same nonce is
     harmless. Else the platform has no nonces: a message is opened with this text and receives its

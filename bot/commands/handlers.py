@@ -1,7 +1,9 @@
 """Handle chat commands: each handler gets a request and gives the reply."""
 
 import random
+from collections.abc import Mapping, Sequence
 
+from bot.chat.command import CommandSpec
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.newest_question import NewestQuestionHandlers
@@ -28,10 +30,21 @@ class CommandHandlers:
         admins: AdminCheck,
         context: ContextView,
         personas: UserPersonas,
+        platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
     ) -> None:
-        """Take what the handlers work with; `dice` selects greetings."""
+        """Take what the handlers work with.
+
+        Args:
+            resolver: the presets of each channel.
+            admins: who may change what others see.
+            context: shows what an answer was made of.
+            personas: how people describe themselves.
+            platform_commands: what platforms run themselves, by their name; /help lists it.
+            dice: selects greetings.
+        """
         self._admins = admins
+        self._platform_commands = platform_commands or {}
         self._context = context
         self._personas = personas
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
@@ -105,10 +118,11 @@ class CommandHandlers:
 
     def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
+        commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
         lines = [
             f"I am {preset.character_name}. Write to me here; in a group, "
             "mention me or reply to me.",
-            *(f"/{spec.name} – {spec.summary}" for spec in COMMANDS),
+            *(f"/{spec.name} – {spec.summary}" for spec in commands),
         ]
         if prompter := build_prompter(preset):
             lines.append(

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -57,6 +58,9 @@ class PlatformSpec:
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
 
+    commands: Sequence[CommandSpec] = ()
+    """The commands that it runs itself; /help lists them."""
+
     uses_terminal: bool = False
     """Whether the chat is in the terminal that Troupe was started from.
 
@@ -87,6 +91,12 @@ class PlatformContext:
     """Wait until every received message was answered and every answer was sent."""
 
     clock: Clock = field(default_factory=SystemClock)
+
+    data_dir: Path | None = None
+    """Where it may keep files of its own; None: nowhere."""
+
+    chat: str = ""
+    """Which of its chats a terminal opens, if it is not the usual one."""
 
     bot_id: str = ""
     """What its addresses carry: empty for the first bot of the platform on this database."""

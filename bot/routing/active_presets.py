@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from bot.chat.outgoing import Limits
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
@@ -80,10 +81,10 @@ class ActiveCharacters:
         return [one for one in self.presets if one.name != preset.name]
 
     def speaker_line(
-        self, speaker: ActivePreset, character_names: Mapping[str, str], form: str
+        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> str:
-        """Return the line that tells readers who speaks; empty if there is only one character."""
-        if not self.is_group:
+        """Return the line that tells readers who speaks; empty where they know it anyway."""
+        if not self.is_group and not limits.names_only_speaker:
             return ""
         labels = label_speakers((), character_names).characters
-        return form.format(labels[speaker.preset.name]) + "\n"
+        return limits.speaker_line.format(labels[speaker.preset.name]) + "\n"

@@ -112,6 +112,7 @@ class Wiring:
             complete_preset=self._resources.resolver.complete,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
+            data_dir=self.settings.data_dir,
         )
         platforms = {}
         for spec in self._specs:
@@ -195,6 +196,7 @@ class Wiring:
             self._admins,
             ContextView(receipts, prompts.write, mask),
             self._personas,
+            {spec.kind: spec.commands for spec in self._specs},
         )
 
     @cached_property

@@ -157,8 +157,8 @@ class AnswerPipeline:
         return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
-        form = self._replies.limits(context.said.address).speaker_line
-        return context.active.speaker_line(speaker, context.character_names, form)
+        limits = self._replies.limits(context.said.address)
+        return context.active.speaker_line(speaker, context.character_names, limits)
 
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
         """Have the turns summarized that no longer fit into the history."""

@@ -52,7 +52,7 @@ class Setup:
             AdminCheck({"telegram:99"}, self.is_platform_admin),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
-            random.Random(1),
+            dice=random.Random(1),
         )
         self.admin = True
         self.here = HERE

@@ -24,6 +24,9 @@ _NEEDED_LATER = {
     "bot.storage.sql.postgres",
     "bot.backends.llama_cpp.backend",
     "sqlalchemy.orm",
+    "prompt_toolkit",  # where a person chats in the terminal
+    "rich.markdown",
+    "markdown_it",
 }
 
 

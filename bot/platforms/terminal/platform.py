@@ -1,27 +1,35 @@
-"""The terminal as a platform: the person at the keyboard writes under one name or several."""
+"""A pipe, a file or a terminal without abilities as a platform: lines in, plain text out.
 
-import getpass
+A terminal that can do more is a `ScreenPlatform`; its libraries are imported only then.
+"""
+
 import os
 import sys
-import uuid
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
 
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Said
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
+from bot.platforms.terminal.local_chat import LocalChat
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
 
-CHANNEL = Address("terminal", "local")
 _WELCOME = "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    return TerminalPlatform(wait_until_idle=context.wait_until_idle)
+    """Make the chat client where people read and write, else a reader of lines."""
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        client: Platform | None = import_module("bot.platforms.terminal.screen_platform").make(
+            context
+        )
+        if client is not None:
+            return client
+    return TerminalPlatform(wait_until_idle=context.wait_until_idle, chat=context.chat)
 
 
 class TerminalPlatform(Platform):
@@ -33,6 +41,7 @@ class TerminalPlatform(Platform):
         wait_until_idle: Callable[[], Awaitable[None]],
         source: int | None = None,
         screen: TextIO | None = None,
+        chat: str = "",
     ) -> None:
         """Read from a file descriptor and print to a screen.
 
@@ -40,6 +49,7 @@ class TerminalPlatform(Platform):
             wait_until_idle: waits until every received line was answered and printed.
             source: the file descriptor to read from; by default that of standard input, if open.
             screen: where to print; by default standard output.
+            chat: which conversation it is, see `LocalChat`.
         """
         self._wait_until_idle = wait_until_idle
         screen = screen or sys.stdout
@@ -47,10 +57,8 @@ class TerminalPlatform(Platform):
             source = sys.stdin.fileno()
         self._source = source
         self._interactive = source is not None and os.isatty(source) and screen.isatty()
-        self._run = uuid.uuid4().hex  # makes ids differ from those of earlier runs
-        self._surface = TerminalSurface(screen, self._run)
-        self._person = _to_person(_login_name())
-        self._lines_received = 0
+        self._chat = LocalChat(chat)
+        self._surface = TerminalSurface(screen, self._chat.run)
 
     @property
     @override
@@ -101,40 +109,12 @@ class TerminalPlatform(Platform):
         word, _, rest = line.strip().partition(" ")
         if word != "/as":
             if word:
-                await intake.receive([self._to_incoming(line)], {})
+                await intake.receive([self._chat.to_said(line)], {})
             return
-        if rest.strip():
-            self._person = _to_person(rest.strip())
-            if self._interactive:
-                self._surface.note(f"Your name is now {self._person.name}.")
-        else:
-            self._surface.note(f"Your name is {self._person.name}; /as NAME changes it.")
-
-    def _to_incoming(self, line: str) -> Said:
-        self._lines_received += 1
-        return Said(
-            address=CHANNEL,
-            external_key=f"{self._run}:{self._lines_received}",
-            message_id=None,
-            author=self._person,
-            text=line,
-            at=datetime.now(UTC),
-            wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
-            scopes=(CHANNEL.lane,),
-            author_is_admin=True,
-        )
+        told = self._chat.rename(rest)
+        if self._interactive or not rest.strip():
+            self._surface.note(told)
 
     def _show_prompt(self) -> None:
         if self._interactive:
-            self._surface.prompt(f"{self._person.name}> ")
-
-
-def _to_person(name: str) -> Person:
-    return Person(f"terminal:{name.casefold()}", name)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return "you"
+            self._surface.prompt(f"{self._chat.person.name}> ")

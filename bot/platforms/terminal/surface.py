@@ -1,26 +1,25 @@
 """The screen of a terminal: prints an answer as it grows."""
 
-import re
 from collections.abc import Set
 from typing import TextIO
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.errors import Refused
 from bot.ports import Surface
+from bot.runtime.control_characters import strip_control_characters
 
-_LIMITS = Limits(
+LIMITS = Limits(
     max_units=1_000_000,
     unit="characters",
     seconds_between_edits=0.05,
     typing_seconds=0,
     speaker_line="[{}]",
+    closes_code_blocks=False,  # what was printed cannot be changed
 )
 _MAX_KEPT = 100  # messages whose text is kept, to print only what an edit adds
-# A model's text must not control the terminal.
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class TerminalSurface(Surface):
@@ -37,7 +36,7 @@ class TerminalSurface(Surface):
 
     @override
     def limits(self, address: Address) -> Limits:
-        return _LIMITS
+        return LIMITS
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -99,7 +98,7 @@ class TerminalSurface(Surface):
         _keep_newest(self._shown, message_id, text)
 
     def _write(self, text: str) -> None:
-        text = _CONTROL_CHARACTERS.sub("", text)
+        text = strip_control_characters(text)
         if not text:
             return
         encoding = self._screen.encoding or "utf-8"
@@ -113,11 +112,14 @@ class TerminalSurface(Surface):
 
 
 def _printed(message: OutgoingMessage) -> str:
-    """Print a file after its text: people want to read it, and no private file is left behind."""
-    file = message.file
-    if file is None:
+    if message.file is None:
         return message.text
-    return f"{message.text}\n--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
+    return f"{message.text}\n{printed_file(message.file)}"
+
+
+def printed_file(file: Attachment) -> str:
+    """Print a file after its text: people want to read it, and no private file is left behind."""
+    return f"--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
 
 
 def _keep_newest(kept: dict[str, str], key: str, value: str) -> None:

@@ -57,7 +57,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         start = _content_start(text, position, fence)
         if start == len(text):
             return
-        opener = f"{fence.opener}\n" if fence else ""
+        opener = f"{fence.opener}\n" if fence and limits.closes_code_blocks else ""
         max_units = limits.max_units - _units(opener, limits)
         scanner = _FenceScanner(
             text, offsets, position, start, fence, max_units, limits.max_units // 4
@@ -67,7 +67,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         fence = scanner.fence_at(position)
         content = text[start:end].rstrip()
         if is_visible(content):
-            closer = f"\n{fence.closer}" if fence else ""
+            closer = f"\n{fence.closer}" if fence and limits.closes_code_blocks else ""
             yield PartSpan(start, start + len(content), opener, closer)
         fence = replace(fence, margin="") if fence else None  # it is reopened without indentation
 

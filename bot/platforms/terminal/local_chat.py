@@ -1,0 +1,64 @@
+"""The one chat of a terminal: who writes, and how a line becomes a message."""
+
+import getpass
+import uuid
+from datetime import UTC, datetime
+
+from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.incoming import Address, Person, Said, WakeReason
+
+OWN_COMMANDS = (
+    CommandSpec("as", "write under another name", (CommandOption("name", "the name"),)),
+    CommandSpec("quit", "end this chat"),
+)
+"""The commands that only a terminal has; it runs them itself."""
+
+
+class LocalChat:
+    """Turns lines into messages of whoever writes at the moment.
+
+    Args:
+        chat: which conversation of the terminal it is; empty: the usual one. One with a name has
+            settings of its own, which end with it.
+    """
+
+    def __init__(self, chat: str = "") -> None:
+        self.run = uuid.uuid4().hex
+        """Makes ids differ from those of earlier runs."""
+        self.address = Address("terminal", chat or "local")
+        self.person = to_person(_login_name())
+        self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
+        self._lines = 0
+
+    def to_said(self, line: str) -> Said:
+        """Return a line as a message that was not received before."""
+        self._lines += 1
+        return Said(
+            address=self.address,
+            external_key=f"{self.run}:{self._lines}",
+            message_id=None,
+            author=self.person,
+            text=line,
+            at=datetime.now(UTC),
+            wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
+            scopes=(self._scope,),
+            author_is_admin=True,  # this person can edit the settings, too
+        )
+
+    def rename(self, name: str) -> str:
+        """Let somebody else write; return a sentence that says who writes now."""
+        if not name.strip():
+            return f"Your name is {self.person.name}; /as NAME changes it."
+        self.person = to_person(name.strip())
+        return f"Your name is now {self.person.name}."
+
+
+def to_person(name: str) -> Person:
+    return Person(f"terminal:{name.casefold()}", name)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return "you"

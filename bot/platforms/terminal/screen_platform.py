@@ -1,0 +1,165 @@
+"""The terminal as a chat client: a prompt that stays, Markdown, history and completion."""
+
+import asyncio
+from collections import deque
+
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import Output
+from prompt_toolkit.utils import is_dumb_terminal
+from typing_extensions import override
+
+from bot.chat.incoming import Said
+from bot.platforms.spec import PlatformContext
+from bot.platforms.terminal.chat_screen import ChatScreen
+from bot.platforms.terminal.command_completer import CommandCompleter
+from bot.platforms.terminal.input_history import InputHistory
+from bot.platforms.terminal.local_chat import OWN_COMMANDS, LocalChat
+from bot.platforms.terminal.screen_surface import ScreenSurface
+from bot.ports import Intake, Platform, Surface
+from bot.runtime.tasks import cancel_and_wait
+
+HISTORY_FILE = "terminal_history"
+_END_SECONDS = 2.0  # for a stopped answer to be printed
+_WELCOME = (
+    "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
+    "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
+)
+
+
+class ScreenPlatform(Platform):
+    """Reads lines at a prompt and has them answered one after the other.
+
+    What is entered during an answer waits; only /stop and Ctrl-C reach that answer.
+    """
+
+    def __init__(
+        self, context: PlatformContext, *, input_: Input | None = None, output: Output | None = None
+    ) -> None:
+        """Use standard input and output, unless others are given."""
+        self._wait_until_idle = context.wait_until_idle
+        self._chat = LocalChat(context.chat)
+        self._lines: deque[str] = deque()
+        self._line_entered = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._is_busy = False
+        folder = context.data_dir
+        self._history = InputHistory(folder / HISTORY_FILE) if folder else None
+        self._screen = ChatScreen(
+            self._history,
+            CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset),
+            self._enter,
+            self._stop_requested.set,
+            input_=input_,
+            output=output,
+        )
+        self._screen.name = self._chat.person.name
+        self._surface = ScreenSurface(self._screen, self._chat.run)
+
+    @property
+    @override
+    def name(self) -> str:
+        return "terminal"
+
+    @property
+    @override
+    def surface(self) -> Surface:
+        return self._surface
+
+    @property
+    @override
+    def connection_error(self) -> str | None:
+        return None
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        self._surface.note(f"{_WELCOME}\n")
+        reading = asyncio.create_task(self._screen.read(), name="read terminal")
+        answering = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
+        stopping = asyncio.create_task(self._send_stops(intake), name="stop answers")
+        tasks = {reading, answering, stopping}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # raises what it ended with
+            if reading.done():  # by Ctrl-C, which has stopped the answer already
+                self._lines.clear()
+                self._enter("/quit")
+                await asyncio.wait({answering}, timeout=_END_SECONDS)
+        except EOFError:  # the terminal was closed; what was entered is answered
+            self._enter("/quit")
+            await answering
+        finally:
+            self._screen.close()
+            if not reading.done():
+                await asyncio.wait({reading})
+            await cancel_and_wait(tasks)
+            self._surface.end_message()
+
+    @override
+    async def is_admin(self, incoming: Said) -> bool:
+        return True  # this person can edit the settings, too
+
+    @override
+    async def check(self) -> str:
+        return "this terminal"
+
+    @override
+    async def close(self) -> None:
+        """Do nothing: no connection is open."""
+
+    def _enter(self, line: str) -> None:
+        """Take a line that was entered at the prompt."""
+        if self._is_busy and line.strip() == "/stop":
+            self._stop_requested.set()
+            return
+        self._lines.append(line)
+        self._line_entered.set()
+        self._screen.show_waiting(tuple(self._lines) if self._is_busy else ())
+
+    async def _answer_lines(self, intake: Intake) -> None:
+        await self._show_answers()  # those left from an earlier run
+        while True:
+            await self._line_entered.wait()
+            while self._lines:
+                line = self._lines.popleft()
+                self._screen.show_waiting(tuple(self._lines))
+                if line.strip() == "/quit":
+                    return
+                await self._handle_line(line, intake)
+            self._line_entered.clear()
+
+    async def _handle_line(self, line: str, intake: Intake) -> None:
+        self._surface.print_question(self._chat.person.name, line)
+        word, _, rest = line.strip().partition(" ")
+        if word == "/as":
+            self._surface.note(self._chat.rename(rest))
+            self._screen.name = self._chat.person.name
+            return
+        await intake.receive([self._chat.to_said(line)], {})
+        await self._show_answers()
+        if word == "/forget" and self._history is not None:
+            self._history.clear()
+
+    async def _show_answers(self) -> None:
+        """Show what is answered until nothing is left to be answered."""
+        self._is_busy = True
+        self._screen.set_busy(True)
+        try:
+            await self._wait_until_idle()
+        finally:
+            self._is_busy = False
+            self._screen.set_busy(False)
+            self._surface.end_message()
+
+    async def _send_stops(self, intake: Intake) -> None:
+        while True:
+            await self._stop_requested.wait()
+            self._stop_requested.clear()
+            if self._is_busy:
+                await intake.receive([self._chat.to_said("/stop")], {})
+
+
+def make(context: PlatformContext) -> Platform | None:
+    """Make the client for standard input and output; None for a terminal without abilities."""
+    return None if is_dumb_terminal() else ScreenPlatform(context)

@@ -1,0 +1,132 @@
+"""Print messages on the screen of an interactive chat, each growing above the prompt."""
+
+from collections.abc import Set
+from dataclasses import replace
+
+from typing_extensions import override
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.errors import Refused
+from bot.platforms.terminal.chat_screen import ChatScreen
+from bot.platforms.terminal.growing_message import GrowingMessage
+from bot.platforms.terminal.surface import LIMITS, printed_file
+from bot.platforms.terminal.text_renderer import TextRenderer
+from bot.ports import Surface
+from bot.runtime.control_characters import strip_control_characters
+
+_LIMITS = replace(LIMITS, names_only_speaker=True)
+_MAX_KEPT = 100
+
+
+class ScreenSurface(Surface):
+    """Shows the newest message while it grows; what was printed cannot be changed.
+
+    Args:
+        screen: where they are shown.
+        run: makes ids differ from those of earlier runs.
+    """
+
+    def __init__(self, screen: ChatScreen, run: str) -> None:
+        self._screen = screen
+        self._run = run
+        self._renderer = TextRenderer(lambda: screen.columns)
+        self._newest: GrowingMessage | None = None
+        self._newest_id = ""
+        self._by_nonce: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+        """The text of each message, as far as it was printed."""
+        self._sent = 0
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return _LIMITS
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        if message.nonce in self._by_nonce:
+            return self._by_nonce[message.nonce]
+        self._sent += 1
+        message_id = f"{self._run}:{self._sent}"
+        self._begin(message_id, message.text)
+        if message.file is not None:
+            self.end_message()
+            self._print(self._renderer.plain(strip_control_characters(printed_file(message.file))))
+        self._by_nonce[message.nonce] = message_id
+        _drop_oldest(self._by_nonce)
+        return message_id
+
+    @override
+    async def edit(self, address: Address, message_id: str, text: str) -> None:
+        if message_id == self._newest_id and self._newest is not None:
+            if self._newest.update(strip_control_characters(text)):
+                self._texts[message_id] = text
+                self._show()
+                return
+        elif self._texts.get(message_id) == text:
+            return
+        self._begin(message_id, text)
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        """Take back what was not printed yet; printed text stays."""
+        if message_id == self._newest_id and self._newest is not None:
+            self._newest = None
+            self._screen.show_growing(())
+
+    @override
+    async def typing(self, address: Address) -> None:
+        """Do nothing: the screen shows a sign of life itself."""
+
+    @override
+    async def find(
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+    ) -> str | None:
+        """Return None: after a crash the last answer is printed again."""
+        return None
+
+    def end_message(self) -> None:
+        """Print the rest of the newest message: it is complete."""
+        if self._newest is None:
+            return
+        rest, self._newest = self._newest.take_rest(), None
+        self._screen.show_growing(())
+        self._print("\n".join([*rest, ""]))
+
+    def note(self, text: str) -> None:
+        """Print a notice of the terminal's own."""
+        self.end_message()
+        self._print(self._renderer.plain(strip_control_characters(text), "dim"))
+
+    def print_question(self, name: str, text: str) -> None:
+        """Print what a person has entered."""
+        self.end_message()
+        lines = strip_control_characters(f"{name}> {text}")
+        self._print(self._renderer.plain(lines, "green"))
+
+    def _begin(self, message_id: str, text: str) -> None:
+        self.end_message()
+        self._newest, self._newest_id = GrowingMessage(self._renderer), message_id
+        self._newest.update(strip_control_characters(text))
+        self._texts[message_id] = text
+        _drop_oldest(self._texts)
+        self._show()
+
+    def _show(self) -> None:
+        if self._newest is None:
+            return
+        final = self._newest.take_final()
+        self._screen.show_growing(self._newest.growing())
+        if final:
+            self._print("\n".join(final))
+
+    def _print(self, text: str) -> None:
+        try:
+            self._screen.print(text)
+        except OSError as error:  # the terminal was closed
+            raise Refused(f"the output cannot be written: {error.strerror}") from None
+
+
+def _drop_oldest(kept: dict[str, str]) -> None:
+    if len(kept) > _MAX_KEPT:
+        del kept[next(iter(kept))]

@@ -1,0 +1,324 @@
+"""The chat client in a terminal: what people see at 60 and 80 columns, and what their keys do."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.output.vt100 import Vt100_Output
+from typing_extensions import override
+
+from bot.chat.incoming import Incoming, Said
+from bot.chat.outgoing import Attachment, OutgoingMessage
+from bot.platforms.spec import PlatformContext
+from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform
+from bot.ports import Intake
+from bot.routing.command_specs import COMMANDS
+from tests.platforms.terminal.screen import (
+    ALT_ENTER,
+    CTRL_C,
+    CTRL_D,
+    TAB,
+    UP,
+    Terminal,
+    open_terminal,
+)
+from tests.waiting import wait_until
+
+STORY = "[Nora]\nOnce upon a time."
+
+
+class FakeService(Intake):
+    """Answers each message by what `answers` says, when `go_on` is set."""
+
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        self.received: list[Said] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.growing = ""
+        """Shown of an answer while it waits for `go_on`."""
+        self.newest = ""
+        """The id of the newest message."""
+        self.platform: ScreenPlatform | None = None
+        self._answers = answers
+        self._open: list[Said] = []
+        self._stopped = False
+
+    @override
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        for one in messages:
+            assert isinstance(one, Said)
+            self.received.append(one)
+            if one.text == "/stop":
+                self._stopped = True
+                self.go_on.set()
+            else:
+                self._open.append(one)
+
+    @override
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        return {}
+
+    async def wait_until_idle(self) -> None:
+        while self._open:
+            await self._answer(self._open.pop(0))
+
+    async def _answer(self, said: Said) -> None:
+        text = self._answers.get(said.text, f"[Nora]\nYou said {said.text}.")
+        self._stopped = False
+        if self.growing and not self.go_on.is_set():
+            sent = await self.send(self.growing, said.external_key)
+            await self.go_on.wait()
+            await self.edit(sent, self.growing if self._stopped else text)
+            return
+        await self.go_on.wait()
+        await self.send(text, said.external_key)
+
+    async def send(self, text: str, nonce: str, file: Attachment | None = None) -> str:
+        assert self.platform is not None
+        message = OutgoingMessage(self.received[-1].address, text, nonce=nonce, file=file)
+        self.newest = await self.platform.surface.send(message)
+        return self.newest
+
+    async def edit(self, message_id: str, text: str) -> None:
+        assert self.platform is not None
+        await self.platform.surface.edit(self.received[-1].address, message_id, text)
+
+
+@asynccontextmanager
+async def chatting(
+    service: FakeService, terminal: Terminal, folder: Path | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Chat as alice in a terminal; the block gets the task of the platform."""
+    context = PlatformContext(
+        commands=COMMANDS,
+        complete_preset=lambda typed: [one for one in ("nora", "luna") if one.startswith(typed)],
+        wait_until_idle=service.wait_until_idle,
+        data_dir=folder,
+    )
+    with (
+        os.fdopen(os.dup(terminal.theirs)) as keys,
+        os.fdopen(os.dup(terminal.theirs), "w") as screen,
+    ):
+        output = Vt100_Output.from_pty(screen, term="xterm-256color")
+        output.enable_cpr = False
+        service.platform = ScreenPlatform(context, input_=Vt100Input(keys), output=output)
+        task = asyncio.create_task(service.platform.run(service))
+        terminal.enter("/as alice")
+        await terminal.shows("Your name is now alice.", "alice>")
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService({"story": STORY})
+
+
+@pytest.fixture(params=[60, 80])
+def terminal(request: pytest.FixtureRequest) -> object:
+    with open_terminal(request.param) as opened:
+        yield opened
+
+
+async def test_answer_has_the_label_of_its_speaker(
+    service: FakeService, terminal: Terminal
+) -> None:
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
+
+
+async def test_sign_of_life_is_shown_until_the_first_word(
+    service: FakeService, terminal: Terminal
+) -> None:
+    service.go_on.clear()
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows_text("reading … 1 s (Ctrl-C stops)")
+        service.go_on.set()
+        await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
+        assert "reading" not in "\n".join(terminal.lines)
+
+
+async def test_what_is_typed_during_an_answer_stays_at_the_prompt(
+    service: FakeService, terminal: Terminal
+) -> None:
+    service.go_on.clear()
+    service.growing = "[Nora]\nOnce upon"
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("Nora", "Once upon", "alice>")
+        terminal.press("and then?")
+        await terminal.shows("Nora", "Once upon", "alice> and then?")
+        terminal.enter("")
+        await terminal.shows("Nora", "Once upon", "⏎ and then?", "alice>")
+        service.go_on.set()
+        await terminal.shows(
+            *("alice> story", "Nora", "Once upon a time."),
+            *("alice> and then?", "Nora", "You said and then?.", "alice>"),
+        )
+
+
+async def test_code_block_is_printed_once(service: FakeService, terminal: Terminal) -> None:
+    service.go_on.clear()
+    service.growing = "[Nora]\nLook:\n\n```python\nfirst = 1\nsecond"
+    async with chatting(service, terminal):
+        terminal.enter("code")
+        await terminal.shows_text("first = 1")
+        await service.edit(service.newest, f"{service.growing} = 2\nthird")
+        await terminal.shows("```python", "first = 1", "second = 2", "third", "```", "alice>")
+        assert terminal.raw.count(b"```python") == 1
+
+
+async def test_ctrl_c_stops_the_answer_and_twice_ends_the_chat(
+    service: FakeService, terminal: Terminal
+) -> None:
+    service.go_on.clear()
+    service.growing = "[Nora]\nOnce upon"
+    async with chatting(service, terminal) as task:
+        terminal.enter("story")
+        await terminal.shows("Nora", "Once upon", "alice>")
+        terminal.press(CTRL_C)
+        await wait_until(lambda: service.received[-1].text == "/stop")
+        await terminal.shows("Once upon", "Press Ctrl-C again to end the chat.", "alice>")
+        terminal.press(CTRL_C)
+        await wait_until(task.done)
+        task.result()
+
+
+async def test_ctrl_c_clears_the_prompt(service: FakeService, terminal: Terminal) -> None:
+    async with chatting(service, terminal) as task:
+        terminal.press("half a")
+        await terminal.shows("alice> half a")
+        terminal.press(CTRL_C)
+        await terminal.shows("Press Ctrl-C again to end the chat.", "alice>")
+        terminal.enter("story")
+        await terminal.shows("Once upon a time.", "alice>")
+        terminal.press(CTRL_C)
+        await terminal.shows("Press Ctrl-C again to end the chat.", "alice>")
+        assert not task.done()
+        assert [one.text for one in service.received] == ["story"]
+
+
+async def test_stop_is_not_queued_behind_the_answer(
+    service: FakeService, terminal: Terminal
+) -> None:
+    service.go_on.clear()
+    service.growing = "[Nora]\nOnce upon"
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("Nora", "Once upon", "alice>")
+        terminal.enter("next")
+        terminal.enter("/stop")
+        await terminal.shows("Once upon", "alice> next", "Nora", "You said next.", "alice>")
+        assert [one.text for one in service.received] == ["story", "/stop", "next"]
+
+
+@pytest.mark.parametrize("end", ["/quit\r", CTRL_D])
+async def test_chat_ends_after_what_was_entered_is_answered(
+    service: FakeService, terminal: Terminal, end: str
+) -> None:
+    async with chatting(service, terminal) as task:
+        terminal.press(f"one\rtwo\r{end}")
+        await wait_until(task.done)
+        task.result()
+        assert terminal.lines[-3:] == ["alice> two", "Nora", "You said two."]
+
+
+async def test_message_may_have_several_lines(service: FakeService, terminal: Terminal) -> None:
+    async with chatting(service, terminal):
+        terminal.enter(f"one{ALT_ENTER}two")
+        await terminal.shows_text("alice> one\ntwo\n")
+        terminal.press("\x1b[200~three\r\nfour\x1b[201~")
+        await terminal.shows_text("alice> three\n")
+        terminal.enter("")
+        await wait_until(lambda: len(service.received) == 2)
+        assert [one.text for one in service.received] == ["one\ntwo", "three\nfour"]
+
+
+async def test_commands_and_presets_are_completed(service: FakeService, terminal: Terminal) -> None:
+    async with chatting(service, terminal):
+        terminal.press("/pre")
+        await terminal.shows_text("choose who answers here")
+        terminal.press(f"{TAB} us")
+        await terminal.shows_text("make this preset answer")
+        terminal.press(f"{TAB} lu")
+        await wait_until(lambda: terminal.lines[-1].strip() == "luna")
+        terminal.press(TAB)
+        terminal.enter("")
+        await wait_until(lambda: len(service.received) == 1)
+        assert service.received[0].text == "/preset use luna"
+
+
+async def test_own_commands_are_completed(service: FakeService, terminal: Terminal) -> None:
+    async with chatting(service, terminal):
+        terminal.press("/qu")
+        await terminal.shows_text("end this chat")
+
+
+async def test_history_is_kept_for_its_owner_and_forgotten(
+    service: FakeService, terminal: Terminal, tmp_path: Path
+) -> None:
+    file = tmp_path / HISTORY_FILE
+    async with chatting(service, terminal, tmp_path):
+        terminal.enter("story")
+        await terminal.shows("Once upon a time.", "alice>")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    async with chatting(service, terminal, tmp_path):
+        terminal.press(UP)
+        await terminal.shows("alice> /as alice")
+        terminal.press(UP)
+        await terminal.shows("alice> story")
+        terminal.press(CTRL_C)
+        terminal.enter("/forget")
+        await terminal.shows_text("You said /forget.")
+        terminal.press(UP)
+        await terminal.shows("alice>")
+    assert not file.exists()
+
+
+async def test_nothing_controls_the_terminal(service: FakeService, terminal: Terminal) -> None:
+    evil = "\x1b]0;CANARY\x07\x1b[2J\x9b31mred\x08\x7f"
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("Once upon a time.", "alice>")
+        await service.send(f"[{evil}]\n{evil}\n\n```\n{evil}\n```\n", "n1")
+        await service.send("a file", "n2", Attachment("prompt.txt", evil))
+        await service.edit("earlier:1", f"{evil} edited")
+        await terminal.shows_text("edited")
+        for sequence in (b"\x1b]0;", b"\x1b[2J", b"\x9b", b"\x07", b"\x08", b"\x7f"):
+            assert sequence not in terminal.raw
+
+
+async def test_chinese_fits_the_screen() -> None:
+    said = "“你今天来得**很早**，”她说，hello world 给两个人各倒了一杯茶。港口的灯塔在夜里亮着。"
+    service = FakeService({"你好": f"[诺拉]\n{said}"})
+    with open_terminal(40) as terminal:
+        async with chatting(service, terminal):
+            terminal.enter("你好")
+            await terminal.shows(
+                *("alice> 你好", "诺拉", "“你今天来得很早，”她说，hello world 给"),
+                *("两个人各倒了一杯茶。港口的灯塔在夜里亮", "着。", "alice>"),
+            )
+
+
+async def test_answer_longer_than_the_screen_is_whole_in_the_end(service: FakeService) -> None:
+    words = " ".join(f"word{number}" for number in range(200))
+    with open_terminal(60, rows=10) as terminal:
+        service.go_on.clear()
+        service.growing = f"[Nora]\n{words}"
+        async with chatting(service, terminal):
+            terminal.enter("story")
+            await terminal.shows_text("word199")
+            service.go_on.set()
+            await terminal.shows("Once upon a time.", "alice>")
+            shown = " ".join(terminal.lines)
+            assert all(shown.count(f"word{number} ") <= 1 for number in range(199))
