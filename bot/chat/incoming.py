@@ -143,6 +143,8 @@ class Said:
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None
     """The author's language as the platform tells it, such as "pt-BR"."""
+    has_masked_token: bool = False
+    """Whether a token or key was removed from the text before it was stored."""
 
     @property
     def is_answered_in_public(self) -> bool:

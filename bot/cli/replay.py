@@ -19,7 +19,7 @@ from bot.runtime.clock import SystemClock
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
-from bot.telemetry.logs import SecretMasker
+from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import Renderer
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")

@@ -9,6 +9,7 @@ from bot.chat.incoming import Deleted, Edited, Incoming, Joined, MediaItem, Pers
 from bot.chat.storable import make_storable
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
+from bot.telemetry.secret_masker import mask_pasted_tokens
 
 
 def _announce_nothing(_messages: Sequence[Incoming]) -> None:
@@ -49,7 +50,7 @@ class InboxIntake(Intake):
 
 
 def _with_storable_text(incoming: Incoming) -> Incoming:
-    """Replace what databases cannot store in all texts that people wrote."""
+    """Replace what databases cannot or should not store in all texts that people wrote."""
     match incoming:
         case Said():
             return _storable(incoming)
@@ -70,13 +71,16 @@ def _storable(said: Said) -> Said:
     if quote is not None:
         quote = replace(
             quote,
-            text=make_storable(quote.text),
+            text=mask_pasted_tokens(make_storable(quote.text)),
             author=_person(quote.author) if quote.author else None,
             attachments=_attachments(quote.attachments),
         )
+    text = make_storable(said.text)
+    masked = mask_pasted_tokens(text)
     return replace(
         said,
-        text=make_storable(said.text),
+        text=masked,
+        has_masked_token=masked != text,
         quote=quote,
         author=_person(said.author),
         attachments=_attachments(said.attachments),

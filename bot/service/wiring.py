@@ -40,7 +40,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.units.lanes import SenderIdentity
 from bot.summaries.summarizer import Summarizer
-from bot.telemetry.logs import SecretMasker
+from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests

@@ -47,6 +47,10 @@ from bot.turn.unanswered import UnansweredQuestions
 _log = structlog.get_logger(__name__)
 _TURNS_FOR_ROUTING = 40  # who spoke before these does not matter to who speaks next
 _SET_ASIDE = "⚠ This message crashed the service repeatedly, so it will not be answered."
+_REMOVED_FROM_TEXT = (
+    "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
+    " others here can read it: delete the message, and have the secret replaced."
+)
 _BUG = "⚠ Something went wrong on my side. The error was logged; please try again."
 
 
@@ -281,10 +285,19 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Store the result and have it delivered; return the next message."""
+        incoming = message.incoming
+        if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
+            result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT)
         finished = await self._conversations.finish(claim, message, result, go_on=not self.stopping)
         if result.outgoing:
             self._stages.replies.deliver(message.incoming.address, finished.row)
         return finished.next_message
+
+    def _with_notice(self, said: Said, result: TurnResult, notice: str) -> TurnResult:
+        """Append a notice of the service to what is sent."""
+        following = 1 + max(one.part for one in result.outgoing)
+        parts = self._stages.replies.final_parts(said.address, notice, following)
+        return replace(result, outgoing=[*result.outgoing, *parts])
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)

@@ -15,7 +15,7 @@ from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
 from bot.settings import Settings, collect_secrets
-from bot.telemetry.logs import SecretMasker
+from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_context import RECEIPT

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bot.telemetry.logs import SecretMasker, configure_logs
+from bot.telemetry.logs import configure_logs
+from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
 from tests.attacks import with_ours
 from tests.shared_data import shared_folder
 
@@ -146,3 +147,31 @@ def test_harmless_text_is_not_changed() -> None:
     text = "turn discord:1234567890123456789 took 0.5 s; see https://example.org/a:b and 12:30"
 
     assert masker.mask(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"my bot: {TOKEN} ok?", "my bot: ***FAKE ok?"),
+        ("sk-proj-FAKE0000000000000000000000000000", "***0000"),
+        ("postgresql://bot:s3cr3t%40pw@db/chat", "postgresql://***@db/chat"),
+        ("-----BEGIN PRIVATE KEY-----\nFAKE\n-----END PRIVATE KEY-----", "***"),
+    ],
+)
+def test_pasted_token_is_masked(text: str, masked: str) -> None:
+    assert mask_pasted_tokens(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scikit: from sk-learning-is-fun import everything_that_is_here",
+        "see https://example.org/a/very/long/path/with-many-words-in-it?x=1",
+        "f47ac10b-58cc-4372-a567-0e02b2c3d479",
+        "0123456789abcdef0123456789abcdef01234567",
+        "write to ada@example.org: at 10:30",
+        "hf_tokenizer_fast is a class",
+    ],
+)
+def test_ordinary_text_is_not_masked(text: str) -> None:
+    assert mask_pasted_tokens(text) == text

@@ -20,6 +20,7 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
 from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
+from bot.intake.intake import InboxIntake
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
@@ -793,3 +794,20 @@ async def test_retrieved_stories_are_in_the_prompt(
     assert backend.prompts[0].messages[0].content == (
         "You keep a light.\n###\nA storm took the roof."
     )
+
+
+async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Fine."]))
+    intake = InboxIntake(setup.inbox, lambda _: None)
+    said = make_incoming("my key is sk-proj-CANARY00000000000000001 ok?")
+    await intake.receive([said], {})
+    await setup.work()
+    assert setup.texts[0] == "Fine."
+    assert setup.texts[1].startswith("⚠ Your message seems to hold a token")
+    assert await setup.history() == [
+        ("user", "my key is ***0001 ok?"),
+        ("assistant", "Fine."),
+    ]
+    assert "CANARY" not in setup.backend.prompts[0].messages[-1].content
