@@ -129,6 +129,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     FILTERED = "content_filter"
     CANCELLED = "cancelled"
+    REPETITION = "repetition"
+    """It repeated itself without end and was cut."""
     """Somebody stopped the answer."""
 
 

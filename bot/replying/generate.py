@@ -21,12 +21,14 @@ from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
+from bot.replying.repetition import RepetitionDetector
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 
 _END_MARKS = {
     None: "interrupted",
     FinishReason.CANCELLED: "stopped",
+    FinishReason.REPETITION: "cut off: it began to repeat itself; try again, or ask differently",
     FinishReason.LENGTH: "cut off at the length limit; write “go on” for the rest",
     FinishReason.FILTERED: "cut off by the provider's content filter; try other words",
 }
@@ -135,6 +137,8 @@ class _AnswerBuilder:
         self._clock = clock
         self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
         self._output_filter = OutputFilter(prompt.filtered)
+        self._repetition = RepetitionDetector()
+        self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
         self._reasoning: list[str] = []
         self._finish = Finish(FinishReason.STOP)
@@ -148,8 +152,8 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the rest is dropped: the model has started to write for somebody else."""
-        return self._echo_filter.stopped
+        """Whether the rest is dropped: the model writes for somebody else, or repeats itself."""
+        return self._echo_filter.stopped or self._is_repeating
 
     def add(self, event: GenerationEvent) -> None:
         match event:
@@ -161,6 +165,7 @@ class _AnswerBuilder:
                 self._append(self._output_filter.feed(text))
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
+                self._repeated_thought.feed(text)
             case Finish():
                 self._finish = event
                 record_usage(event.usage)
@@ -170,8 +175,10 @@ class _AnswerBuilder:
     def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._append(rest + self._output_filter.finish())
-        text = "".join(self._chunks).strip()
+        text = self._repetition.keep_once("".join(self._chunks)).strip()
         reason = None if interrupted else self._finish.reason
+        if self._is_repeating:
+            reason = FinishReason.REPETITION
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if cancelled else reason,
@@ -181,6 +188,11 @@ class _AnswerBuilder:
             thoughts="".join(self._reasoning).strip(),
         )
 
+    @property
+    def _is_repeating(self) -> bool:
+        return self._repetition.found or self._repeated_thought.found
+
     def _append(self, text: str) -> None:
         self._chunks.append(text)
+        self._repetition.feed(text)
         self._show(text)

@@ -198,8 +198,8 @@ def _check(answer: GeneratedAnswer, preset: Preset) -> None:
         if answer.reason is FinishReason.FILTERED:
             notice = _FILTERED
         raise BackendError("an empty answer", notice=notice)
-    if answer.reason is FinishReason.LENGTH:
-        _log.info("answer_cut_at_length", preset=preset.name)
+    if answer.reason in {FinishReason.LENGTH, FinishReason.REPETITION}:
+        _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 
 
 def _discard(_text: str) -> None:

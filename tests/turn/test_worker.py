@@ -346,6 +346,16 @@ async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None
     assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
 
 
+async def test_answer_that_repeats_itself_is_cut_and_said_so(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once upon a time. ", *["And then. "] * 999]))
+    await setup.say("a story")
+    assert setup.texts == [
+        "Once upon a time. And then.\n\n"
+        "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+    ]
+    assert (await setup.history())[1] == ("assistant", "Once upon a time. And then.")
+
+
 @pytest.mark.parametrize(
     ("reason", "mark"),
     [

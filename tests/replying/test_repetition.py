@@ -1,0 +1,122 @@
+"""An answer that repeats itself without end is noticed; lists, code, poems and tables never are."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from bot.chat.prompt import FinishReason, Message, Prompt, ReasoningDelta
+from bot.replying.generate import end_mark, generate_answer
+from bot.replying.repetition import RepetitionDetector
+from tests.fakes import FakeBackend, FakeClock
+
+PROMPT = Prompt((Message("user", "hello"),), "m", "channel")
+WORDS = st.text("abcdefgh", min_size=1, max_size=8)
+LINES = st.lists(WORDS, min_size=2, max_size=9, unique=True).map(" ".join)
+PIECES = st.integers(1, 60)
+
+
+def bullets(lines: list[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def numbered(lines: list[str]) -> str:
+    return "".join(f"{number}. {lines[0]}\n" for number, _ in enumerate(lines * 9, 1))
+
+
+def poem(lines: list[str]) -> str:
+    refrain = f"{lines[0]}\n" * 4
+    return "\n".join(f"{line},\n{line[::-1]}\n{refrain}" for line in lines)
+
+
+def table(lines: list[str]) -> str:
+    rows = "".join(f"| {line} | 0 | 0 | 0 | yes | yes |\n" for line in lines)
+    return f"| name | a | b | c | d | e |\n|{'---|' * 6}\n{rows}"
+
+
+def matrix(lines: list[str]) -> str:
+    """Return what has no letters, as game boards and rulers have not."""
+    return ("[0, 0, 0, 0],\n" * len(lines) + "=" * 80 + "\n" + "| . " * 40 + "\n") * 4
+
+
+def code(lines: list[str]) -> str:
+    body = "".join(f"    print({line!r})\n" for line in lines)
+    rows = f"    {[None] * 12},\n" * 12
+    return f"Here it is:\n```python\ndef run():\n{body}GRID = [\n{rows}]\n```\nThat is all.\n"
+
+
+def laughter(lines: list[str]) -> str:
+    return "".join(f"{line}! Ha{'ha' * 30}! No{'o' * 60}...\n" for line in lines)
+
+
+FORMS = (bullets, numbered, poem, table, matrix, code, laughter)
+
+
+def feed(text: str, piece: int) -> RepetitionDetector:
+    detector = RepetitionDetector()
+    for start in range(0, len(text), piece):
+        detector.feed(text[start : start + piece])
+    return detector
+
+
+@given(
+    form=st.sampled_from(FORMS),
+    lines=st.lists(LINES, min_size=1, max_size=40, unique=True),
+    piece=PIECES,
+)
+def test_ordinary_texts_are_never_cut(
+    form: Callable[[list[str]], str], lines: list[str], piece: int
+) -> None:
+    text = form(lines)
+    detector = feed(text, piece)
+    assert not detector.found
+    assert detector.keep_once(text) == text
+
+
+@given(lead=LINES, unit=st.lists(LINES, min_size=1, max_size=6), piece=PIECES)
+def test_endless_repetition_is_noticed_and_kept_once(
+    lead: str, unit: list[str], piece: int
+) -> None:
+    repeated = " ".join(unit) + ". "
+    assume(len(repeated) < 400)
+    text = f"Well: {lead}! " + repeated * (4000 // len(repeated))
+    detector = RepetitionDetector()
+    fed = ""
+    for start in range(0, len(text), piece):
+        fed = text[: start + piece]
+        detector.feed(text[start : start + piece])
+        if detector.found:
+            break
+
+    assert detector.found
+    kept = detector.keep_once(fed)
+    assert text.startswith(kept)
+    assert kept.startswith("Well")
+    assert len(kept) <= len(f"Well: {lead}! ") + 2 * len(repeated)
+
+
+@pytest.mark.parametrize(
+    "unit", ["of the balcony ", "la ", "Il capo di Roma, il capo di Napoli.\n"]
+)
+async def test_answer_that_runs_away_is_cut_and_the_model_stopped(unit: str) -> None:
+    backend = FakeBackend(["It is set in the park. ", *[unit] * 3000])
+    shown: list[str] = []
+
+    answer = await generate_answer(backend, PROMPT, shown.append, lambda _: None, FakeClock())
+
+    assert answer.reason is FinishReason.REPETITION
+    assert answer.text.startswith("It is set in the park.")
+    assert len(answer.text) < 100
+    assert len("".join(shown)) < 900
+    assert backend.closed_early == 1
+    assert "began to repeat itself" in end_mark(answer.reason)
+
+
+async def test_thinking_that_runs_away_is_ended() -> None:
+    backend = FakeBackend([ReasoningDelta("Wait, but maybe I am wrong. ")] * 3000)
+
+    answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())
+
+    assert (answer.text, answer.reason) == ("", FinishReason.REPETITION)
+    assert backend.closed_early == 1
