@@ -59,8 +59,7 @@ def compose(
         session: the turns before the new message.
         incoming: the new message.
         characters: the names of the characters in this channel, by preset.
-        answers: what other characters have answered to the message already; for this character
-            they are user messages.
+        answers: of other characters to the same message; for this one they are user messages.
         summary: of turns that are too old for the history.
         personas: how people describe themselves, by person id.
         stories: what was found for each query of the persona; None: the preset has no stories.
@@ -73,9 +72,7 @@ def compose(
     answers = () if preset.prompter else answers
     inputs = gather_inputs(preset, session, incoming, answers, characters or {}, personas or {})
     inputs = replace(inputs, max_input_tokens=lower_limit(preset.max_input_tokens, model_limit))
-    tagged = not preset.prompter and uses_tags(
-        preset.user_name_in_message, inputs.turns, preset.name
-    )
+    tagged = _has_tags(inputs)
     before = len(inputs.turns) - len(answers)
     sent = (*last_rounds(inputs.turns[:before], preset.max_rounds), *inputs.turns[before:])
     *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
@@ -131,6 +128,12 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
     roles. Zero and negative numbers keep all (docs/sources.md#rodel).
     """
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
+
+
+def _has_tags(inputs: PromptInputs) -> bool:
+    preset = inputs.preset
+    mode = preset.user_name_in_message
+    return not preset.prompter and uses_tags(mode, inputs.turns, preset.name)
 
 
 def bare_prompt(preset: Preset) -> Prompt:
