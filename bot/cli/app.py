@@ -1,11 +1,11 @@
 """Say which commands there are, and run one; what goes wrong on purpose ends in one line."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from bot import __version__
+from bot.cli.text_io import print_progress
 from bot.cli.typer_apps import LazyCommand, lazy_app
 from bot.errors import TroupeError
 
@@ -55,5 +55,5 @@ def main() -> None:
         app(prog_name="troupe")
     except TroupeError as error:
         for line in str(error).splitlines():
-            sys.stderr.write(f"troupe: {line}\n")
+            print_progress(line)
         raise SystemExit(1) from None

@@ -17,7 +17,7 @@ from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.session import Session, Turn
-from bot.cli.text_io import print_line, print_progress, read_bytes, read_text
+from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
 from bot.importers.character_files import load_complete_presets
@@ -97,7 +97,7 @@ def render(
     if view is View.TOKENS:
         typer.echo(shown, nl=False)  # without colours where stdout is no terminal
     else:
-        print_line(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
+        print_exactly(shown, end="\n" if sys.stdout.isatty() and not shown.endswith("\n") else "")
 
 
 def read_messages(text: str, source: str) -> list[Message]:

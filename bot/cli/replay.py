@@ -11,7 +11,7 @@ import uvloop
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.factory import make_backend
 from bot.chat.receipt import Receipt
-from bot.cli.text_io import print_line
+from bot.cli.text_io import print_exactly
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
@@ -41,7 +41,7 @@ def replay(
     settings = read_settings()
     found = uvloop.run(find_receipt(receipt, settings))
     if show:
-        print_line(uvloop.run(format_prompt(receipt, found, settings)), end="")
+        print_exactly(uvloop.run(format_prompt(receipt, found, settings)))
     else:
         typer.echo(uvloop.run(compare_answers(found, settings)), nl=False)
 

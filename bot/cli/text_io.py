@@ -5,17 +5,24 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 from bot.errors import UserError
+from bot.runtime.control_characters import escape_control_characters
 from bot.runtime.shipped_files import writable_presets_folder
 
 
 def print_line(text: str, *, end: str = "\n") -> None:
-    """Write a result to stdout."""
-    sys.stdout.write(text + end)
+    """Write a result to stdout; control characters in it are escaped."""
+    sys.stdout.write(escape_control_characters(text) + end)
+
+
+def print_exactly(text: str, *, end: str = "") -> None:
+    """Write a text to stdout as it is, for a file or a pipe; a terminal gets it escaped."""
+    shown = escape_control_characters(text) if sys.stdout.isatty() else text
+    sys.stdout.write(shown + end)
 
 
 def print_progress(text: str) -> None:
     """Write to stderr what is going on, so that a result can be piped."""
-    sys.stderr.write(f"troupe: {text}\n")
+    sys.stderr.write(f"troupe: {escape_control_characters(text)}\n")
 
 
 def read_text(file: Path) -> str:

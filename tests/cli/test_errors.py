@@ -138,3 +138,22 @@ def test_chat_answers_piped_line_and_ends_with_the_input(folder: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.decode() == "hello there\n"
+
+
+def test_escape_sequences_of_files_do_not_reach_the_terminal(folder: Path) -> None:
+    preset = {"name": "assistant", "provider": "echo", "model": "m", "description": "x\x1b[2Jy"}
+    (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+    listed = subprocess.run(
+        [sys.executable, "-m", "bot", "preset", "list"],
+        env={"PYTHONPATH": str(CHECKOUT), "PATH": os.environ["PATH"]},  # noqa: TID251
+        capture_output=True,
+        check=True,
+    )
+    assert b"x\\x1b[2Jy" in listed.stdout
+    assert b"\x1b" not in listed.stdout
+
+    preset["prov\x1b[2Jider"] = ""
+    (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+    [complaint] = run_failing("run", **ECHO)
+    assert "\\x1b[2J" in complaint
+    assert "\x1b" not in complaint

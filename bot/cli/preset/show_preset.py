@@ -2,7 +2,7 @@
 
 import uvloop
 
-from bot.cli.text_io import print_line, print_progress
+from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
 from bot.prompting.presets.files import export_preset, find_preset, load_presets, preset_version
 from bot.prompting.presets.preset import Preset
@@ -25,7 +25,7 @@ def show_preset(name: str) -> None:
     """
     settings = read_settings()
     preset = find_preset(load_presets(presets_folder(settings.presets_dir)), name)
-    print_line(export_preset(preset), end="")
+    print_exactly(export_preset(preset))
     print_progress(uvloop.run(describe_version(preset, settings)))
 
 
