@@ -1,5 +1,6 @@
 """Make Typer apps: one for the commands of a file, one for a group that imports them late."""
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # the registry of the commands
@@ -50,7 +51,11 @@ class LazyGroup(_QuickHelpOption, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and name in self.table:
-            command = get_command(import_module(self.table[name].module).app)
+            gc.disable()  # what is imported is no garbage
+            try:
+                command = get_command(import_module(self.table[name].module).app)
+            finally:
+                gc.enable()
         return name, command, rest
 
 
