@@ -8,6 +8,10 @@ app = lazy_app(
         "templates": LazyCommand(
             "bot.cli.bench.templates", "Compare template rendering with transformers."
         ),
+        "messages": LazyCommand(
+            "bot.cli.bench.messages",
+            "Measure the CPU of a message in units of a fixed piece of work.",
+        ),
         "slots": LazyCommand(
             "bot.cli.bench.slots", "Compare KV slot reuse with llama.cpp's own server."
         ),
