@@ -9,6 +9,7 @@ from bot.cli.text_io import print_progress
 from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
+from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.settings import (
     Settings,
@@ -21,6 +22,8 @@ from bot.telemetry.logs import configure_logs, open_log_stream
 
 _GC_GENERATION_0_THRESHOLD = 10_000
 """New objects between two collections; Python's own 700 is for small programs."""
+
+_AS_SET = RunOptions()
 
 app = command_app()
 
@@ -36,7 +39,9 @@ def run() -> None:
     serve(settings, settings.configured_platforms or terminal_platforms())
 
 
-def serve(settings: Settings, platforms: Sequence[PlatformSpec], *, has_port: bool = True) -> None:
+def serve(
+    settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions = _AS_SET
+) -> None:
     """Run the service on these platforms until it is stopped."""
     for line in describe_unknown_variables():
         print_progress(line)
@@ -48,13 +53,15 @@ def serve(settings: Settings, platforms: Sequence[PlatformSpec], *, has_port: bo
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    uvloop.run(_serve(settings, platforms, has_port=has_port))
+    uvloop.run(_serve(settings, platforms, options))
 
 
-async def _serve(settings: Settings, platforms: Sequence[PlatformSpec], *, has_port: bool) -> None:
+async def _serve(
+    settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions
+) -> None:
     # Nearly all that a start makes stays: looking through it again and again takes a fifth of it.
     gc.disable()
-    async with running(settings, print_progress, platforms, has_port=has_port) as service:
+    async with running(settings, print_progress, platforms, options) as service:
         # What is alive now stays alive. Looking through it for garbage again and again was an
         # eighth of a message's cost and stopped everything for up to a quarter of a second. What
         # comes later belongs to messages in progress: collected less often, most of it is freed

@@ -15,7 +15,7 @@ from bot.importers.character_files import PresetWithStories, load_presets_with_s
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, PreloadingBackend, Signals
 from bot.prompting.compose.instructions import story_queries_for
-from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.files import find_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
@@ -23,6 +23,7 @@ from bot.runtime.shipped_files import presets_folder
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
+from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
@@ -59,16 +60,26 @@ class Resources:
 
 @contextlib.asynccontextmanager
 async def open_resources(
-    settings: Settings, specs: Sequence[PlatformSpec], progress: Callable[[str], None]
+    settings: Settings,
+    specs: Sequence[PlatformSpec],
+    progress: Callable[[str], None],
+    options: RunOptions,
 ) -> AsyncIterator[Resources]:
-    """Open everything that the settings name; `specs` are the platforms that will run.
+    """Open everything that the settings name.
+
+    Args:
+        settings: what is set up.
+        specs: the platforms that will run.
+        progress: tells the operator something.
+        options: what this run does differently.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
         StoreError: the database cannot be opened.
     """
     presets_with_stories = load_presets_with_stories(presets_folder(settings.presets_dir))
-    presets = {name: one.preset for name, one in presets_with_stories.items()}
+    stored = {name: one.preset for name, one in presets_with_stories.items()}
+    presets = replace_model(stored, options.model, settings)
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
         stack.enter_context(lock_data_dir(settings.data_dir, use))
@@ -79,7 +90,11 @@ async def open_resources(
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
-        resolver = await _make_resolver(settings, presets, database, chat_settings)
+        versions = await _save_versions(stored, database)
+        default = settings.default_preset
+        if options.preset is not None:
+            default = find_preset(presets, options.preset).name
+        resolver = PresetResolver(presets, default, chat_settings, versions)
         await prepare_models(settings, resolver.default, progress)
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
@@ -153,15 +168,10 @@ async def _resolve_bot_ids(
     }
 
 
-async def _make_resolver(
-    settings: Settings,
-    presets: Mapping[str, Preset],
-    database: Database,
-    chat_settings: ChatSettings,
-) -> PresetResolver:
-    preset_versions = [preset_version(preset) for preset in presets.values()]
-    versions = await SqlPresetVersions(database, SystemClock()).save(preset_versions)
-    return PresetResolver(presets, settings.default_preset, chat_settings, versions)
+async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
+    """Store the presets as they are now; return their version numbers by name."""
+    versions = [preset_version(preset) for preset in presets.values()]
+    return await SqlPresetVersions(database, SystemClock()).save(versions)
 
 
 @contextlib.asynccontextmanager

@@ -11,9 +11,11 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import open_resources
+from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 
+_AS_SET = RunOptions()
 _DRAIN_SECONDS = 10.0
 _DRAIN_POLL_SECONDS = 0.05
 
@@ -21,9 +23,8 @@ _DRAIN_POLL_SECONDS = 0.05
 class Service:
     """The lifecycle of one process; `running` opens one."""
 
-    def __init__(self, parts: Wiring, *, has_port: bool) -> None:
+    def __init__(self, parts: Wiring) -> None:
         self._parts = parts
-        self._has_port = has_port
 
     async def serve(self) -> None:
         """Work until a signal or the end of input, then drain.
@@ -60,7 +61,7 @@ class Service:
     @contextlib.asynccontextmanager
     async def _health(self) -> AsyncIterator[None]:
         """Serve the health endpoints while the block runs, unless this process has no port."""
-        if not self._has_port:
+        if not self._parts.options.has_port:
             yield
             return
         parts, console = self._parts, self._parts.settings.console
@@ -115,8 +116,7 @@ async def running(
     settings: Settings,
     progress: Callable[[str], None],
     platforms: Sequence[PlatformSpec] | None = None,
-    *,
-    has_port: bool = True,
+    options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
     """Open everything that the settings name, in order, and close it in reverse.
 
@@ -124,7 +124,7 @@ async def running(
         settings: the settings of the service.
         progress: tells the operator something.
         platforms: those to run; None: the configured ones, else the terminal.
-        has_port: whether to serve the health endpoints.
+        options: what this run does differently.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
@@ -132,8 +132,10 @@ async def running(
     """
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
-        resources = await stack.enter_async_context(open_resources(settings, specs, progress))
-        parts = Wiring(settings, resources, specs, progress)
+        resources = await stack.enter_async_context(
+            open_resources(settings, specs, progress, options)
+        )
+        parts = Wiring(settings, resources, specs, progress, options)
         for platform in parts.platforms.values():
             stack.push_async_callback(platform.close)
-        yield Service(parts, has_port=has_port)
+        yield Service(parts)

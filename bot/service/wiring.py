@@ -31,6 +31,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
+from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.data_dir import DataDirUse
 from bot.storage.sql.conversations import SqlConversations
@@ -60,6 +61,7 @@ class Wiring:
         resources: Resources,
         specs: Sequence[PlatformSpec],
         progress: Callable[[str], None],
+        options: RunOptions,
     ) -> None:
         """Take what everything is built from.
 
@@ -68,8 +70,10 @@ class Wiring:
             resources: what was opened for it.
             specs: the platforms to run.
             progress: tells the operator something.
+            options: what this run does differently.
         """
         self.settings = settings
+        self.options = options
         self._resources = resources
         self._specs = specs
         self.progress = progress
@@ -113,6 +117,7 @@ class Wiring:
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
             data_dir=self.settings.data_dir,
+            chat=self._resources.resolver.default.id if self.options.preset else "",
         )
         platforms = {}
         for spec in self._specs:

@@ -24,6 +24,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import Resources, make_chat_settings
+from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.storage.engine.statements import StartUnit, Unit
@@ -187,7 +188,7 @@ async def running_parts(folder: Path, backend: FakeBackend) -> AsyncIterator[Run
         resources = Resources(
             database, {}, signals, chat_settings, renderer, resolver, {"p": backend}, no_stories
         )
-        parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail)
+        parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail, RunOptions())
         parts.clock = clock = FakeClock()
         service = RunningParts(parts, backend, clock, connections.counts)
         pools = [asyncio.create_task(parts.conversation_pool.run())]

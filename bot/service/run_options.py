@@ -1,0 +1,35 @@
+"""What one run of the service does differently from its settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bot.prompting.presets.preset import Preset
+from bot.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a command; by default everything is as the settings say."""
+
+    has_port: bool = True
+    """Whether to serve the health endpoints."""
+    preset: str | None = None
+    """The preset that answers in this run, in a chat of its own."""
+    model: str | None = None
+    """The model that all presets use in this run, as "model" or "provider/model"."""
+
+
+def replace_model(
+    presets: Mapping[str, Preset], model: str | None, settings: Settings
+) -> Mapping[str, Preset]:
+    """Return the presets with another model and without fallbacks; unchanged for None.
+
+    What stands before the first slash is the provider, if one of that name is set up.
+    """
+    if model is None:
+        return presets
+    provider, slash, name = model.partition("/")
+    change: dict[str, object] = {"model": model, "fallbacks": ()}
+    if slash and name and provider in settings.providers:
+        change |= {"provider": provider, "model": name}
+    return {key: preset.model_copy(update=change) for key, preset in presets.items()}

@@ -1,0 +1,125 @@
+"""`troupe chat` as a process: its options, pipes, and a person at a terminal."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import CHECKOUT
+from tests.platforms.terminal.screen import CTRL_C, Terminal, open_terminal
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.service
+ANSWERS = {"assistant": "I am the assistant.", "nora": "Nora here.", "slow": "one two three " * 99}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    """Return the environment of an installation whose presets say who they are."""
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    for name, answer in ANSWERS.items():
+        parameters = {"echo_answer": answer, "echo_delay_seconds": 0.05 * (name == "slow")}
+        preset = {"name": name, "provider": "echo", "model": "m", "parameters": parameters}
+        (presets / f"{name}.json").write_text(json.dumps(preset), encoding="utf-8")
+    return {
+        "PATH": os.defpath,
+        "PYTHONPATH": str(CHECKOUT),
+        "TERM": "xterm-256color",
+        "TROUPE_DATA_DIR": str(tmp_path / "data"),
+        "TROUPE_PRESETS_DIR": str(presets),
+        "TROUPE_PROVIDERS__ECHO__KIND": "echo",
+    }
+
+
+def chat(settings: dict[str, str], lines: str, *words: str) -> tuple[str, str]:
+    """Run a chat over a pipe; return its output and its errors."""
+    command = [sys.executable, "-m", "bot", "chat", *words]
+    done = subprocess.run(
+        command, env=settings, input=lines, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout, done.stderr
+
+
+@contextmanager
+def chatting(settings: dict[str, str], terminal: Terminal, *words: str) -> Iterator[Terminal]:
+    """Chat in a terminal as a person would; the process ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bot", "chat", *words],
+        env=settings,
+        stdin=terminal.theirs,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+    )
+    try:
+        yield terminal
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> None:
+    assert chat(settings, "hello\n/preset show\n", "--preset", "nora", "--model", "other") == (
+        "Nora here.\nnora\nmodel: echo / other\nversion: 1\nactive here: the default preset\n",
+        "",
+    )
+    assert chat(settings, "hello\n/preset show\n") == (
+        "I am the assistant.\nassistant\nmodel: echo / m\nversion: 1\n"
+        "active here: the default preset\n",
+        "",
+    )
+
+
+def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str]) -> None:
+    chat(settings, "a\n")
+    chat(settings, "b\n/preset use assistant\n", "--preset", "nora")
+    assert chat(settings, "/undo\n")[0] == "Taken back: “a” and its answer.\n"
+    assert chat(settings, "c\n", "--preset", "nora")[0] == "Nora here.\n"
+
+
+def test_unknown_preset_is_named_with_the_nearest_one(settings: dict[str, str]) -> None:
+    assert chat(settings, "", "--preset", "nor") == (
+        "",
+        "troupe: no preset 'nor'; did you mean 'nora'?\n",
+    )
+
+
+async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
+    with (
+        open_terminal(60) as terminal,
+        chatting(settings, terminal, "--preset", "nora"),
+    ):
+        terminal.enter("/as alice")
+        await terminal.shows("Your name is now alice.", "alice>")
+        terminal.enter("hello")
+        await terminal.shows("alice> hello", "nora", "Nora here.", "alice>")
+        terminal.enter("/retry")
+        await terminal.shows("alice> /retry", "nora", "Nora here.", "alice>")
+        terminal.enter("/undo")
+        await terminal.shows("alice> /undo", "Taken back: “hello” and its answer.", "alice>")
+        terminal.enter("/help")
+        await terminal.shows("/as – write under another name", "/quit – end this chat", "alice>")
+        terminal.enter("/quit")
+
+
+async def test_ctrl_c_stops_the_model_and_twice_ends_the_process(
+    settings: dict[str, str],
+) -> None:
+    with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "slow"):
+        terminal.enter("/as alice")
+        await terminal.shows("Your name is now alice.", "alice>")
+        terminal.enter("hello")
+        await terminal.shows_text("one two three")
+        terminal.press(CTRL_C)
+        await terminal.shows(
+            *("⚠ (stopped)", "Stopped. /retry answers again."),
+            *("Press Ctrl-C again to end the chat.", "alice>"),
+        )
+        terminal.press(CTRL_C)
+        await wait_until(lambda: "Press Ctrl-C" not in "\n".join(terminal.lines))
