@@ -30,6 +30,7 @@ from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Intake, Platform, Surface
+from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.settings import Settings
 
@@ -109,7 +110,7 @@ async def measure(folder: Path, chats: int, messages: int) -> MessageCost:
     )
     platform = _MeasuringPlatform(chats, messages)
     with _platform_in_use(platform):
-        async with running(settings, _say_nothing, [_SPEC], has_port=False) as service:
+        async with running(settings, _say_nothing, [_SPEC], RunOptions(has_port=False)) as service:
             await service.serve()
     return platform.cost()
 
