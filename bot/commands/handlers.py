@@ -83,15 +83,19 @@ class CommandHandlers:
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
-        number = _greeting_number(request.argument, preset)
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=number)
+        characters = len(request.active.presets)
+        number = _greeting_number(request.argument, preset, characters)
+        greeting = choose_greeting(
+            preset, request.incoming, rng=self._dice, number=number, characters=characters
+        )
         result = CommandResult("A new conversation begins.", new_session=True)
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, "delete the conversation of this channel")
         preset = request.active.first.preset
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
+        characters = len(request.active.presets)
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
         result = CommandResult("A new conversation begins.", new_session=True, deletes_history=True)
         return with_greeting(result, preset, greeting)
 
@@ -142,13 +146,13 @@ def _stop(request: CommandRequest) -> CommandResult:
             raise UserError("Only who asked the question, or an admin, can stop its answer.")
 
 
-def _greeting_number(argument: str, preset: Preset) -> int | None:
+def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:
     if not argument:
         return None
     is_number = argument.isascii() and argument.isdecimal()
     if not is_number or len(argument) > _MAX_GREETING_DIGITS:
         raise UserError("Which greeting? Give its number, for example: /new 2")
-    count = len(preset.greetings)
+    count = len(preset.greetings_among(characters))
     if 1 <= int(argument) <= count:
         return int(argument)
     name = preset.character_name

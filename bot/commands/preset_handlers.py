@@ -66,7 +66,9 @@ class PresetHandlers:
         presets = request.active.with_added(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
         text = f"{preset.name} was added. Active here: {_names(presets)}."
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
+        greeting = choose_greeting(
+            preset, request.incoming, rng=self._dice, characters=len(presets)
+        )
         return with_greeting(CommandResult(text), preset, greeting)
 
     async def _remove(self, request: CommandRequest) -> CommandResult:

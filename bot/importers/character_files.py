@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
-from bot.prompting.personas.builtin_roles import builtin_role_name, load_builtin_role
+from bot.importers.haruhi_archives import read_haruhi_zip
+from bot.prompting.personas.builtin_roles import (
+    builtin_role_name,
+    load_builtin_role,
+    with_default_placeholder,
+)
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 
+_VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
 
 
@@ -110,7 +116,17 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     except UnicodeDecodeError as error:
         raise CharacterError(f"{source} is not UTF-8; save it as UTF-8") from error
     data = read_rows(read_jsonl(text), source)
+    if data.column == _VERSION_2_COLUMN:
+        data = with_default_placeholder(data)
     return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, data.texts)
 
 
-_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {".jsonl": _read_haruhi}
+def _read_haruhi_zip(content: bytes, source: str) -> CharacterFile:
+    data = read_haruhi_zip(content, source)
+    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, data.texts)
+
+
+_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {
+    ".jsonl": _read_haruhi,
+    ".zip": _read_haruhi_zip,
+}

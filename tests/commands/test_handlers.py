@@ -31,6 +31,11 @@ PRESETS: dict[str, Preset] = {
         {"name": "translator", "prompter": {"kind": "chat", "instruction": "{from} to {to}:"}},
         {"name": "nova", "system": "You are Nova.", "greeting": "Hi, Nova here."},
         {
+            "name": "crowd",
+            "greeting": "Alone.",
+            "group_greetings": ["Everybody!", "All of you."],
+        },
+        {
             "name": "fox",
             "greeting": "Hi, {{user}}.",
             "alternate_greetings": ["Ho, {{user}}."],
@@ -221,6 +226,7 @@ async def test_preset_list_marks_active_presets(setup: Setup) -> None:
     assert (await setup.run_command("/preset")).text == snapshot(
         """\
 → assistant: A helper.
+· crowd
 · fox
 · nova
 · translator
@@ -294,6 +300,16 @@ async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
     for wrong in ("/new 3", "/new 0"):
         with pytest.raises(UserError, match=r"^fox has 2 greetings\. Choose one: /new 1 to /new 2"):
             await setup.run_command(wrong)
+
+
+async def test_several_characters_are_greeted_by_greetings_for_groups(setup: Setup) -> None:
+    await setup.run_command("/preset use crowd")
+    assert (await setup.run_command("/new")).greeting == "Alone."
+
+    await setup.run_command("/preset add nova")
+
+    assert (await setup.run_command("/new 2")).greeting == "All of you."
+    assert (await setup.run_command("/new")).greeting in {"Everybody!", "All of you."}
 
 
 async def test_new_says_how_many_greetings_there_are(setup: Setup) -> None:

@@ -43,6 +43,7 @@ def preset_from_card(
         "messages": example_turns(card.mes_example, (card.name, card.nickname)),
         "greeting": card.first_mes or None,
         "alternate_greetings": [text for text in card.alternate_greetings if text],
+        "group_greetings": [text for text in card.group_only_greetings if text],
         "post_history_instructions": card.post_history_instructions or None,
         "lorebook": _lorebook(card, source),
         "macros": True,

@@ -66,10 +66,18 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 
 def choose_greeting(
-    preset: Preset, incoming: Said, *, rng: random.Random, number: int | None = None
+    preset: Preset,
+    incoming: Said,
+    *,
+    rng: random.Random,
+    number: int | None = None,
+    characters: int = 1,
 ) -> str | None:
-    """Return a greeting by its number from 1, or a random one; None if the preset has none."""
-    greetings = preset.greetings
+    """Return a greeting by its number from 1, or a random one; None if the preset has none.
+
+    Among several active characters a preset may have other greetings.
+    """
+    greetings = preset.greetings_among(characters)
     if not greetings:
         return None
     if number is not None:

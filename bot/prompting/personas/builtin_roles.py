@@ -78,8 +78,12 @@ def load_builtin_role(word: str) -> CharacterData:
     shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
-    data = load_hub_role(f"{_HUB}/{file}")
-    if parse_persona(data.persona).placeholders:
+    return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))
+
+
+def with_default_placeholder(data: CharacterData) -> CharacterData:
+    """Return a character of ChatHaruhi 1 or 2, whose stories have no place in the persona yet."""
+    if not data.texts or parse_persona(data.persona).placeholders:
         return data
     return replace(data, persona=data.persona + _DEFAULT_PLACEHOLDER)
 

@@ -20,6 +20,7 @@ from bot.prompting.text.confusables import strip_hidden_text
 HaruhiRow: TypeAlias = Mapping[str, object]
 
 _TEXT_COLUMNS = ("text", "enc_text")
+_VERSION_1_KEYS = {"role_A", "query", "response", "keywords", "embed", "title_text_embed"}
 _FLOAT_BYTES = 4
 _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
 
@@ -61,6 +62,11 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
         CharacterError: there is no persona, or a text or a vector cannot be decoded.
     """
     rows = list(rows)
+    if rows and _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
+        raise CharacterError(
+            f"{source} holds dialogues or vectors of ChatHaruhi 1, without a persona; use a zip of"
+            " the character's folder, with system_prompt.txt and the texts"
+        )
     column = column or _first_column(rows)
     persona: str | None = None
     texts: list[str] = []
@@ -72,6 +78,8 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
                     persona = _text(row)
                 case "config":
                     continue
+                case _ if not _text(row).strip():
+                    continue
                 case vector:
                     texts.append(_text(row))
                     vectors.append(
@@ -80,12 +88,17 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
         except ValueError as error:
             raise CharacterError(f"{source}, row {number}: {error}") from error
     if not persona:
-        raise CharacterError(
-            f"{source}: no row has 'system_prompt' in the column {column!r};"
-            " add a row with the persona"
-        )
+        raise CharacterError(_problem_without_persona(persona, source, column))
     found = tuple(vector for vector in vectors if vector is not None)
     return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
+
+
+def _problem_without_persona(persona: str | None, source: str, column: str | None) -> str:
+    if persona is not None:
+        return f"{source}: the persona, the row with 'system_prompt', is empty; write its text"
+    return (
+        f"{source}: no row has 'system_prompt' in the column {column!r}; add a row with the persona"
+    )
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:

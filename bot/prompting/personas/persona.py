@@ -149,7 +149,8 @@ def fill_placeholders(
         )
     used: dict[int, Story] = {}
     for placeholder in persona.placeholders:
-        unused = [s for s in found.get(placeholder.query_for(newest), ()) if s.id not in used]
+        stories = found.get(placeholder.query_for(newest), ())
+        unused = [s for s in stories if s.id not in used and s.text.strip()]
         chosen, used_tokens = _choose(placeholder, unused, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
         used |= {story.id: story for story in chosen}

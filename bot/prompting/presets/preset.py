@@ -114,6 +114,8 @@ class Preset(StrictModel):
     greeting: str | None = None
     alternate_greetings: NonEmptyTexts = ()
     """One of all greetings is chosen at random, or by its number: `/new 2`."""
+    group_greetings: NonEmptyTexts = ()
+    """They take the place of the others where several characters are active."""
     post_history_instructions: str | None = None
     """The last text of the prompt, in front of the newest message."""
     lorebook: str | dict[str, object] | None = None
@@ -158,6 +160,10 @@ class Preset(StrictModel):
     def greetings(self) -> tuple[str, ...]:
         """All greetings in the order of their numbers: `/new 1`, `/new 2`."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
+
+    def greetings_among(self, characters: int) -> tuple[str, ...]:
+        """Return the greetings of a channel in which so many characters are active."""
+        return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
 
     @property
     def with_fallbacks(self) -> tuple["Preset", ...]:

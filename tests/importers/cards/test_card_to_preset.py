@@ -1,5 +1,7 @@
 """Conversion of character cards to presets."""
 
+import json
+
 from inline_snapshot import snapshot
 
 from bot.importers.cards.card import read_card
@@ -45,6 +47,32 @@ Breakfast is extra.\
             ("assistant", "Nobody who paid."),
         ]
     )
+
+
+def test_line_ends_of_windows_never_reach_a_prompt() -> None:
+    card = {
+        "spec": "chara_card_v3",
+        "spec_version": "3.0",
+        "data": {
+            "name": "Nora",
+            "description": "Mends clocks.\r\nSlowly.",
+            "first_mes": "Hi.\r\n\r\nSit.",
+            "mes_example": "<START>\r\n{{user}}: Tea?\r\n{{char}}: Yes.\r\nSoon.",
+            "system_prompt": "Be\rkind.",
+            "alternate_greetings": ["A\r\nB"],
+            "group_only_greetings": ["C\r\nD"],
+            "character_book": {"entries": [{"keys": ["clock"], "content": "Old.\r\nBig."}]},
+        },
+    }
+    content = json.dumps(card).encode()
+    nora = preset_from_card(read_card(content, "nora.json"), "nora.json")
+
+    assert nora.group_greetings == ("C\nD",)
+    book = nora.parsed_lorebook
+    assert book is not None
+    assert book.entries[0].content == "Old.\nBig."
+    assert "\r" not in nora.model_copy(update={"lorebook": None}).model_dump_json()
+    assert nora.messages[1].text == "Yes.\nSoon."
 
 
 def test_v2_card_brings_instructions_greetings_and_lorebook() -> None:

@@ -1,0 +1,117 @@
+"""Characters of ChatHaruhi 1 and 2: zip archives, and files with the columns of version 2."""
+
+import io
+import json
+import sqlite3
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bot.errors import CharacterError
+from bot.importers.character_files import CharacterFile, read_character_file
+from bot.prompting.character.character import Character
+from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
+
+PLACEHOLDER = "\n{{RAG多对话|token<=1000|n<=5}}\n"
+
+
+def chroma(*documents: str) -> bytes:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE embedding_metadata (id INT, key TEXT, string_value TEXT)")
+        for number, text in enumerate(documents):
+            row = number, "chroma:document", text
+            database.execute("INSERT INTO embedding_metadata VALUES (?, ?, ?)", row)
+        database.execute("INSERT INTO embedding_metadata VALUES (9, 'other', 'x')")
+        database.commit()
+        return database.serialize()
+
+
+def read_zip(folder: Path, **files: str | bytes) -> CharacterFile:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "/") + ".txt", content)
+    return read_character_file(save(folder, packed.getvalue()), folder)
+
+
+def save(folder: Path, content: bytes, name: str = "nora.zip") -> str:
+    (folder / name).write_bytes(content)
+    return name
+
+
+def test_version_1_is_a_folder_of_texts(tmp_path: Path) -> None:
+    found = read_zip(
+        tmp_path,
+        nora__system_prompt="You are Nora.\r\nBe kind.",
+        nora__texts__b="Ana:「two」",
+        nora__texts__a="Ana:「one」\r\nNora:「yes」",
+        nora__texts__empty=" \n",
+    )
+
+    assert found.preset_keys["persona"] == f"You are Nora.\nBe kind.{PLACEHOLDER}"
+    assert found.preset_keys["max_input_tokens"] == 1600
+    assert found.stories == ("Ana:「one」\nNora:「yes」", "Ana:「two」")
+
+
+def test_version_2_has_its_stories_in_a_database(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("content/nora/chroma.sqlite3", chroma("one", "", "two"))
+        archive.writestr("content/system_prompt.txt", "P\n{{RAG-dialogue}}")
+
+    found = read_character_file(save(tmp_path, packed.getvalue()), tmp_path)
+
+    assert (found.preset_keys["persona"], found.stories) == ("P\n{{RAG-dialogue}}", ("one", "two"))
+
+
+def test_columns_of_version_2_are_read(tmp_path: Path) -> None:
+    rows = [
+        {"luotuo_openai": "system_prompt", "bge_zh_s15": "system_prompt", "text": "You are Nora."},
+        {"luotuo_openai": "config", "bge_zh_s15": "config", "text": "-"},
+        {"luotuo_openai": "AAAAAA==", "bge_zh_s15": "AAAAAA==", "text": "one"},
+    ]
+    text = "\n".join(map(json.dumps, rows))
+
+    found = read_character_file(save(tmp_path, text.encode(), "nora.jsonl"), tmp_path)
+
+    assert found.preset_keys["persona"] == f"You are Nora.{PLACEHOLDER}"
+    assert found.stories == ("one",)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"PK\x03\x04 half", "nora.zip is a damaged archive"),
+        (b"letter", "nora.zip is a damaged archive"),
+    ],
+)
+def test_damaged_archive_is_named(tmp_path: Path, content: bytes, problem: str) -> None:
+    with pytest.raises(CharacterError, match=problem):
+        read_character_file(save(tmp_path, content), tmp_path)
+
+
+def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CharacterError, match=r"has no system_prompt\.txt; a character of Chat"):
+        read_zip(tmp_path, texts__a="one")
+
+
+def test_dialogues_of_version_1_are_named() -> None:
+    text = '{"role_A": "Ana", "role_B": "Nora", "query": "hi", "response": "ho"}'
+    with pytest.raises(CharacterError, match=r"ChatHaruhi 1, without a persona; use a zip"):
+        read_rows(read_jsonl(text), "nora.jsonl")
+
+
+def test_empty_persona_is_named() -> None:
+    text = '{"e": "system_prompt", "text": ""}'
+    with pytest.raises(CharacterError, match="the persona, the row with 'system_prompt', is empty"):
+        read_rows(read_jsonl(text), "nora.jsonl")
+
+
+def test_empty_stories_leave_no_mark_in_the_persona() -> None:
+    nora = Character("Nora", persona="P\n{{RAG-dialogue}}\nQ", texts=["", " \n"])
+
+    assert "###" not in nora.get_message("Ana", "hi")[0]["content"]
+    rows = [{"e": "system_prompt", "text": "P"}, {"e": "AAAAAA==", "text": " "}]
+    assert read_rows(rows, "x").texts == ()
