@@ -9,6 +9,7 @@ from bot.cli.text_io import print_progress
 from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
+from bot.runtime.frame_stack import call_in_large_chunk
 from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.settings import (
@@ -53,7 +54,7 @@ def serve(
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    uvloop.run(_serve(settings, platforms, options))
+    call_in_large_chunk(lambda: uvloop.run(_serve(settings, platforms, options)))
 
 
 async def _serve(

@@ -1,0 +1,44 @@
+"""The frame stack of the event loop's thread."""
+
+import time
+
+import pytest
+
+from bot.runtime.frame_stack import call_in_large_chunk
+
+CALLS = 200
+DEPTHS = range(150)
+REPEATS = 20
+"""The quickest counts, so that a busy machine changes nothing."""
+
+
+def leaf() -> None:
+    """Do nothing, in a frame that is large enough to meet the end of a chunk."""
+
+
+leaf.__code__ = leaf.__code__.replace(co_stacksize=100)
+
+
+def seconds_of_calls_at(depth: int) -> float:
+    """Return what many calls from this depth take."""
+    if depth > 0:
+        return seconds_of_calls_at(depth - 1)
+    quickest = 1.0
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            leaf()
+        quickest = min(quickest, time.perf_counter() - start)
+    return quickest
+
+
+def test_calls_cost_the_same_at_every_depth() -> None:
+    seconds = call_in_large_chunk(lambda: [seconds_of_calls_at(depth) for depth in DEPTHS])
+
+    assert max(seconds) < min(seconds) * 20  # 500 where each call maps a chunk
+
+
+def test_result_and_errors_are_passed_on() -> None:
+    assert call_in_large_chunk(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        call_in_large_chunk(lambda: 1 // 0)
