@@ -21,6 +21,7 @@ from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
+from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
 from bot.chat.prompt import (
@@ -236,9 +237,12 @@ class LlamaCpp(
             async with self._load_lock:
                 if path not in self._models:
                     config = self._engine_config(path)
-                    self._models[path] = await self._exit_stack.enter_async_context(
-                        load_model(config)
+                    check_template_pin(path, self._settings, self._name)
+                    loaded = await self._exit_stack.enter_async_context(load_model(config))
+                    await warn_of_added_text(
+                        path, loaded.template, self._renderer, self._settings, self._name
                     )
+                    self._models[path] = loaded
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _NOTICE) from error
