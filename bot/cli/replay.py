@@ -16,6 +16,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
+from bot.runtime.control_characters import escape_control_characters
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
@@ -84,7 +85,11 @@ def _ignore(_event: object) -> None:
 
 
 def mark_differences(before: str, after: str) -> str:
-    """Merge two texts: what only the first has is red, what only the second has is green."""
+    """Merge two texts: what only the first has is red, what only the second has is green.
+
+    Control characters in them are escaped: the result goes to a terminal.
+    """
+    before, after = escape_control_characters(before), escape_control_characters(after)
     if before == after:
         return f"{after}\n\nThe two answers are identical.\n"
     text = "".join(_merge(_WORD.findall(before), _WORD.findall(after)))

@@ -105,6 +105,11 @@ The sea [-is-]{+was very+} calm.
 """)
 
 
+def test_mark_differences_escapes_control_characters() -> None:
+    assert mark_differences("\x1b[2J", "\x1b[2J").startswith("\\x1b[2J\n")
+    assert "\x1b]0;" not in mark_differences("a", "\x1b]0;title\x07")
+
+
 def test_mark_differences_shows_added_answer_whole() -> None:
     assert unstyle(mark_differences("", "Hi.")) == snapshot("""\
 {+Hi.+}
