@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.cli.text_io import open_presets_folder, print_line, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
@@ -42,7 +43,9 @@ def import_card(
     read_card(data, str(file))  # a file that is no card makes no folder
     folder = open_presets_folder(settings.presets_dir)
     default = find_default(folder, settings.default_preset)
-    preset = import_character(data, str(file), folder, default, name)
+    provider = settings.providers.get(default.provider if default else "local")
+    is_local = isinstance(provider, LlamaCppSettings)
+    preset = import_character(data, str(file), folder, default, name, is_local=is_local)
     print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
     if default is None:
         print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
@@ -115,11 +118,18 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def import_character(
-    data: bytes, source: str, folder: Path, default: Preset | None, name: str | None
+    data: bytes,
+    source: str,
+    folder: Path,
+    default: Preset | None,
+    name: str | None,
+    *,
+    is_local: bool = True,
 ) -> Preset:
     """Write the preset of a card into the presets folder, and keep the card unchanged.
 
-    It answers through the provider and the model of `default`, or else through the local one.
+    It answers through the provider and the model of `default`, or else through the local one;
+    `is_local` tells whether that is a model on this machine.
 
     Raises:
         UserError: such a preset exists, or the folder cannot be written to.
@@ -127,7 +137,7 @@ def import_character(
     """
     card = read_card(data, source)
     model = {"provider": default.provider, "model": default.model} if default else {}
-    preset = preset_from_card(card, source, name=name, **model)
+    preset = preset_from_card(card, source, name=name, is_local=is_local, **model)
     target, card_file = folder / f"{preset.id}.json", folder / _CARDS_FOLDER / f"{preset.id}.card"
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")

@@ -41,6 +41,24 @@ def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) ->
     assert "Ilse Brandt: Works best" in troupe("preset", "list")
 
 
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        ("openai", {"temperature": 0.8}),
+        ("llama_cpp", {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}),
+    ],
+)
+def test_import_limits_answers_and_samples_without_loops(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sampling: dict[str, float]
+) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__OLLAMA__KIND", kind)
+
+    troupe("character", "import", "detective.png")
+
+    made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
+    assert (made["parameters"], made["max_output_tokens"]) == (sampling, 400)
+
+
 @pytest.mark.parametrize("name", list(CARD_FILES))
 def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     troupe("character", "import", name, "--name", "mine")

@@ -125,6 +125,26 @@ def test_import_reads_every_encoding_that_ollama_reads(folder: Path, encoding: s
     assert made["system"] == "You are 你好👋."
 
 
+def test_import_adds_a_file_to_a_preset(folder: Path) -> None:
+    nova = {"name": "Nova", "provider": "local", "model": "m", "system": "Hi."}
+    (folder / "presets" / "own name.json").write_text(json.dumps(nova), encoding="utf-8")
+    samplers = {"temp": 0.5, "top_p": 0.9, "rep_pen": 1.1}
+    (folder / "Big O.json").write_text(json.dumps(samplers), encoding="utf-8")
+    world = {"entries": {"0": {"key": ["a"], "content": "b"}}}
+    (folder / "World.json").write_text(json.dumps(world), encoding="utf-8")
+
+    said = troupe("preset", "import", "Big O.json", "--into", "nova")
+    troupe("preset", "import", "World.json", "--into", "nova")
+
+    assert said == "Big O.json was added to the preset Nova in presets/own name.json\n"
+    (file,) = (folder / "presets").iterdir()
+    made = json.loads(file.read_text(encoding="utf-8"))
+    parameters = {"temperature": 0.5, "top_p": 0.9, "repeat_penalty": 1.1}
+    assert made == {**nova, "parameters": parameters, "lorebook": world}
+    with pytest.raises(PresetError, match="did you mean 'Nova'"):
+        troupe("preset", "import", "World.json", "--into", "nowa")
+
+
 def test_import_does_not_overwrite(folder: Path) -> None:
     troupe("preset", "import", "Modelfile")
 

@@ -119,6 +119,44 @@ def test_render_as_tokens_uses_the_tokenizer_of_the_model(folder: Path) -> None:
     assert shown[-1] == "22 tokens: 5 control, 8 of the messages' text"
 
 
+TEMPLATE_FILES = {
+    "lmdeploy.json": (
+        {"model_name": "own", "user": "U:", "eoh": "\n", "assistant": "A:", "eoa": "\n"},
+        "U:Hi <|im_end|>\nA:Hello.\nU:Who are you?\nA:",
+    ),
+    "koboldcpp.json": (
+        {"user_start": "U:", "user_end": "\n", "assistant_start": "A:", "assistant_end": "\n"},
+        "U:Hi <|im_end|>\nA:Hello.\nU:Who are you?\nA:",
+    ),
+    "instruct.json": (
+        {
+            "input_sequence": "[{{name}}]",
+            "output_sequence": "[{{char}}]",
+            "wrap": True,
+            "names_behavior": "none",
+        },
+        "[You]\nHi <|im_end|>\n[Assistant]\nHello.\n[You]\nWho are you?\n[Assistant]\n",
+    ),
+    "tokenizer_config.json": (
+        {
+            "bos_token": {"content": "<s>"},
+            "eos_token": "</s>",
+            "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}"
+            "{{ eos_token }}{% endfor %}",
+        },
+        "<s>Hi <|im_end|></s>Hello.</s>Who are you?</s>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATE_FILES)
+def test_render_takes_template_files_of_other_programs(folder: Path, name: str) -> None:
+    content, prompt = TEMPLATE_FILES[name]
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+    assert render("--template", name) == prompt
+
+
 def test_render_shows_the_request_where_the_service_renders(folder: Path) -> None:
     add_preset(folder, name="zora", provider="ollama", model="llama3.2")  # nothing is set for it
 

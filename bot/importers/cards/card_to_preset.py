@@ -13,6 +13,9 @@ from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.speakers.clean_name import clean_name
 
 _MAX_DESCRIPTION_CHARS = 200
+_ANSWER_TOKENS = 400  # about 300 words
+_SAMPLING = {"temperature": 0.8}  # every service takes it
+_LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
@@ -25,8 +28,20 @@ def preset_from_card(
     name: str | None = None,
     provider: str = "local",
     model: str = DEFAULT_MODEL,
+    is_local: bool = True,
 ) -> Preset:
     """Convert the fields that presets know; the others stay in the card.
+
+    A card says nothing of sampling and length: it gets a limit of the answer, and parameters with
+    which small models seldom loop, as far as its model has them.
+
+    Args:
+        card: the card.
+        source: its file, for messages.
+        name: the name of the preset; default: the card's.
+        provider: who answers.
+        model: its model.
+        is_local: whether that is a model on this machine.
 
     Raises:
         PresetError: the name is not valid for a preset, or the lorebook is invalid.
@@ -47,6 +62,8 @@ def preset_from_card(
         "post_history_instructions": card.post_history_instructions or None,
         "lorebook": _lorebook(card, source),
         "macros": True,
+        "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
+        "max_output_tokens": _ANSWER_TOKENS,
         "talkativeness": _talkativeness(card),
     }
     return validate_preset(data, source)

@@ -45,6 +45,24 @@ def test_from_json_with_a_registered_name_overrides_its_values() -> None:
     )
 
 
+def test_gemma_ends_its_turns() -> None:
+    assert get("gemma")().stop_words == ["<end_of_turn>"]
+
+
+def test_keys_of_newer_versions_are_accepted() -> None:
+    template = RoleTemplate.from_json({"user": "U:", "tool": "T:", "eotool": "\n"})
+    assert template.messages2prompt("hi") == "U:hi"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [("user", 5, "'user' .* must be a text"), ("stop_words", "x", "must be a list of texts")],
+)
+def test_from_json_names_a_value_of_another_kind(key: str, value: object, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        RoleTemplate.from_json({key: value})
+
+
 def test_from_json_rejects_an_unknown_key() -> None:
     with pytest.raises(TemplateError, match="unknown key 'sytem'"):
         RoleTemplate.from_json({"model_name": "x", "sytem": "typo"})
