@@ -5,7 +5,8 @@ import contextlib
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -35,6 +36,54 @@ async def create_postgres_database(folder: str) -> str:
     )
     assert await create.wait() == 0
     return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
+
+
+@contextlib.asynccontextmanager
+async def counting_round_trips(folder: str, counts: Counter[str]) -> AsyncIterator[str]:
+    """Stand between clients and a server; gives the folder of another socket.
+
+    Counts statements that are executed as `round_trips`; preparing one, once for each connection,
+    is not counted.
+    """
+    server = str(next(Path(folder).glob(".s.PGSQL.*[0-9]")))  # noqa: ASYNC240
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, forward = await asyncio.open_unix_connection(server)
+        writers.extend([writer, forward])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_copy(upstream, writer))
+            group.create_task(_copy_messages(reader, forward, counts))
+
+    with tempfile.TemporaryDirectory(prefix="troupe-pg-") as name:
+        proxy = await asyncio.start_unix_server(serve, Path(name) / Path(server).name)
+        try:
+            yield name
+        finally:
+            proxy.close()
+            for writer in writers:
+                writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
+async def _copy_messages(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: Counter[str]
+) -> None:
+    """Copy the messages of a client: a type, a length that counts itself, a body."""
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        kind = b""  # the first message has no type
+        while True:
+            length = await reader.readexactly(4)
+            body = await reader.readexactly(int.from_bytes(length) - 4)
+            counts["round_trips"] += kind in {b"E", b"Q"}  # Execute, Query
+            writer.write(kind + length + body)
+            kind = await reader.readexactly(1)
+    writer.close()
 
 
 def _program(name: str) -> Path:

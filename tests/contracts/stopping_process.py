@@ -57,9 +57,9 @@ def stop() -> None:
 
 async def stop_in_a_transaction(database: Database) -> str:
     def unit() -> Unit[None]:
-        yield from conversations.begin(LANE, "stopped", 60, time.time())
+        yield from conversations.begin([LANE], "stopped", 60, time.time(), "sqlite")
         stop()
-        yield from conversations.begin(LANE, "stopped", 60, time.time())
+        yield from conversations.begin([LANE], "stopped", 60, time.time(), "sqlite")
 
     try:
         await database.run(unit)

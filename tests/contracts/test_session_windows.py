@@ -27,6 +27,7 @@ class ObservedDatabase(Database):
     """Counts reads; can lose the answers to commits."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(database._connections)
         self._database = database
         self.reads = 0
         self.loses_answers = False

@@ -28,7 +28,7 @@ from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.storage.engine.statements import StartUnit, Unit
-from bot.storage.sql.connections import SqliteThreadPool, UnitOfWork
+from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.database import Database
 from bot.stories.retrieve import no_stories
 from bot.templates.renderer import Renderer
@@ -41,27 +41,32 @@ NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 FIRST_WORDS = "These words are long enough for a first message. "
 
 
-class CountingConnections(SqliteThreadPool):
+class CountingPool(ConnectionPool):
     """Counts units and their statements, and functions that only read or write otherwise."""
 
-    def __init__(self, file: Path) -> None:
-        super().__init__(make_url(f"sqlite:///{file}"))
-        self.counts: Counter[str] = Counter()
+    def __init__(self, pool: ConnectionPool, counts: Counter[str]) -> None:
+        self.dialect = pool.dialect
+        self._pool = pool
+        self._counts = counts
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        self.counts["units"] += 1
-        return await super().run(lambda: self._counted(start()))
+        self._counts["units"] += 1
+        return await self._pool.run(lambda: self._counted(start()))
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        self.counts["reads"] += 1
-        return await super().read(unit)
+        self._counts["reads"] += 1
+        return await self._pool.read(unit)
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        self.counts["writes"] += 1
-        return await super().commit(unit)
+        self._counts["writes"] += 1
+        return await self._pool.commit(unit)
+
+    @override
+    async def close(self) -> None:
+        await self._pool.close()
 
     def _counted(self, unit: Unit[T]) -> Unit[T]:
         rows = None
@@ -71,8 +76,18 @@ class CountingConnections(SqliteThreadPool):
             except StopIteration as ended:
                 value: T = ended.value
                 return value
-            self.counts["statements"] += 1
+            self._counts["statements"] += 1
             rows = yield query
+
+
+class CountingDatabase(Database):
+    """A database whose units are counted."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        super().__init__(pool)
+        self.counts: Counter[str] = Counter()
+        self._connections = CountingPool(pool, self.counts)
+        self.close = pool.close
 
 
 class QuietPlatform(Platform):
@@ -121,7 +136,7 @@ QUIET = PlatformSpec(kind="telegram", factory=f"{__name__}:make")
 
 
 class RunningParts:
-    """The real worker, sender and pools over SQLite; the clock moves by hand."""
+    """The real worker, sender and pools over a database; the clock moves by hand."""
 
     def __init__(
         self, parts: Wiring, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
@@ -153,6 +168,7 @@ class RunningParts:
         """Answer a message; return what it cost."""
         await self._until(self._is_idle)
         self._counts.clear()
+        self._tasks.clear()
         loop = asyncio.get_running_loop()
         loop.set_task_factory(self._make_task)
         try:
@@ -177,12 +193,17 @@ class RunningParts:
 
 
 @asynccontextmanager
-async def running_parts(folder: Path, backend: FakeBackend) -> AsyncIterator[RunningParts]:
-    connections = CountingConnections(folder / "troupe.db")
-    database = Database(connections)
+async def running_parts(
+    folder: Path, backend: FakeBackend, pool: ConnectionPool | None = None
+) -> AsyncIterator[RunningParts]:
+    """Run the service over connections; by default to a new SQLite file."""
+    url = make_url(f"sqlite:///{folder / 'troupe.db'}")
+    database = CountingDatabase(pool or SqliteThreadPool(url))
+    counts = database.counts
     await database.migrate()
     signals = InProcessSignals()
-    chat_settings = make_chat_settings(database, signals, has_remote_signals=False)
+    # as with Redis: the settings of chats are not read for every message
+    chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
     resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
     async with Renderer() as renderer:
         resources = Resources(
@@ -190,15 +211,15 @@ async def running_parts(folder: Path, backend: FakeBackend) -> AsyncIterator[Run
         )
         parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail, RunOptions())
         parts.clock = clock = FakeClock()
-        service = RunningParts(parts, backend, clock, connections.counts)
+        service = RunningParts(parts, backend, clock, counts)
         pools = [asyncio.create_task(parts.conversation_pool.run())]
         pools += [asyncio.create_task(parts.lane_pool.run())]
-        await wait_until(lambda: connections.counts["units"] == len(pools))  # the first polls
+        await wait_until(lambda: counts["units"] == len(pools))  # the first polls
         try:
             yield service
         finally:
             await cancel_and_wait(pools)
-            await connections.close()
+            await database.close()
 
 
 async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
@@ -210,7 +231,7 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
         assert await service.cost("5:2", events[1]) == snapshot(
             {
                 "units": 6,
-                "statements": 30,
+                "statements": 25,
                 "reads": 0,
                 "writes": 0,
                 "tasks": {
@@ -229,7 +250,7 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
         assert await service.cost("5:2", None) == snapshot(
             {
                 "units": 4,
-                "statements": 20,
+                "statements": 17,
                 "reads": 0,
                 "writes": 0,
                 "tasks": {"KeyedWorkerPool._process_one": 2},

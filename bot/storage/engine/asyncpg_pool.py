@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from bot.errors import StoreError
-from bot.storage.engine.statements import Query, Rows, StartUnit
+from bot.storage.engine.statements import Query, Rows, StartUnit, Unit
 
 T = TypeVar("T")
 MAX_CONNECTIONS = 6
@@ -64,12 +64,25 @@ class AsyncpgPool:
             await self._pool
             self._opened = True
         try:
-            async with self._pool.acquire() as connection, connection.transaction():
-                if self._behind_pgbouncer:
-                    await connection.execute(_SET_LIMITS)
-                return await _run_unit(connection, start)
+            async with self._pool.acquire() as connection:
+                unit = start()
+                try:
+                    return await self._run(connection, unit, next(unit))
+                except StopIteration as ended:
+                    value: T = ended.value
+                    return value
+                finally:
+                    unit.close()
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"the database failed: {error}") from error
+
+    async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
+        if query.is_whole_unit and not self._behind_pgbouncer:
+            return await _finish(connection, unit, query)
+        async with connection.transaction():
+            if self._behind_pgbouncer:
+                await connection.execute(_SET_LIMITS)
+            return await _finish(connection, unit, query)
 
     async def close(self) -> None:
         if self._opened:
@@ -80,18 +93,14 @@ async def _keep(_connection: object) -> None:
     """Skip the round trip by which asyncpg resets a connection: units change nothing of it."""
 
 
-async def _run_unit(connection: Any, start: StartUnit[T]) -> T:
-    unit = start()
-    rows: Rows | None = None
+async def _finish(connection: Any, unit: Unit[T], query: Query) -> T:
+    """Run a unit from its first query to its end."""
     try:
         while True:
-            query = unit.send(rows) if rows is not None else next(unit)
-            rows = await _rows_of(connection, query)
+            query = unit.send(await _rows_of(connection, query))
     except StopIteration as ended:
         value: T = ended.value
         return value
-    finally:
-        unit.close()
 
 
 async def _rows_of(connection: Any, query: Query) -> Rows:

@@ -64,6 +64,10 @@ class Statement:
         """Return this statement with its values; running it gives its rows."""
         return Query(self, values or {}, ())
 
+    def query_alone(self, values: Values | None = None) -> "Query":
+        """Return this statement as a whole unit: it needs no transaction around it."""
+        return Query(self, values or {}, (), is_whole_unit=True)
+
     def query_many(self, rows: Sequence[Values]) -> "Query":
         """Return this statement once for each of the rows; running it gives no rows."""
         return Query(self, {}, tuple(rows))
@@ -88,6 +92,8 @@ class Query:
     values: Values
     many: tuple[Values, ...]
     """Not empty: the statement runs once for each of these, and gives no rows."""
+    is_whole_unit: bool = False
+    """Whether it is the only one of its unit, which then takes one round trip on PostgreSQL."""
 
 
 Unit: TypeAlias = Generator[Query, Rows, T]

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from bot.storage.data_dir import close_to_others
 from bot.storage.engine.sqlite_writer import SqliteWriter
-from bot.storage.engine.statements import StartUnit
+from bot.storage.engine.statements import DialectName, StartUnit
 
 T = TypeVar("T")
 UnitOfWork = Callable[[Connection], T]
@@ -37,6 +37,8 @@ _SQLITE_READERS = 4
 
 class ConnectionPool(Protocol):
     """Runs units of work; what the driver raises goes through as it is."""
+
+    dialect: DialectName
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries on the driver itself, and commit it."""
@@ -55,6 +57,8 @@ class ConnectionPool(Protocol):
 
 class SqliteThreadPool(ConnectionPool):
     """One thread that writes, some that read."""
+
+    dialect: DialectName = "sqlite"
 
     def __init__(self, url: URL) -> None:
         self._file = url.database or ":memory:"

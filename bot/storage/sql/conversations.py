@@ -8,7 +8,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Person, split_conversation_key
-from bot.chat.outgoing import Attachment, OutboxOperation, OutboxState, OutgoingPart
+from bot.chat.outgoing import OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -24,7 +24,6 @@ from bot.chat.session import (
 from bot.chat.storable import make_storable
 from bot.ports import Clock, Conversations
 from bot.storage.cache.session_windows import SessionWindows, window_of
-from bot.storage.engine.statements import Unit
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
@@ -92,18 +91,11 @@ class SqlConversations(Conversations):
     async def begin(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
-        now = self._clock.now()
-
-        def unit() -> Unit[list[ClaimedMessage]]:
-            claimed = []
-            for key in sorted(keys):  # in one order, so that nobody deadlocks
-                found = yield from units.begin(key, owner, lease_seconds, now)
-                if found is not None:
-                    claim, message = found
-                    claimed.append(ClaimedMessage(claim, _to_message(message)))
-            return claimed
-
-        begun = await self._database.run(unit)
+        now, dialect = self._clock.now(), self._database.dialect
+        found = await self._database.run(
+            lambda: units.begin(keys, owner, lease_seconds, now, dialect)
+        )
+        begun = [ClaimedMessage(claim, _to_message(message)) for claim, message in found]
         for one in begun:
             self._windows.begin(one.claim)
         return begun
@@ -181,9 +173,10 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        row, at = _row(message, opening.part, OutboxOperation.SEND, opening.text), self._moment()
+        change = _change(message, opening, OutboxOperation.SEND, opening.text, opened=None)
+        row, at = {**_common(message), **change}, self._moment()
         number, taken = await self._database.run(
-            lambda: units.open_part(claim, row, self._sender, at)
+            lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
         )
         return OpenedPart(number, taken)
 
@@ -191,41 +184,28 @@ class SqlConversations(Conversations):
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
-        at, sender = self._moment(), self._sender
-        turn_rows = [_to_turn_row(claim.conversation, one) for one in result.turns]
+        at = self._moment()
         rows = units.FinishedRows(
             message=message.id,
-            turns=turn_rows,
+            turns=[_to_turn_row(one) for one in result.turns],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
+            answer=_part_changes(message, result.outgoing),
             new_session=result.new_session,
+            go_on=go_on,
             removes=result.removes,
             supersedes=result.supersedes,
         )
-
-        def unit() -> Unit[FinishedTurn]:
-            yield from units.finish(claim, rows)
-            taken = None
-            if result.outgoing or message.crashes:
-                opened = yield from units.opened_parts(message.turn)
-                if changes := _changes(message, result.outgoing, opened):
-                    yield from lanes.queue(changes, at.now)
-                    if sender is not None:
-                        taken = yield from lanes.take(message.incoming.address.lane, sender, at)
-            if not go_on:
-                yield from units.release(claim)
-                return FinishedTurn(None, taken)
-            following = yield from units.next_message(claim)
-            return FinishedTurn(_to_message(following) if following else None, taken)
-
         # Whatever happens to the unit, a window is kept only of what is known to be committed.
         window = self._windows.take(claim)
-        finished = await self._database.run(unit)
+        following, taken = await self._database.run(
+            lambda: units.finish(claim, rows, self._sender, at, self._database.dialect)
+        )
         if window is not None and not result.new_session:
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            self._windows.put(claim, window.extended([_from_turn_row(row) for row in turn_rows]))
-        return finished
+            self._windows.put(claim, window.extended([_from_turn_row(row) for row in rows.turns]))
+        return FinishedTurn(_to_message(following) if following else None, taken)
 
     def _moment(self) -> lanes.Moment:
         return lanes.Moment(self._clock.now(), self._clock.monotonic())
@@ -236,51 +216,62 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
     return InboxMessage(stored.id, incoming, stored.crashes, stored.own_crashes)
 
 
-def _changes(
-    message: InboxMessage, outgoing: Sequence[OutgoingPart], opened: set[int]
-) -> list[dict[str, object]]:
-    """What must happen on the platform so that the turn reads as `outgoing` says."""
-    rows = []
+def _part_changes(message: InboxMessage, outgoing: Sequence[OutgoingPart]) -> units.PartChanges:
+    """Say what must happen on the platform so that the turn reads as `outgoing` says."""
+    changes = []
     for one in outgoing:
-        if one.part in opened:
-            rows.append(_row(message, one.part, OutboxOperation.EDIT, one.text))
-        elif one.placeholder is not None:
-            rows.append(_row(message, one.part, OutboxOperation.SEND, one.placeholder))
-            rows.append(_row(message, one.part, OutboxOperation.EDIT, one.text))
+        if one.placeholder is None:
+            changes.append(_change(message, one, OutboxOperation.EDIT, one.text, opened=True))
+            changes.append(_change(message, one, OutboxOperation.SEND, one.text, opened=False))
         else:
-            rows.append(_row(message, one.part, OutboxOperation.SEND, one.text, one.file))
-    surplus = opened - {one.part for one in outgoing}
-    return rows + [_row(message, part, OutboxOperation.DELETE, "") for part in sorted(surplus)]
+            opening = _change(message, one, OutboxOperation.SEND, one.placeholder, opened=False)
+            changes.append(opening)
+            changes.append(_change(message, one, OutboxOperation.EDIT, one.text, opened=None))
+    return units.PartChanges(
+        _common(message),
+        changes,
+        [one.part for one in outgoing],
+        may_be_opened=bool(outgoing or message.crashes),
+    )
 
 
-def _row(
+def _change(
     message: InboxMessage,
-    part: int,
+    one: OutgoingPart,
     op: OutboxOperation,
     text: str,
-    file: Attachment | None = None,
+    *,
+    opened: bool | None,
 ) -> dict[str, object]:
+    """Return the columns of one row of the outbox, and whether its part has to be opened."""
+    file = one.file if op is OutboxOperation.SEND else None
+    return {
+        "part": one.part,
+        "op": op,
+        "text": make_storable(text),
+        "interaction": message.incoming.interaction if one.part == 0 else None,  # one response
+        "file_name": file.name if file else None,
+        "file_text": make_storable(file.text) if file else None,
+        "opened": opened,
+    }
+
+
+def _common(message: InboxMessage) -> dict[str, object]:
+    """Return the columns that all rows of the outbox of a turn share."""
     asked = message.incoming
     return {
         "turn": message.turn,
-        "part": part,
-        "op": op,
         "platform": asked.address.platform,
         "bot_id": asked.address.bot_id,
         "chat": asked.address.chat,
         "thread": asked.address.thread,
         "lane": asked.address.lane,
-        "text": make_storable(text),
         "reply_to": asked.message_id,
-        "interaction": asked.interaction if part == 0 else None,  # it has one response
-        "file_name": file.name if file else None,
-        "file_text": make_storable(file.text) if file else None,
     }
 
 
-def _to_turn_row(conversation_key: str, one: Turn) -> dict[str, object]:
+def _to_turn_row(one: Turn) -> dict[str, object]:
     return {
-        "conversation": conversation_key,
         "role": one.role,
         "speaker_id": one.speaker.id if one.speaker else None,
         "speaker_name": one.speaker.name if one.speaker else None,

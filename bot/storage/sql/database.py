@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.engine.statements import StartUnit
+from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.tables import NEWEST_REVISION, create_tables
 
@@ -40,8 +40,12 @@ class Database:
         self._connections = connections
 
     @property
+    def dialect(self) -> DialectName:
+        return self._connections.dialect
+
+    @property
     def is_sqlite(self) -> bool:
-        return isinstance(self._connections, SqliteThreadPool)
+        return self.dialect == "sqlite"
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
@@ -68,11 +72,16 @@ class Database:
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def migrate(self) -> None:
-        """Upgrade the tables to the newest revision, unless they have it."""
-        if await self.read(_current_revision) == NEWEST_REVISION:
-            return
-        if not (self.is_sqlite and await self.write(create_tables)):
+        """Upgrade the tables to the newest revision, unless they have it.
+
+        On PostgreSQL, create the functions that do a step of a message in one round trip, too.
+        """
+        if await self.read(_current_revision) != NEWEST_REVISION and not (
+            self.is_sqlite and await self.write(create_tables)
+        ):
             await self.write(import_module("bot.storage.sql.migrations").upgrade)
+        if not self.is_sqlite:
+            await self.write(import_module("bot.storage.sql.postgres").install_functions)
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ class SqlInbox(Inbox):
             }
             for message in messages
         ]
-        await self._database.run(lambda: units.receive(rows, cursors, now))
+        await self._database.run(lambda: units.receive(rows, cursors, now, self._database.dialect))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:

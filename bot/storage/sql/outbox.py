@@ -9,7 +9,6 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
-from bot.storage.engine.statements import Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import is_unsent, lane, outbox
 from bot.storage.units import lanes
@@ -49,22 +48,15 @@ class SqlOutbox(Outbox):
 
     @override
     async def take(self, keys: Sequence[str]) -> Sequence[OutboxRow]:
-        at = self._moment()
-
-        def unit() -> Unit[list[OutboxRow]]:
-            taken = []
-            for key in sorted(keys):  # in one order, so that nobody deadlocks
-                row = yield from lanes.take(key, self._sender, at)
-                if row is not None:
-                    taken.append(row)
-            return taken
-
-        return await self._database.run(unit)
+        at, dialect = self._moment(), self._database.dialect
+        return await self._database.run(lambda: lanes.take(keys, self._sender, at, dialect))
 
     @override
     async def mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
-        at = self._moment()
-        return await self._database.run(lambda: lanes.sent(row, external_id, self._sender, at))
+        at, dialect = self._moment(), self._database.dialect
+        return await self._database.run(
+            lambda: lanes.sent(row, external_id, self._sender, at, dialect)
+        )
 
     @override
     async def mark_dead(self, row: OutboxRow, reason: str) -> OutboxRow | None:

@@ -9,206 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    Integer,
-    and_,
-    bindparam,
-    case,
-    delete,
-    false,
-    func,
-    literal_column,
-    not_,
-    or_,
-    select,
-    update,
-)
+import msgspec
 
 from bot.chat.outgoing import OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
-from bot.storage.engine.statements import Statement, Unit
-from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
-from bot.storage.units import lanes
-from bot.storage.units.dialects import bound_texts, clock, insert_into, is_served, skip_locked
+from bot.storage.engine.statements import DialectName, Unit
+from bot.storage.units import conversation_sql as sql
+from bot.storage.units import functions, lanes
 
-_INBOX_ROW = (
-    *("platform", "bot_id", "external_key", "conversation", "kind", "payload", "received_at"),
-)
-_STORE = Statement(
-    lambda dialect: insert_into(inbox, dialect, *_INBOX_ROW).on_conflict_do_nothing()
-)
-_MAKE_READY = Statement(
-    lambda dialect: (
-        insert := insert_into(conversation, dialect, "key", "platform", "bot_id").values(
-            ready_since=clock(dialect)
-        )
-    ).on_conflict_do_update(
-        index_elements=["key"],
-        set_={
-            "ready_since": func.coalesce(conversation.c.ready_since, insert.excluded.ready_since)
-        },
-    )
-)
-_ADVANCE = Statement(
-    lambda dialect: (insert := insert_into(cursor, dialect, "name", "value")).on_conflict_do_update(
-        index_elements=["name"], set_={"value": insert.excluded.value}
-    )
-)
-_IS_READY = conversation.c.ready_since.is_not(None)
-_READY = Statement(
-    lambda dialect: skip_locked(
-        select(conversation.c.key)
-        .where(
-            _IS_READY,
-            conversation.c.lease_until <= clock(dialect),
-            is_served(conversation, dialect),
-        )
-        .order_by(conversation.c.ready_since)
-        .limit(bindparam("most")),
-        dialect,
-    )
-)
-_CLAIM = Statement(
-    lambda dialect: (
-        update(conversation)
-        .where(
-            conversation.c.key == bindparam("of"),
-            _IS_READY,
-            # whoever restarts under its old name takes its own lease over
-            or_(
-                conversation.c.lease_until <= clock(dialect),
-                conversation.c.owner == bindparam("claimed_by"),
-            ),
-        )
-        .values(
-            epoch=conversation.c.epoch + 1,
-            owner=bindparam("claimed_by"),
-            lease_until=clock(dialect) + bindparam("seconds"),
-        )
-        .returning(conversation.c.epoch)
-    )
-)
-_HELD = and_(conversation.c.key == bindparam("of"), conversation.c.epoch == bindparam("at_epoch"))
-# A lease of 0 is one that was given back by a unit that overtook this one. A row that somebody
-# has locked is being finished or claimed, so nobody waits for it here: it is renewed next time.
-_RENEW = Statement(
-    lambda dialect: (
-        update(conversation)
-        .where(
-            conversation.c.key.in_(
-                skip_locked(
-                    select(conversation.c.key).where(
-                        conversation.c.key.in_(bound_texts("keys", dialect)),
-                        conversation.c.owner == bindparam("held_by"),
-                        conversation.c.lease_until > 0.0,
-                    ),
-                    dialect,
-                )
-            )
-        )
-        .values(lease_until=clock(dialect) + bindparam("seconds"))
-    )
-)
-_EPOCHS = Statement(
-    lambda dialect: select(conversation.c.key, conversation.c.epoch).where(
-        conversation.c.key.in_(bound_texts("keys", dialect))
-    )
-)
-_LOCK = Statement(  # a change of nothing, for the lock of its row
-    update(conversation)
-    .where(_HELD)
-    .values(owner=conversation.c.owner)
-    .returning(conversation.c.session)
-)
-_BEGIN_SESSION = Statement(
-    update(conversation)
-    .where(_HELD)
-    .values(session=conversation.c.session + 1)
-    .returning(conversation.c.session)
-)
-_RELEASE = Statement(
-    update(conversation).where(_HELD).values(lease_until=0.0).returning(conversation.c.session)
-)
-_SETTLE = Statement(update(conversation).where(_HELD).values(lease_until=0.0, ready_since=None))
-_OLDEST = (
-    select(inbox.c.id)
-    .where(is_unanswered, inbox.c.conversation == bindparam("of"))
-    .order_by(inbox.c.id)
-    .limit(1)
-    .scalar_subquery()
-)
-# An attempt that is still recorded did not end: its process died. A second death in a row alone
-# explains the first one as well. A suspect is not in flight before the worker starts with it.
-# The numbers are written into the SQL: PostgreSQL takes a CASE of bound values for text.
-_ZERO, _ONE, _TWO = (literal_column(str(number), Integer) for number in range(3))
-_NONE, _BESIDE_OTHERS, _ALONE, _DEFERRED = (
-    literal_column(str(int(one)), Integer) for one in Attempt
-)
-_HAS_DIED = inbox.c.attempt.in_([_BESIDE_OTHERS, _ALONE])
-_NEXT = Statement(
-    update(inbox)
-    .where(inbox.c.id == _OLDEST)
-    .values(
-        crashes=inbox.c.crashes + case((_HAS_DIED, _ONE), else_=_ZERO),
-        own_crashes=case(
-            (inbox.c.attempt == _DEFERRED, _ZERO),
-            (and_(inbox.c.attempt == _ALONE, inbox.c.crashes == _ONE), _TWO),
-            (inbox.c.attempt == _ALONE, inbox.c.own_crashes + _ONE),
-            else_=inbox.c.own_crashes,
-        ),
-        attempt=case(
-            (inbox.c.crashes == _ZERO, _BESIDE_OTHERS),
-            (and_(inbox.c.crashes == _ONE, not_(_HAS_DIED)), _BESIDE_OTHERS),
-            else_=_NONE,
-        ),
-    )
-    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind)
-)
-_DONE = Statement(
-    update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)
-)
-_RECORD_ATTEMPT = Statement(
-    update(inbox).where(inbox.c.id == bindparam("message")).values(attempt=bindparam("attempted"))
-)
-_TURN_ROW = (
-    *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
-    *("preset_version", "message_id", "sent_as"),
-)
-_earlier = turn.alias("earlier")
-_PARENT = (
-    select(_earlier.c.id)
-    .where(
-        _earlier.c.conversation == bindparam("conversation"),
-        _earlier.c.session == bindparam("session"),
-        _earlier.c.active,
-    )
-    .order_by(_earlier.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_IN_RANGE = turn.c.id.in_(
-    select(turn.c.id)
-    .where(
-        turn.c.conversation == bindparam("of"),
-        turn.c.session == bindparam("of_session"),
-        turn.c.active,
-    )
-    .order_by(turn.c.id.desc())
-    .limit(bindparam("count"))
-    .offset(bindparam("newer"))
-)
-_REMOVE = Statement(delete(turn).where(_IN_RANGE))
-_SUPERSEDE = Statement(update(turn).where(_IN_RANGE).values(active=false()))
-_APPEND = Statement(lambda dialect: insert_into(turn, dialect, *_TURN_ROW).values(parent=_PARENT))
-_NOTE = Statement(
-    lambda dialect: insert_into(receipt, dialect, "conversation", "turn", "at", "content")
-)
-_OPENED = Statement(
-    select(outbox.c.part).where(
-        outbox.c.turn == bindparam("of_turn"), outbox.c.op == OutboxOperation.SEND
-    )
-)
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,56 +33,109 @@ class NextMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class PartChanges:
+    """What must happen on the platform for a turn to read as its answer says."""
+
+    common: dict[str, Any]
+    """What all rows of the outbox share: turn, platform, bot_id, chat, thread, lane, reply_to."""
+    changes: Sequence[dict[str, Any]]
+    """The other columns, and `opened`: queue it only if the part was opened (or was not)."""
+    parts: Sequence[int]
+    """The numbers of the parts; others that were opened are deleted."""
+    may_be_opened: bool
+    """Whether this turn can have opened parts at all."""
+
+    def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
+        """Return the rows to queue, given the parts that were opened."""
+        rows = [
+            {**self.common, **change}
+            for change in self.changes
+            if change["opened"] in {None, change["part"] in opened}
+        ]
+        nothing = {"interaction": None, "file_name": None, "file_text": None}
+        delete = {**self.common, "op": OutboxOperation.DELETE, "text": "", **nothing}
+        surplus = sorted(set(opened).difference(self.parts))
+        return rows + [{**delete, "part": part} for part in surplus]
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedRows:
     """What `finish` writes."""
 
     message: int
     turns: Sequence[dict[str, Any]]
     receipts: Sequence[dict[str, Any]]
+    answer: PartChanges
     new_session: bool
+    go_on: bool
+    """Whether to begin the next message; else the conversation is given back."""
     removes: TurnRange | None = None
     supersedes: TurnRange | None = None
 
 
-def receive(rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float) -> Unit[None]:
+def receive(
+    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float, dialect: DialectName
+) -> Unit[None]:
     """Store messages, make their conversations ready and advance the cursors."""
+    by_key = {row["conversation"]: row for row in rows}
+    ready = sorted(by_key.items())  # in one order, so that nobody deadlocks
+    if dialect == "postgresql":
+        yield functions.RECEIVE.call.query_alone(
+            {
+                **{f"{name}s": [row[name] for row in rows] for name in sql.INBOX_ROW[:-1]},
+                "received_at": now,
+                "keys": [key for key, _ in ready],
+                "key_platforms": [row["platform"] for _, row in ready],
+                "key_bot_ids": [row["bot_id"] for _, row in ready],
+                "names": list(cursors),
+                "values": list(cursors.values()),
+            }
+        )
+        return
     if rows:
-        yield _STORE.query_many(rows)
-        ready = {row["conversation"]: row for row in rows}
-        yield _MAKE_READY.query_many(
+        yield sql.STORE.query_many(rows)
+        yield sql.MAKE_READY.query_many(
             [
                 {"key": key, "platform": row["platform"], "bot_id": row["bot_id"], "now": now}
-                for key, row in sorted(ready.items())  # in one order, so that nobody deadlocks
+                for key, row in ready
             ]
         )
     if cursors:
-        yield _ADVANCE.query_many([{"name": name, "value": to} for name, to in cursors.items()])
+        yield sql.ADVANCE.query_many([{"name": name, "value": to} for name, to in cursors.items()])
 
 
 def ready(served: str, limit: int, now: float) -> Unit[list[str]]:
     """Return conversations that nobody holds, the longest waiting first."""
-    rows = yield _READY.query({"served": served, "most": limit, "now": now})
+    rows = yield sql.READY.query_alone({"served": served, "most": limit, "now": now})
     return [row[0] for row in rows]
 
 
 def begin(
-    key: str, owner: str, seconds: float, now: float
-) -> Unit[tuple[Claim, NextMessage] | None]:
-    """Claim a ready conversation and begin its oldest message."""
-    claimed = yield _CLAIM.query({"of": key, "claimed_by": owner, "seconds": seconds, "now": now})
-    if not claimed:
-        return None
-    claim = Claim(key, claimed[0][0], owner)
-    message = yield from next_message(claim)
-    return None if message is None else (claim, message)
+    keys: Sequence[str], owner: str, seconds: float, now: float, dialect: DialectName
+) -> Unit[list[tuple[Claim, NextMessage]]]:
+    """Claim those conversations that are ready, and begin their oldest messages."""
+    values = {"claimed_by": owner, "seconds": seconds}
+    ordered = sorted(keys)  # in one order, so that nobody deadlocks
+    if dialect == "postgresql":
+        rows = yield functions.BEGIN.call.query_alone({"keys": ordered, **values})
+        return [(Claim(key, epoch, owner), NextMessage(*columns)) for key, epoch, *columns in rows]
+    begun = []
+    for key in ordered:
+        claimed = yield sql.CLAIM.query({"of": key, **values, "now": now})
+        if claimed:
+            claim = Claim(key, claimed[0][0], owner)
+            message = yield from _next_message(claim)
+            if message is not None:
+                begun.append((claim, message))
+    return begun
 
 
-def next_message(claim: Claim) -> Unit[NextMessage | None]:
+def _next_message(claim: Claim) -> Unit[NextMessage | None]:
     """Begin the oldest message; where there is none, release the conversation."""
-    rows = yield _NEXT.query({"of": claim.conversation})
+    rows = yield sql.NEXT.query({"of": claim.conversation})
     if rows:
         return NextMessage(*rows[0])
-    yield _SETTLE.query(_of(claim))
+    yield sql.SETTLE.query(_of(claim))
     return None
 
 
@@ -280,55 +143,133 @@ def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Cl
     """Hold claims of one owner for so long from now on; return those that a later one fenced."""
     keys = json.dumps([claim.conversation for claim in claims])
     owner = next(iter(claims)).owner
-    yield _RENEW.query({"keys": keys, "held_by": owner, "seconds": seconds, "now": now})
-    epochs = {row[0]: row[1] for row in (yield _EPOCHS.query({"keys": keys}))}
+    yield sql.RENEW.query({"keys": keys, "held_by": owner, "seconds": seconds, "now": now})
+    epochs = {row[0]: row[1] for row in (yield sql.EPOCHS.query({"keys": keys}))}
     return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
 
 def release(claim: Claim) -> Unit[None]:
     """Give a conversation back as it is: others may claim it at once."""
-    _session(claim, (yield _RELEASE.query(_of(claim))))
+    _session(claim, (yield sql.RELEASE.query(_of(claim))))
 
 
 def record_attempt(claim: Claim, message: int, attempt: Attempt) -> Unit[None]:
     """Store what is being done with a message."""
-    yield from check(claim)
-    yield _RECORD_ATTEMPT.query({"message": message, "attempted": int(attempt)})
-
-
-def opened_parts(turn_name: str) -> Unit[set[int]]:
-    """Return the parts of a turn that were queued before it was finished."""
-    return {row[0] for row in (yield _OPENED.query({"of_turn": turn_name}))}
+    yield from _check(claim)
+    yield sql.RECORD_ATTEMPT.query({"message": message, "attempted": int(attempt)})
 
 
 def open_part(
-    claim: Claim, row: dict[str, Any], sender: lanes.SenderIdentity | None, at: lanes.Moment
+    claim: Claim,
+    row: dict[str, Any],
+    sender: lanes.SenderIdentity | None,
+    at: lanes.Moment,
+    dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
     """Queue the first message of an answer in the making, and take it where its lane is free."""
-    yield from check(claim)
-    number = yield from lanes.queue_once(row, at.now)
-    taken = (yield from lanes.take(row["lane"], sender, at)) if sender else None
-    return number, taken
+    if dialect == "postgresql":
+        values = {**_of(claim), **row, **lanes.identity(sender)}
+        [[held, number, *head]] = yield functions.OPEN.call.query_alone(values)
+        if not held:
+            raise outdated(claim)
+        return number, lanes.given_row(head, at)
+    yield from _check(claim)
+    number = yield from lanes.queue_once(row)
+    if sender is None:
+        yield from lanes.make_due(row, at.now)
+        return number, None
+    return number, (yield from lanes.make_due_and_take(row, sender, at))
 
 
-def finish(claim: Claim, rows: FinishedRows) -> Unit[None]:
-    """Check the epoch, mark the message as answered, append its turns and receipts."""
-    change = _BEGIN_SESSION if rows.new_session else _LOCK
+def finish(
+    claim: Claim,
+    rows: FinishedRows,
+    sender: lanes.SenderIdentity | None,
+    at: lanes.Moment,
+    dialect: DialectName,
+) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
+    """Check the epoch, mark the message as answered, append its turns, queue its answer.
+
+    Returns:
+        The next message, which is begun; None: the conversation was released.
+        The first row of the answer's lane, taken for sending; None: another sender has the lane.
+    """
+    if dialect == "postgresql":
+        values = _finish_values(claim, rows, sender, at.now)
+        [[held, *columns]] = yield functions.FINISH.call.query_alone(values)
+        if not held:
+            raise outdated(claim)
+        id_, payload, crashes, own_crashes, kind, *head = columns
+        if id_ is None:
+            return None, lanes.given_row(head, at)
+        following = NextMessage(id_, payload, crashes, own_crashes, kind)
+        return following, lanes.given_row(head, at)
+    change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
     session = _session(claim, (yield change.query(_of(claim))))
-    yield _DONE.query({"message": rows.message})
-    for change, turns in ((_REMOVE, rows.removes), (_SUPERSEDE, rows.supersedes)):
+    yield sql.DONE.query({"message": rows.message})
+    for change, turns in ((sql.REMOVE, rows.removes), (sql.SUPERSEDE, rows.supersedes)):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
             yield change.query({**found, "count": turns.count, "newer": turns.newer})
     if rows.turns:
-        yield _APPEND.query_many([{**row, "session": session} for row in rows.turns])
+        of = {"conversation": claim.conversation, "session": session}
+        yield sql.APPEND.query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
-        yield _NOTE.query_many(rows.receipts)
+        yield sql.NOTE.query_many(rows.receipts)
+    taken = yield from _queue_answer(rows.answer, sender, at)
+    if rows.go_on:
+        return (yield from _next_message(claim)), taken
+    yield from release(claim)
+    return None, taken
 
 
-def check(claim: Claim) -> Unit[None]:
+def _queue_answer(
+    answer: PartChanges, sender: lanes.SenderIdentity | None, at: lanes.Moment
+) -> Unit[OutboxRow | None]:
+    opened: dict[int, str | None] = {}
+    if answer.may_be_opened:
+        found = yield sql.OPENED.query({"of_turn": answer.common["turn"]})
+        opened = {row[0]: row[1] for row in found}
+    queued = answer.rows(opened)
+    if not queued:
+        return None
+    if sender is None:
+        yield from lanes.queue(queued, at.now)
+        return None
+    target = opened.get(queued[0]["part"])
+    return (yield from lanes.queue_and_take(queued, sender, at, target))
+
+
+def _finish_values(
+    claim: Claim, rows: FinishedRows, sender: lanes.SenderIdentity | None, now: float
+) -> dict[str, object]:
+    return {
+        **_of(claim),
+        "message": rows.message,
+        "new_session": rows.new_session,
+        "go_on": rows.go_on,
+        **_range(rows.removes, "removed"),
+        **_range(rows.supersedes, "superseded"),
+        "turns": _encode(rows.turns).decode(),
+        "receipts": [row["content"] for row in rows.receipts],
+        "at": now,
+        "changes": _encode(rows.answer.changes).decode(),
+        "parts": rows.answer.parts,
+        "may_be_opened": rows.answer.may_be_opened,
+        **rows.answer.common,
+        **lanes.identity(sender),
+    }
+
+
+def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
+    if turns is None:
+        return {f"{name}_count": 0, f"{name}_newer": 0}
+    return {f"{name}_count": turns.count, f"{name}_newer": turns.newer}
+
+
+def _check(claim: Claim) -> Unit[None]:
     """Check the epoch of a claim and lock it until the unit is committed; raises `Fenced`."""
-    _session(claim, (yield _LOCK.query(_of(claim))))
+    _session(claim, (yield sql.LOCK.query(_of(claim))))
 
 
 def outdated(claim: Claim) -> Fenced:
@@ -336,8 +277,8 @@ def outdated(claim: Claim) -> Fenced:
     return Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
 
 
-def _of(claim: Claim, **values: object) -> dict[str, object]:
-    return {"of": claim.conversation, "at_epoch": claim.epoch, **values}
+def _of(claim: Claim) -> dict[str, object]:
+    return {"of": claim.conversation, "at_epoch": claim.epoch}
 
 
 def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Select, bindparam, cast, func, select
+from sqlalchemy import Column, ColumnElement, Float, Select, bindparam, cast, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import Table
 
@@ -30,9 +30,18 @@ def clock(dialect: DialectName) -> ColumnElement[float]:
     return cast(func.extract("epoch", func.clock_timestamp()), Float(53))
 
 
-def skip_locked(query: Select[tuple[str]], dialect: DialectName) -> Select[tuple[str]]:
+def skip_locked(query: Select[*tuple[str]], dialect: DialectName) -> Select[*tuple[str]]:
     """Lock the rows found, without those that somebody else has locked."""
     return query.with_for_update(skip_locked=True) if dialect == "postgresql" else query
+
+
+def unlocked_row(
+    key: Column[str], condition: ColumnElement[bool], dialect: DialectName
+) -> ColumnElement[bool]:
+    """Accept the one row that fulfils a condition, unless somebody else has locked it."""
+    if dialect == "sqlite":
+        return condition
+    return key == skip_locked(select(key).where(condition), dialect).scalar_subquery()
 
 
 def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:

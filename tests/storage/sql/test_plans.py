@@ -26,6 +26,7 @@ class RecordingDatabase(Database):
     """Notes the queries of the units that it runs."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(database._connections)
         self._database = database
         self.queries: list[Query] = []
 

@@ -1,0 +1,342 @@
+"""The units of a message as functions of PostgreSQL: one round trip and one transaction each.
+
+Each does what the unit of the same name does step by step on SQLite, by the same statements.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Column
+from sqlalchemy.dialects import postgresql
+
+from bot.chat.outgoing import OutboxOperation, OutboxState
+from bot.storage.engine.functions import PostgresFunction, embed
+from bot.storage.sql.tables import outbox, turn
+from bot.storage.units import conversation_sql, lane_sql
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+HEAD_NAMES = [column.name for column in lane_sql.HEAD_COLUMNS]
+_FLOAT = "double precision"
+
+
+def _type(column: Column[object]) -> str:
+    return column.type.compile(_DIALECT)
+
+
+def _types(columns: Sequence[Column[object]]) -> dict[str, str]:
+    return {column.name: _type(column) for column in columns}
+
+
+def _range(name: str) -> dict[str, str]:
+    return {"of_session": "_session", "count": f"_{name}_count", "newer": f"_{name}_newer"}
+
+
+def _record(types: dict[str, str]) -> str:
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
+
+
+_HEAD_TYPES = {
+    f"head_{column.name}": column.type.compile(_DIALECT) for column in lane_sql.HEAD_COLUMNS
+}
+_MESSAGE_TYPES = {
+    "id": "bigint",
+    "payload": "bytea",
+    "crashes": "int",
+    "own_crashes": "int",
+    "kind": "text",
+}
+_IDENTITY = {"sender": "text", "settle": _FLOAT}
+_ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
+_TURN_TYPES = _types(
+    [turn.c[name] for name in conversation_sql.TURN_ROW if name not in {"conversation", "session"}]
+)
+_CHANGE_TYPES = {
+    **{name: _ROW_TYPES[name] for name in ("part", "op", "text", "interaction")},
+    **{name: _ROW_TYPES[name] for name in ("file_name", "file_text")},
+    "opened": "boolean",
+}
+_HEAD_RECORD = ", ".join(f"_head.{name}" for name in HEAD_NAMES)
+_GIVE_HEAD = "; ".join(f"_head_{name} := _head.{name}" for name in HEAD_NAMES)
+
+_BEGIN_HEAD = PostgresFunction(
+    "begin_head",
+    parameters={"of": "text", **_IDENTITY, "leased": _FLOAT},
+    columns=_HEAD_TYPES,
+    variables={"head": "record", "at": _FLOAT, "moment": _FLOAT},
+    body=f"""
+SELECT * INTO _head FROM ({embed(lane_sql.HEAD)}) AS found;
+IF NOT FOUND THEN
+    {embed(lane_sql.EMPTY)};
+    RETURN;
+END IF;
+_at := _leased - {lane_sql.SENDING_SECONDS};
+_moment := _head.not_before;
+IF _head.state = '{OutboxState.SENDING}' THEN -- its sender died
+    _head.state := '{OutboxState.UNKNOWN}';
+    _moment := greatest(_moment, coalesce(_head.started_at, 0) + _settle);
+    {embed(lane_sql.LOST, row="_head.id")};
+END IF;
+IF _moment > _at THEN
+    {embed(lane_sql.POSTPONE)};
+    RETURN;
+END IF;
+IF _head.state = '{OutboxState.PENDING}' THEN
+    {embed(lane_sql.BEGIN, row="_head.id", begun=f"'{OutboxState.SENDING}'", started="_at")};
+ELSE
+    {embed(lane_sql.BEGIN, row="_head.id", begun="_head.state", started="_head.started_at")};
+END IF;
+RETURN QUERY SELECT {_HEAD_RECORD};
+""",
+)
+
+# Takes the first row of the lane `_lane`, whose lease is `_leased`.
+_TAKE_HEAD = f"""
+SELECT * INTO _head FROM {_BEGIN_HEAD.name}(_lane, _sender, _settle, _leased)
+    AS found({", ".join(HEAD_NAMES)});
+IF FOUND THEN
+    {_GIVE_HEAD};
+END IF;
+"""
+
+RECEIVE = PostgresFunction(
+    "receive",
+    parameters={
+        **dict.fromkeys(
+            ("platforms", "bot_ids", "external_keys", "conversations", "kinds"), "text[]"
+        ),
+        "payloads": "bytea[]",
+        "received_at": _FLOAT,
+        **dict.fromkeys(("keys", "key_platforms", "key_bot_ids"), "text[]"),
+        **dict.fromkeys(("names", "values"), "text[]"),
+    },
+    columns={},
+    variables={},
+    body=f"""
+FOR _at IN 1 .. cardinality(_external_keys) LOOP
+    {
+        embed(
+            conversation_sql.STORE,
+            platform="_platforms[_at]",
+            bot_id="_bot_ids[_at]",
+            external_key="_external_keys[_at]",
+            conversation="_conversations[_at]",
+            kind="_kinds[_at]",
+            payload="_payloads[_at]",
+        )
+    };
+END LOOP;
+FOR _at IN 1 .. cardinality(_keys) LOOP
+    {
+        embed(
+            conversation_sql.MAKE_READY,
+            key="_keys[_at]",
+            platform="_key_platforms[_at]",
+            bot_id="_key_bot_ids[_at]",
+        )
+    };
+END LOOP;
+FOR _at IN 1 .. cardinality(_names) LOOP
+    {embed(conversation_sql.ADVANCE, name="_names[_at]", value="_values[_at]")};
+END LOOP;
+""",
+)
+
+BEGIN = PostgresFunction(
+    "begin",
+    parameters={"keys": "text[]", "claimed_by": "text", "seconds": _FLOAT},
+    columns={"of": "text", "epoch": "bigint", **_MESSAGE_TYPES},
+    variables={},
+    body=f"""
+FOREACH _of IN ARRAY _keys LOOP
+    {embed(conversation_sql.CLAIM)} INTO _epoch;
+    CONTINUE WHEN NOT FOUND;
+    {embed(conversation_sql.NEXT)} INTO _id, _payload, _crashes, _own_crashes, _kind;
+    IF FOUND THEN
+        RETURN NEXT;
+    ELSE
+        {embed(conversation_sql.SETTLE, at_epoch="_epoch")};
+    END IF;
+END LOOP;
+""",
+)
+
+OPEN = PostgresFunction(
+    "open",
+    parameters={"of": "text", "at_epoch": "bigint", **_ROW_TYPES, **_IDENTITY},
+    columns={"held": "boolean", "number": "bigint", **_HEAD_TYPES},
+    variables={"session": "int", "leased": _FLOAT, "head": "record"},
+    body=f"""
+{embed(conversation_sql.LOCK)} INTO _session;
+_held := FOUND;
+IF _held THEN
+    {embed(lane_sql.QUEUE_ONCE)} INTO _number;
+    IF _sender IS NULL THEN
+        {embed(lane_sql.MAKE_DUE, key="_lane")};
+    ELSE
+        {embed(lane_sql.MAKE_DUE_AND_TAKE, key="_lane")} INTO _leased;
+        IF FOUND THEN
+            {_TAKE_HEAD}
+        END IF;
+    END IF;
+END IF;
+RETURN NEXT;
+""",
+)
+
+_ONE_TURN = {name: f"_one.{name}" for name in _TURN_TYPES}
+_ONE_CHANGE = {name: f"_one.{name}" for name in _CHANGE_TYPES}
+_QUEUE_CHANGES = f"""
+FOR _one IN
+    SELECT * FROM json_to_recordset(_changes) AS change({_record(_CHANGE_TYPES)})
+    UNION ALL
+    SELECT part, '{OutboxOperation.DELETE}', '', NULL, NULL, NULL, NULL
+    FROM unnest(_opened) AS part WHERE part <> ALL (_parts)
+LOOP
+    CONTINUE WHEN _one.opened <> (_one.part = ANY (_opened));
+    IF _begins THEN
+        {
+    embed(
+        lane_sql.QUEUE_BEGUN,
+        **_ONE_CHANGE,
+        state=f"'{OutboxState.SENDING}'",
+        owner="_sender",
+        attempts="1",
+        started_at=f"_leased - {lane_sql.SENDING_SECONDS}",
+    )
+} INTO _queued;
+        _begins := false;
+    ELSE
+        {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
+    END IF;
+END LOOP;
+"""
+
+FINISH = PostgresFunction(
+    "finish",
+    parameters={
+        "of": "text",
+        "at_epoch": "bigint",
+        "message": "bigint",
+        "new_session": "boolean",
+        "go_on": "boolean",
+        **{f"removed_{name}": "int" for name in ("count", "newer")},
+        **{f"superseded_{name}": "int" for name in ("count", "newer")},
+        "turns": "json",
+        "receipts": "bytea[]",
+        "at": _FLOAT,
+        "changes": "json",
+        "parts": "int[]",
+        "may_be_opened": "boolean",
+        **{
+            name: _ROW_TYPES[name]
+            for name in ("turn", "platform", "bot_id", "chat", "thread", "lane", "reply_to")
+        },
+        **_IDENTITY,
+    },
+    columns={
+        "held": "boolean",
+        **_MESSAGE_TYPES,
+        **_HEAD_TYPES,
+    },
+    variables={
+        "session": "int",
+        "content": "bytea",
+        "opened": "int[]",
+        "one": "record",
+        "leased": _FLOAT,
+        "begins": "boolean",
+        "queued": "bigint",
+        "head": "record",
+    },
+    body=f"""
+IF _new_session THEN
+    {embed(conversation_sql.BEGIN_SESSION)} INTO _session;
+ELSE
+    {embed(conversation_sql.LOCK)} INTO _session;
+END IF;
+_held := FOUND;
+IF NOT _held THEN
+    RETURN NEXT;
+    RETURN;
+END IF;
+{embed(conversation_sql.DONE)};
+IF _removed_count > 0 THEN
+    {embed(conversation_sql.REMOVE, **_range("removed"))};
+END IF;
+IF _superseded_count > 0 THEN
+    {embed(conversation_sql.SUPERSEDE, **_range("superseded"))};
+END IF;
+FOR _one IN SELECT * FROM json_to_recordset(_turns) AS one({_record(_TURN_TYPES)}) LOOP
+    {embed(conversation_sql.APPEND, conversation="_of", session="_session", **_ONE_TURN)};
+END LOOP;
+FOREACH _content IN ARRAY _receipts LOOP
+    {embed(conversation_sql.NOTE, conversation="_of")};
+END LOOP;
+_opened := '{{}}';
+IF _may_be_opened THEN
+    _opened := ARRAY(SELECT part FROM ({embed(conversation_sql.OPENED, of_turn="_turn")}) AS one);
+END IF;
+IF cardinality(_parts) + cardinality(_opened) > 0 THEN
+    IF _sender IS NULL THEN
+        {embed(lane_sql.MAKE_DUE, key="_lane")};
+    ELSE
+        {embed(lane_sql.MAKE_DUE_AND_TAKE, key="_lane")} INTO _leased;
+        _begins := FOUND AND NOT EXISTS ({embed(lane_sql.UNSENT, of="_lane")});
+    END IF;
+    {_QUEUE_CHANGES}
+    IF _queued IS NOT NULL THEN
+        SELECT * INTO _head FROM ({embed(lane_sql.HEAD, of="_lane")}) AS found;
+        {_GIVE_HEAD};
+        _head_state := '{OutboxState.PENDING}';
+        _head_attempts := 0; -- as it was before it was taken
+    ELSIF _leased IS NOT NULL THEN
+        {_TAKE_HEAD}
+    END IF;
+END IF;
+IF NOT _go_on THEN
+    {embed(conversation_sql.RELEASE)} INTO _session;
+ELSE
+    {embed(conversation_sql.NEXT)} INTO _id, _payload, _crashes, _own_crashes, _kind;
+    IF NOT FOUND THEN
+        {embed(conversation_sql.SETTLE)};
+    END IF;
+END IF;
+RETURN NEXT;
+""",
+)
+
+SENT = PostgresFunction(
+    "sent",
+    parameters={"row": "bigint", "attempt": "int", "arrived_as": "text", **_IDENTITY},
+    columns={"held": "boolean", **_HEAD_TYPES},
+    variables={"lane": "text", "leased": _FLOAT, "head": "record"},
+    body=f"""
+{embed(lane_sql.SENT)} INTO _lane;
+_held := FOUND;
+IF _held THEN
+    {embed(lane_sql.EMPTY, of="_lane")}; -- what is queued from now on waits for this unit
+    IF EXISTS ({embed(lane_sql.UNSENT, of="_lane")}) THEN
+        {embed(lane_sql.HOLD, of="_lane")} INTO _leased;
+        {_TAKE_HEAD}
+    END IF;
+END IF;
+RETURN NEXT;
+""",
+)
+
+TAKE = PostgresFunction(
+    "take",
+    parameters={"lanes": "text[]", **_IDENTITY},
+    columns=_HEAD_TYPES,
+    variables={"lane": "text", "leased": _FLOAT},
+    body=f"""
+FOREACH _lane IN ARRAY _lanes LOOP
+    {embed(lane_sql.TAKE, of="_lane")} INTO _leased;
+    IF FOUND THEN
+        RETURN QUERY SELECT * FROM {_BEGIN_HEAD.name}(_lane, _sender, _settle, _leased);
+    END IF;
+END LOOP;
+""",
+)
+
+FUNCTIONS = (_BEGIN_HEAD, RECEIVE, BEGIN, OPEN, FINISH, SENT, TAKE)
+"""Each after those that it calls."""

@@ -1,0 +1,144 @@
+"""The statements of lanes and of the outbox."""
+
+from sqlalchemy import and_, bindparam, func, or_, select, update
+
+from bot.chat.outgoing import OutboxOperation, OutboxState
+from bot.storage.engine.statements import Statement
+from bot.storage.sql.tables import is_unsent, lane, outbox
+from bot.storage.units.dialects import clock, insert_into, is_served, skip_locked
+
+SENDING_SECONDS = 20.0
+"""The lease of a row; a request ends within half of it, or its sender drops it."""
+
+OUTBOX_ROW = (
+    *("turn", "part", "op", "platform", "bot_id", "chat", "thread", "lane", "text", "reply_to"),
+    *("interaction", "file_name", "file_text"),
+)
+_BEGUN = ("state", "owner", "attempts", "started_at")
+QUEUE = Statement(lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW))
+QUEUE_BEGUN = Statement(
+    lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW, *_BEGUN).returning(outbox.c.id)
+)
+QUEUE_ONCE = Statement(
+    lambda dialect: (
+        insert_into(outbox, dialect, *OUTBOX_ROW)
+        .on_conflict_do_update(index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn})
+        .returning(outbox.c.id)
+    )
+)
+MAKE_DUE = Statement(
+    lambda dialect: (
+        insert := insert_into(lane, dialect, "key", "platform", "bot_id").values(
+            due_at=clock(dialect)
+        )
+    ).on_conflict_do_update(
+        index_elements=["key"],
+        set_={"due_at": func.coalesce(lane.c.due_at, insert.excluded.due_at)},
+    )
+)
+MAKE_DUE_AND_TAKE = Statement(
+    lambda dialect: (
+        (
+            insert := insert_into(lane, dialect, "key", "platform", "bot_id").values(
+                due_at=clock(dialect) + SENDING_SECONDS
+            )
+        )
+        .on_conflict_do_update(
+            index_elements=["key"],
+            set_={"due_at": insert.excluded.due_at},
+            where=or_(lane.c.due_at.is_(None), lane.c.due_at <= clock(dialect)),
+        )
+        .returning(lane.c.due_at)
+    )
+)
+"""Gives nothing where the lane is held or waits for a moment: then it is due some time anyway."""
+_THIS_LANE = lane.c.key == bindparam("of")
+TAKE = Statement(
+    lambda dialect: (
+        update(lane)
+        .where(_THIS_LANE, lane.c.due_at <= clock(dialect))
+        .values(due_at=clock(dialect) + SENDING_SECONDS)
+        .returning(lane.c.due_at)
+    )
+)
+HOLD = Statement(
+    lambda dialect: (
+        update(lane)
+        .where(_THIS_LANE)
+        .values(due_at=clock(dialect) + SENDING_SECONDS)
+        .returning(lane.c.due_at)
+    )
+)
+EMPTY = Statement(update(lane).where(_THIS_LANE).values(due_at=None))
+POSTPONE = Statement(update(lane).where(_THIS_LANE).values(due_at=bindparam("moment")))
+DUE = Statement(
+    lambda dialect: skip_locked(
+        select(lane.c.key)
+        .where(lane.c.due_at <= clock(dialect), is_served(lane, dialect))
+        .order_by(lane.c.due_at)
+        .limit(bindparam("most")),
+        dialect,
+    )
+)
+_opened = outbox.alias("opened")
+HEAD_COLUMNS = (
+    *(outbox.c.id, outbox.c.turn, outbox.c.part, outbox.c.op, outbox.c.platform, outbox.c.bot_id),
+    *(outbox.c.chat, outbox.c.thread, outbox.c.text, outbox.c.reply_to, outbox.c.interaction),
+    *(outbox.c.state, outbox.c.attempts, outbox.c.not_before, outbox.c.file_name),
+    *(outbox.c.file_text, outbox.c.started_at, _opened.c.external_id),
+)
+HEAD = Statement(
+    select(*HEAD_COLUMNS)
+    .outerjoin(
+        _opened,
+        and_(
+            _opened.c.turn == outbox.c.turn,
+            _opened.c.part == outbox.c.part,
+            _opened.c.op == OutboxOperation.SEND,
+        ),
+    )
+    .where(is_unsent, outbox.c.lane == bindparam("of"))
+    .order_by(outbox.c.id)
+    .limit(1)
+)
+UNSENT = Statement(select(outbox.c.id).where(is_unsent, outbox.c.lane == bindparam("of")).limit(1))
+_THIS_ROW = outbox.c.id == bindparam("row")
+_NO_FILE = {"file_name": None, "file_text": None}
+BEGIN = Statement(
+    update(outbox)
+    .where(_THIS_ROW)
+    .values(
+        state=bindparam("begun"),
+        owner=bindparam("sender"),
+        attempts=outbox.c.attempts + 1,
+        started_at=bindparam("started"),
+    )
+)
+LOST = Statement(
+    update(outbox)
+    .where(_THIS_ROW)
+    .values(state=OutboxState.UNKNOWN, owner=None, not_before=bindparam("moment"))
+)
+# Only the sender that took the row, in the attempt that it took it for, may say what came of it.
+_HELD_ROW = update(outbox).where(
+    _THIS_ROW,
+    outbox.c.owner == bindparam("sender"),
+    outbox.c.attempts == bindparam("attempt"),
+    is_unsent,
+)
+# What was said stands in the history; here only its id is still needed.
+SENT = Statement(
+    _HELD_ROW.values(
+        state=OutboxState.SENT, external_id=bindparam("arrived_as"), owner=None, text="", **_NO_FILE
+    ).returning(outbox.c.lane)
+)
+LATER = Statement(
+    _HELD_ROW.values(
+        state=bindparam("becomes"), owner=None, not_before=bindparam("moment")
+    ).returning(outbox.c.lane)
+)
+DEAD = Statement(
+    _HELD_ROW.values(
+        state=OutboxState.DEAD, error=bindparam("reason"), owner=None, **_NO_FILE
+    ).returning(outbox.c.lane)
+)

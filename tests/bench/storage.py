@@ -1,0 +1,326 @@
+"""Measure what a message costs in storage: CPU of the workers and of the server, messages a second.
+
+    python -m tests.bench.storage --processes 4 --conversations 1000
+    python -m tests.bench.storage --database sqlite --processes 1
+    python -m tests.bench.storage --answers
+
+A worker receives messages, claims their conversations, finishes them with a receipt and one part,
+and reports the part as sent: through its pools, with a model and a platform that take no time.
+`--answers` runs the whole service in each worker (routing, prompt, model's stream, sender) instead.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import uvloop
+
+from bot.chat.incoming import Incoming, Said
+from bot.chat.outgoing import OutboxRow, OutgoingPart
+from bot.chat.prompt import Message
+from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.resources import Resources, make_chat_settings
+from bot.service.run_options import RunOptions
+from bot.service.wiring import Wiring
+from bot.settings import Settings
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.units.lanes import SenderIdentity
+from bot.stories.retrieve import no_stories
+from bot.templates.renderer import Renderer
+from tests.contracts.test_receipts import RECEIPT
+from tests.fakes import FakeBackend
+from tests.postgres import create_postgres_database, running_postgres
+from tests.samples import make_incoming
+from tests.turn.test_message_cost import QUIET, QuietPlatform
+
+_ANSWER = "An answer of about the length that people get to read in a chat. " * 6
+_MAX_RECEIVING = 32
+_WARM_UP_MESSAGES = 1  # in each conversation: prepared statements, plans, caches
+_REPORT_SECONDS = 0.05
+_MAX_SECONDS = 300
+_PERSONA = "Nora keeps the lamp of a lighthouse and knows every ship by its horn. " * 20
+_MESSAGES = (
+    Message("system", _PERSONA),
+    *(Message("user", _ANSWER), Message("assistant", _ANSWER)) * 5,
+)
+_RECEIPT = replace(RECEIPT, prompt=replace(RECEIPT.prompt, messages=_MESSAGES))
+_NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+
+
+class StorageOnly:
+    """Finishes what is claimed with an answer, and reports it as sent."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        clock, signals = SystemClock(), InProcessSignals()
+        sender = SenderIdentity(owner, 0)
+        self.inbox = SqlInbox(database, clock)
+        self.answered = 0
+        self._owner = owner
+        self._conversations = SqlConversations(database, clock, sender)
+        self._outbox = SqlOutbox(database, clock, sender)
+        self.pool = KeyedWorkerPool(
+            "conversations",
+            signals=signals,
+            ready_keys=lambda limit: self._conversations.ready(limit, ["telegram"]),
+            claim=self._claim,
+            process=self._process,
+            max_concurrent=256,
+            clock=clock,
+        )
+
+    async def receive(self, incoming: Incoming) -> None:
+        await self.inbox.receive([incoming], {"telegram:offset": "1"})
+        self.pool.wake([incoming.address.conversation])
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.pool.run())
+        try:
+            yield
+        finally:
+            await cancel_and_wait([task])
+
+    async def _claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
+        begun = await self._conversations.begin(keys, self._owner, 15)
+        return {one.claim.conversation: one for one in begun}
+
+    async def _process(self, claimed: ClaimedMessage) -> None:
+        message: InboxMessage | None = claimed.message
+        while message is not None:
+            asked = message.incoming
+            assert isinstance(asked, Said)
+            turns = [
+                Turn("user", asked.text, asked.author, asked.at),
+                Turn("assistant", _ANSWER, None, asked.at, "nora", 1),
+            ]
+            result = TurnResult(turns, [OutgoingPart(0, _ANSWER)], [_RECEIPT])
+            finished = await self._conversations.finish(claimed.claim, message, result)
+            row: OutboxRow | None = finished.row
+            while row is not None:
+                row = await self._outbox.mark_sent(row, str(row.id))
+            self.answered += 1
+            message = finished.next_message
+
+
+class WholeService:
+    """The real wiring over a platform in memory and a model that answers at once."""
+
+    def __init__(self, parts: Wiring) -> None:
+        self._parts = parts
+        platform = parts.platforms["telegram"]
+        assert isinstance(platform, QuietPlatform)
+        self._surface = platform.surface
+
+    @property
+    def answered(self) -> int:
+        return len(self._surface.messages)
+
+    async def receive(self, incoming: Incoming) -> None:
+        await self._parts.inbox.receive([incoming], {"telegram:offset": "1"})
+        self._parts.conversation_pool.wake([incoming.address.conversation])
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        pools = (self._parts.conversation_pool, self._parts.lane_pool)
+        tasks = [asyncio.create_task(pool.run()) for pool in pools]
+        try:
+            yield
+        finally:
+            await cancel_and_wait(tasks)
+
+
+@contextlib.asynccontextmanager
+async def running_worker(
+    database: Database, owner: str, *, answers: bool
+) -> AsyncIterator[StorageOnly | WholeService]:
+    """Run what a worker process runs."""
+    if not answers:
+        storage = StorageOnly(database, owner)
+        async with storage.running():
+            yield storage
+        return
+    signals = InProcessSignals()
+    chat_settings = make_chat_settings(database, signals, has_remote_signals=True)
+    resolver = PresetResolver({_NORA.name: _NORA}, _NORA.name, chat_settings)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(data_dir=Path(folder))
+        async with Renderer() as renderer:
+            resources = Resources(
+                *(database, {}, signals, chat_settings, renderer, resolver),
+                *({"p": FakeBackend([_ANSWER])}, no_stories),
+            )
+            service = WholeService(Wiring(settings, resources, [QUIET], _fail, RunOptions()))
+            async with service.running():
+                yield service
+
+
+async def work(url: str, number: int, conversations: int, *, answers: bool) -> None:
+    """Receive as many messages in each chat as a line of the input says; report what was done."""
+    chats = [f"{number}{chat:06}" for chat in range(conversations)]
+    async with (
+        open_database(url) as database,
+        running_worker(database, f"worker {number}", answers=answers) as worker,
+        asyncio.TaskGroup() as group,
+    ):
+        reporting = group.create_task(_report(worker))
+        first = 0
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            await _receive(worker, chats, range(first, first + int(line)))
+            first += int(line)
+        reporting.cancel()
+
+
+async def _report(worker: StorageOnly | WholeService) -> None:
+    while True:
+        report = {"answered": worker.answered, "cpu": time.process_time()}
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
+        await asyncio.sleep(_REPORT_SECONDS)
+
+
+async def _receive(worker: StorageOnly | WholeService, chats: list[str], numbers: range) -> None:
+    free = asyncio.Semaphore(_MAX_RECEIVING)
+
+    async def receive(chat: str, number: int) -> None:
+        async with free:
+            key = f"{chat}:{number}"
+            await worker.receive(make_incoming("What do you think of it?", chat=chat, key=key))
+
+    for number in numbers:
+        async with asyncio.TaskGroup() as group:
+            for chat in chats:
+                group.create_task(receive(chat, number))
+
+
+def _fail(reason: str) -> None:
+    raise AssertionError(reason)
+
+
+class WorkerProcess:
+    """A worker as a process, and its newest report."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.answered = 0
+        self.cpu = 0.0
+
+    async def follow(self) -> None:
+        """Read its reports until it ends."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            report = json.loads(line)
+            self.answered, self.cpu = report["answered"], report["cpu"]
+
+    async def receive(self, messages: int) -> None:
+        """Have it receive so many messages in each of its chats."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{messages}\n".encode())
+        await self._process.stdin.drain()
+
+    async def end(self) -> None:
+        """Close its input and wait for its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
+async def measure(url: str, folder: str | None, options: argparse.Namespace) -> list[str]:
+    """Let several processes work at once; return lines with their figures."""
+    async with open_database(url):
+        pass
+    chats = options.conversations // options.processes
+    extra = ["--answers"] if options.answers else []
+    command = (sys.executable, "-m", "tests.bench.storage", "--work", url)
+    workers = [
+        WorkerProcess(
+            await asyncio.create_subprocess_exec(
+                *(*command, "--number", str(number), "--conversations", str(chats), *extra),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        )
+        for number in range(1, options.processes + 1)
+    ]
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.follow())
+        await _answer(workers, chats, _WARM_UP_MESSAGES)
+        await asyncio.sleep(2 * _REPORT_SECONDS)
+        server, cpu = _server_cpu(folder), sum(worker.cpu for worker in workers)
+        begun = time.monotonic()
+        await _answer(workers, chats, options.messages)
+        seconds = time.monotonic() - begun
+        await asyncio.sleep(2 * _REPORT_SECONDS)
+        server, cpu = _server_cpu(folder) - server, sum(worker.cpu for worker in workers) - cpu
+        for worker in workers:
+            await worker.end()
+    count = chats * options.messages * options.processes
+    return [
+        f"{count / seconds:8.0f} messages a second",
+        f"{1000 * cpu / count:8.2f} ms CPU of a worker a message",
+        f"{1000 * server / count:8.2f} ms CPU of the server a message",
+    ]
+
+
+async def _answer(workers: list[WorkerProcess], chats: int, messages: int) -> None:
+    wanted = sum(worker.answered for worker in workers) + len(workers) * chats * messages
+    for worker in workers:
+        await worker.receive(messages)
+    async with asyncio.timeout(_MAX_SECONDS):
+        while sum(worker.answered for worker in workers) < wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def _server_cpu(folder: str | None) -> float:
+    """CPU seconds of the server and of the connections that are open."""
+    if folder is None:
+        return 0.0
+    server = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
+    times = [one.cpu_times() for one in (server, *server.children())]
+    return float(sum(one.user + one.system for one in times))
+
+
+def main() -> None:
+    """Print the figures of one run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--conversations", type=int, default=1000)
+    parser.add_argument("--messages", type=int, default=4, help="in each conversation")
+    parser.add_argument("--answers", action="store_true", help="run the whole service")
+    parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        run = work(options.work, options.number, options.conversations, answers=options.answers)
+        uvloop.run(run)
+        return
+    with contextlib.ExitStack() as stack:
+        folder = None
+        if options.database == "sqlite":
+            url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/troupe.db"
+        else:
+            folder = stack.enter_context(running_postgres())
+            url = asyncio.run(create_postgres_database(folder))
+        sys.stdout.write("\n".join([*asyncio.run(measure(url, folder, options)), ""]))
+
+
+if __name__ == "__main__":
+    main()
