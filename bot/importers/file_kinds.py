@@ -74,7 +74,9 @@ class FileKind(Enum):
         'put it into the presets folder and name it in a preset: "character": "{name}"',
     )
     LOREBOOK = _Words(
-        "a lorebook", 'put it into the presets folder and name it in a preset: "lorebook": "{name}"'
+        "a lorebook",
+        "add it to a preset with `troupe preset import {file} --into PRESET`, or put it into the"
+        ' presets folder and name it in a preset: "lorebook": "{name}"',
     )
     CHAT_TEMPLATE_JSON = _Words(
         "a chat template of LMDeploy",
