@@ -1,7 +1,10 @@
 """`troupe chat` as a process: its options, pipes, and a person at a terminal."""
 
+import contextlib
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,3 +126,25 @@ async def test_ctrl_c_stops_the_model_and_twice_ends_the_process(
         )
         terminal.press(CTRL_C)
         await wait_until(lambda: "Press Ctrl-C" not in "\n".join(terminal.lines))
+
+
+def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
+    settings: dict[str, str],
+) -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # somebody else has it: that will do as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 8710)))
+        done = subprocess.run(
+            [sys.executable, "-m", "bot", "run"],
+            env=settings,
+            input="hello\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.stdout == "I am the assistant.\n"
+    assert re.fullmatch(
+        r"troupe: port 8710 is in use; health at http://127\.0\.0\.1:87[123]\d/readyz\n",
+        done.stderr,
+    )

@@ -25,6 +25,8 @@ class ModelServer:
         self.gate.set()
         self.halfway = 0
         """The number of answers that reached their middle."""
+        self.hung_up = 0
+        """The number of answers whose reader closed the connection."""
         self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
 
@@ -49,6 +51,13 @@ class ModelServer:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._stream_answer(request)
+        except asyncio.CancelledError:
+            self.hung_up += 1
+            raise
+
+    async def _stream_answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
         # an answer of another character is a user's message as well

@@ -54,6 +54,7 @@ class ChatScreen:
         self._growing: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
         self._busy_since: float | None = None
+        self._spins = asyncio.Event()
         self._ctrl_c_ends = False
         self._session: PromptSession[None] = PromptSession(
             self._message,
@@ -114,6 +115,10 @@ class ChatScreen:
     def set_busy(self, busy: bool) -> None:
         """Show a sign of life until the answer grows, or stop it."""
         self._busy_since = time.monotonic() if busy else None
+        if busy:
+            self._spins.set()
+        else:
+            self._spins.clear()
         self._session.app.invalidate()
 
     # --- what is shown --------------------------------------------------------------------------
@@ -145,8 +150,9 @@ class ChatScreen:
 
     async def _keep_spinning(self) -> None:
         while True:
+            await self._spins.wait()
             await asyncio.sleep(_SPINNER_SECONDS)
-            if self._busy_since is not None and not self._growing:
+            if not self._growing:
                 self._session.app.invalidate()
 
     # --- keys -----------------------------------------------------------------------------------

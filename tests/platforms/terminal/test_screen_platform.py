@@ -298,6 +298,30 @@ async def test_nothing_controls_the_terminal(service: FakeService, terminal: Ter
             assert sequence not in terminal.raw
 
 
+async def test_message_that_is_sent_again_is_printed_once(
+    service: FakeService, terminal: Terminal
+) -> None:
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("Once upon a time.", "alice>")
+        sent = await service.send("Again.", "n1")
+        assert await service.send("Again.", "n1") == sent
+        await service.edit(sent, "Again.")
+        await service.edit(sent, "Again.\n\nMore.")
+        await terminal.shows("Once upon a time.", "Again.", "More.", "alice>")
+
+
+async def test_printed_text_that_changed_is_printed_again(
+    service: FakeService, terminal: Terminal
+) -> None:
+    async with chatting(service, terminal):
+        terminal.enter("story")
+        await terminal.shows("Once upon a time.", "alice>")
+        sent = await service.send("One.\n\nTwo.\n\nThree.\n", "n1")
+        await service.edit(sent, "ONE.\n\nTwo.")
+        await terminal.shows("One.", "Two.", "Three.", "ONE.", "Two.", "alice>")
+
+
 async def test_chinese_fits_the_screen() -> None:
     said = "“你今天来得**很早**，”她说，hello world 给两个人各倒了一杯茶。港口的灯塔在夜里亮着。"
     service = FakeService({"你好": f"[诺拉]\n{said}"})
