@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null)
 .PHONY: run test check fast lint quick-tests-1 quick-tests-2 changed-tests bindings soak sbom docs lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
-	@exec $(BIN)/troupe run
+	@exec $(BIN)/troupe run --offer-setup
 
 test: lint $(if $(CI),bindings) ## everything that CI runs
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"

@@ -421,6 +421,14 @@ def _secrets_in(value: object) -> Iterator[str]:
             return
 
 
+def has_settings() -> bool:
+    """Tell whether anything is set: by a variable, by .env, or by troupe.toml."""
+    model = settings_model()
+    given = {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
+    is_any_set = any(name.upper().startswith("TROUPE_") for name in given)
+    return is_any_set or Path("troupe.toml").is_file()
+
+
 def find_unknown_variables() -> dict[str, str | None]:
     """Return variables that look like settings but are not, each with the nearest setting."""
     model = settings_model()

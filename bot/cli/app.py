@@ -19,6 +19,9 @@ app = lazy_app(
     {
         "run": LazyCommand("bot.cli.run", "Start the service on Discord, Telegram or here."),
         "chat": LazyCommand("bot.cli.chat", "Talk to your presets in this terminal."),
+        "init": LazyCommand(
+            "bot.cli.init", "Set up a model, Telegram and Discord, and write .env."
+        ),
         "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
         "preset": LazyCommand("bot.cli.preset", "List, show, check, import and export presets."),
         "character": LazyCommand("bot.cli.character", "Import, list and export character cards."),

@@ -1,11 +1,16 @@
 """`troupe run`: start the service."""
 
 import gc
+import sys
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
 import uvloop
 
-from bot.cli.text_io import print_progress
+from bot.cli.init import init
+from bot.cli.questions import confirm
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -16,9 +21,11 @@ from bot.settings import (
     Settings,
     collect_secrets,
     describe_unknown_variables,
+    has_settings,
     read_settings,
 )
 from bot.storage.data_dir import create_data_dir
+from bot.storage.sql.database import database_exists
 from bot.telemetry.logs import configure_logs, open_log_stream
 
 _GC_GENERATION_0_THRESHOLD = 10_000
@@ -30,14 +37,33 @@ app = command_app()
 
 
 @app.command()
-def run() -> None:
+def run(
+    offer_setup: Annotated[
+        bool,
+        typer.Option(
+            "--offer-setup", help="Where nothing is set up and a person looks on, offer that first."
+        ),
+    ] = False,
+) -> None:
     """Start the service on Discord, Telegram or here.
 
     It answers on every platform that has a token, and in this terminal if none has one. The
     tables of the database are upgraded first where that is needed. Ctrl+C stops it.
     """
     settings = read_settings()
+    if offer_setup and _is_first_start(settings):
+        print_line("Nothing is set up yet. Without it you chat here, with a small model.")
+        if confirm("Set up a better model, Telegram or Discord now?", default=False):
+            init()
+            settings = read_settings()
     serve(settings, settings.configured_platforms or terminal_platforms())
+
+
+def _is_first_start(settings: Settings) -> bool:
+    """Tell whether nothing was set or started yet, and somebody is there to answer."""
+    if has_settings() or database_exists(settings.sqlalchemy_url):
+        return False
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def serve(

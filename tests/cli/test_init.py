@@ -1,0 +1,373 @@
+"""`troupe init` by flags and by questions in a terminal, against both platforms' servers."""
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from dotenv import dotenv_values
+from typer.testing import CliRunner, Result
+
+from bot.cli.app import app
+from bot.errors import PlatformError, SettingsError, TroupeError, UserError
+from bot.settings import read_settings
+from tests.checkout import CHECKOUT
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.rigs.fake_openai import FakeOpenAI
+from tests.waiting import wait_until
+
+OLD = "# my bot\nOTHER=1\nTROUPE_LOG_LEVEL=debug  # loud\nTROUPE_TELEGRAM__TOKEN=1:old\n\n# end\n"
+QUESTIONS = (
+    "Which one?",
+    "Token for Discord",
+    "Token for Telegram",
+    "sending a code to the bot on Discord?",
+    "sending a code to the bot on Telegram?",
+    "Write it?",
+)
+
+
+@pytest.fixture
+async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPlatforms]:
+    async with running_platforms() as platforms:
+        monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", platforms.telegram.base)
+        monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
+        yield platforms
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, in an environment without settings."""
+    for name in os.environ:  # noqa: TID251 # to delete them
+        if name.startswith("TROUPE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def init(*flags: str) -> Result:
+    """Run the command in a thread, because the servers need this one."""
+    return await asyncio.to_thread(CliRunner().invoke, app, ["init", *flags])
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def problem(result: Result) -> TroupeError:
+    assert isinstance(result.exception, TroupeError), result.output
+    return result.exception
+
+
+# --- flags --------------------------------------------------------------------------------------
+
+
+async def test_flags_write_checked_tokens_and_keep_other_lines(
+    folder: Path, platforms: LoopbackPlatforms
+) -> None:
+    (folder / ".env").write_text(OLD, "utf-8")
+    tokens = (platforms.telegram.token, platforms.discord.token)
+
+    result = await init(
+        "--yes", "--telegram-token", tokens[0], "--discord-token", tokens[1], "--admin", "discord:5"
+    )
+
+    assert result.exit_code == 0, result.output
+    assert (folder / ".env").read_text("utf-8") == (
+        "# my bot\nOTHER=1\nTROUPE_LOG_LEVEL=debug  # loud\n"
+        f"TROUPE_TELEGRAM__TOKEN={tokens[0]}\n\n# end\n"
+        f"TROUPE_DISCORD__TOKEN={tokens[1]}\nTROUPE_ADMINS=discord:5\n"
+    )
+    assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
+    assert files_in(folder) == [".env"]
+    assert "this is @sim_bot" in result.output
+    assert "privacy mode is on" in result.output
+    assert "https://t.me/sim_bot" in result.output
+    assert "Message Content Intent is off" in result.output
+    assert "scope=bot+applications.commands" in result.output
+    assert not any(token in result.output for token in tokens)
+
+
+@pytest.mark.parametrize("flag", ["--telegram-token", "--discord-token"])
+async def test_wrong_token_writes_nothing(
+    folder: Path, platforms: LoopbackPlatforms, flag: str
+) -> None:
+    (folder / ".env").write_text(OLD, "utf-8")
+    good = "--telegram-token" if flag == "--discord-token" else "--discord-token"
+    right = platforms.telegram.token if good == "--telegram-token" else platforms.discord.token
+
+    result = await init("--yes", good, right, flag, "123456789:wrong")
+
+    assert "does not accept the bot" in str(problem(result))
+    assert (folder / ".env").read_text("utf-8") == OLD
+    assert files_in(folder) == [".env"]
+
+
+async def test_unreachable_platform_writes_nothing_unless_unchecked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")
+    token = "123456789:" + "A" * 35
+
+    result = await init("--yes", "--telegram-token", token)
+
+    assert isinstance(problem(result), PlatformError)
+    assert files_in(folder) == []
+    result = await init("--yes", "--telegram-token", token, "--no-check")
+    assert result.exit_code == 0, result.output
+    assert dotenv_values(folder / ".env") == {"TROUPE_TELEGRAM__TOKEN": token}
+
+
+async def test_key_is_tried_and_becomes_the_model_of_every_shipped_preset(folder: Path) -> None:
+    async with FakeOpenAI() as service:
+        address = service.base_url
+        flags = ("--yes", "--provider", "openai", "--base-url", address, "--api-key", "sk-1'2")
+        result = await init(*flags, "--model", "m")
+        assert result.exit_code == 0, result.output
+        assert "it answers: Hello there" in result.output
+        assert service.log[0]["headers"]["authorization"] == "Bearer sk-1'2"
+        before = (folder / ".env").read_bytes()
+
+        service.models_status = 401
+        assert "name the service's model" not in str(problem(await init(*flags)))
+        service.models_status = 200
+        assert "--model; it lists m" in str(problem(await init(*flags)))
+    assert (folder / ".env").read_bytes() == before
+    assert (await init(*flags, "--model", "m")).exit_code == 1  # nothing answers any more
+    local = read_settings().model_dump()["providers"]["local"]
+    assert (local["base_url"], local["model"]) == (address, "m")
+
+
+async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:
+    (folder / ".env").write_text(
+        "A=1\nTROUPE_PROVIDERS__LOCAL__BASE_URL=http://x/v1\nTROUPE_PROVIDERS__LOCAL__MODEL=m\n",
+        "utf-8",
+    )
+    assert (await init("--yes", "--provider", "included")).exit_code == 0
+    assert (folder / ".env").read_text("utf-8") == "A=1\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "words"),
+    [
+        (("--provider", "opnai", "--api-key", "k"), UserError, "did you mean openai"),
+        (("--api-key", "k"), UserError, "whose key is it"),
+        (("--first-admin", "telegram"), UserError, "needs --telegram-token"),
+        (("--admin", "me"), SettingsError, "TROUPE_ADMINS: 'me' is not of the form"),
+        (("--model-file", "none.gguf"), SettingsError, "there is no file"),
+        (("--pull", "nonsense"), UserError, "OWNER/NAME:FILE"),
+    ],
+)
+async def test_wrong_flags_are_named(
+    folder: Path, flags: tuple[str, ...], kind: type[TroupeError], words: str
+) -> None:
+    error = problem(await init("--yes", *flags))
+    assert isinstance(error, kind)
+    assert words in str(error)
+    assert files_in(folder) == []
+
+
+async def test_nothing_given_writes_nothing(folder: Path) -> None:
+    result = await init("--yes")
+    assert result.exit_code == 0
+    assert "nothing is written" in result.output
+    assert files_in(folder) == []
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("kind", ["telegram", "discord"])
+async def test_first_admin_is_who_sends_the_code(
+    folder: Path, platforms: LoopbackPlatforms, kind: str
+) -> None:
+    tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
+    with terminal(folder, f"--{kind}-token", tokens[kind], "--yes", "--first-admin", kind) as here:
+        code = await here.find(r"waiting for the code (\d{6})")
+        person = await send_code(platforms, kind, code)
+        assert await here.wait() == 0
+    written = dotenv_values(folder / ".env")
+    assert written["TROUPE_ADMINS"] == f"{kind}:{person}"
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.service
+async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
+    folder: Path, platforms: LoopbackPlatforms
+) -> None:
+    with terminal(folder) as here:
+        await here.answer("Which one?", "1")  # the included model
+        await here.answer("Token for Discord", "wrong")
+        await here.find("does not accept the bot token")
+        await here.answer("Token for Discord", platforms.discord.token)
+        await here.find("Message Content Intent is off")
+        await here.answer("Token for Telegram", platforms.telegram.token)
+        await here.find("privacy mode is on")
+        await here.answer("bot on Discord?", "n")
+        await here.answer("bot on Telegram?", "")
+        code = await here.find(r"waiting for the code (\d{6})")
+        await send_code(platforms, "telegram", code)
+        await here.answer("Write it?", "")
+        assert await here.wait() == 0
+    assert platforms.telegram.token not in here.output
+    assert "▀" in here.output  # the link as a QR code
+    assert dotenv_values(folder / ".env") == {
+        "TROUPE_TELEGRAM__TOKEN": platforms.telegram.token,
+        "TROUPE_DISCORD__TOKEN": platforms.discord.token,
+        "TROUPE_ADMINS": "telegram:7",
+    }
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("stop_at", range(len(QUESTIONS)))
+async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
+    folder: Path, platforms: LoopbackPlatforms, stop_at: int
+) -> None:
+    (folder / ".env").write_text(OLD, "utf-8")
+    answers = ("1", platforms.discord.token, platforms.telegram.token, "n", "n")
+    with terminal(folder) as here:
+        for question, answer in zip(QUESTIONS[:stop_at], answers, strict=False):
+            await here.answer(question, answer)
+        await here.find(re.escape(QUESTIONS[stop_at]))
+        here.send("\x03")
+        assert await here.wait() == 130
+    assert "nothing was written" in here.output
+    assert (folder / ".env").read_text("utf-8") == OLD
+    assert files_in(folder) == [".env"]
+
+
+@pytest.mark.service
+async def test_every_question_can_be_skipped(folder: Path, platforms: LoopbackPlatforms) -> None:
+    with terminal(folder) as here:
+        await here.answer("Which one?", "")
+        await here.answer("Token for Discord", "")
+        await here.answer("Token for Telegram", "")
+        assert await here.wait() == 0
+    assert "nothing is written" in here.output
+    assert files_in(folder) == []
+
+
+@pytest.mark.service
+async def test_waiting_for_the_code_is_skipped_by_enter(
+    folder: Path, platforms: LoopbackPlatforms
+) -> None:
+    with terminal(folder) as here:
+        await here.answer("Which one?", "")
+        await here.answer("Token for Discord", "")
+        await here.answer("Token for Telegram", platforms.telegram.token)
+        await here.answer("bot on Telegram?", "y")
+        await here.answer("waiting for the code", "")
+        await here.answer("Write it?", "y")
+        assert await here.wait() == 0
+    assert dotenv_values(folder / ".env") == {"TROUPE_TELEGRAM__TOKEN": platforms.telegram.token}
+
+
+@pytest.mark.service
+async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
+    with terminal(folder, command=("run", "--offer-setup")) as here:
+        await here.answer("Set up a better model, Telegram or Discord now?", "y")
+        await here.find(re.escape("Which one?"))
+        here.send("\x03")
+        assert await here.wait() == 130
+    assert files_in(folder) == []
+
+
+# --- a terminal ---------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command in a terminal of its own; it ends with the block."""
+
+    def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
+        self.output = ""
+        self._read_to = 0
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.environ["PYTHONPATH"] = str(CHECKOUT)  # noqa: TID251
+            os.chdir(folder)
+            os.execv(sys.executable, [sys.executable, "-m", "bot", *command])  # noqa: S606
+        os.set_blocking(self._terminal, False)
+        self._status: int | None = None
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._terminal)
+
+    def send(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    async def answer(self, question: str, text: str) -> None:
+        await self.find(re.escape(question))
+        self.send(f"{text}\n")
+
+    async def find(self, pattern: str) -> str:
+        """Wait for a text after the last one found; return its group, or the text."""
+        try:
+            await wait_until(self._until(lambda: self._search(pattern) is not None, pattern))
+        except TimeoutError:
+            pytest.fail(f"no {pattern!r} in:\n{self.output}")
+        found = self._search(pattern)
+        assert found is not None
+        self._read_to += found.end()
+        return found[found.re.groups]
+
+    async def wait(self) -> int:
+        """Wait for the end of the command; return its exit status."""
+        await wait_until(self._until(self._has_ended, "its end"))
+        assert self._status is not None
+        return os.waitstatus_to_exitcode(self._status)
+
+    def _until(self, condition: Callable[[], bool], what: str) -> Callable[[], bool]:
+        def check() -> bool:
+            self._read()
+            if condition():
+                return True
+            assert not self._has_ended(), f"ended before {what}:\n{self.output}"
+            return False
+
+        return check
+
+    def _search(self, pattern: str) -> re.Match[str] | None:
+        return re.search(pattern, self.output[self._read_to :])
+
+    def _has_ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._status = status
+                self._read()
+        return self._status is not None
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._terminal, 65536):
+                self.output += data.decode(errors="replace").replace("\r\n", "\n")
+        except OSError:  # nothing yet, or the other end was closed
+            return
+
+
+def terminal(folder: Path, *flags: str, command: tuple[str, ...] = ("init",)) -> Terminal:
+    return Terminal(folder, (*command, *flags))
+
+
+async def send_code(platforms: LoopbackPlatforms, kind: str, code: str) -> str:
+    """Write the code as a person once the bot listens; return the person's id."""
+    if kind == "telegram":
+        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=20)
+        platforms.telegram.say(7, code, chat=7)
+        return "7"
+    await wait_until(lambda: bool(platforms.discord.sessions))
+    alice = platforms.people[0]
+    platforms.discord.say(alice, platforms.discord.b.get_dm_channel(alice.id).id, code)
+    return str(alice.id)

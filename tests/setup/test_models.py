@@ -1,0 +1,80 @@
+"""The chosen model becomes the provider `local`, which every shipped preset names."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.backends.openai_compatible.settings import KEYLESS, WELL_KNOWN
+from bot.errors import BackendUnavailable, SettingsError
+from bot.settings import read_settings
+from bot.setup.models import (
+    FoundService,
+    ModelChoice,
+    find_local_services,
+    known_services,
+    list_models,
+    try_model,
+)
+from tests.rigs.fake_openai import FakeOpenAI
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind", "address"),
+    [
+        (ModelChoice("groq", api_key="k", model="m"), "openai", WELL_KNOWN["groq"]),
+        (ModelChoice("ollama", model="m"), "openai", WELL_KNOWN["ollama"]),
+        (ModelChoice(base_url="http://h:1/v1", model="m"), "openai", "http://h:1/v1"),
+        (
+            ModelChoice("anthropic", api_key="k", model="m"),
+            "anthropic",
+            "https://api.anthropic.com/v1",
+        ),
+        (ModelChoice(model="file"), "llama_cpp", None),
+        (ModelChoice(), "llama_cpp", None),
+    ],
+)
+def test_variables_make_local_mean_the_choice(
+    choice: ModelChoice, kind: str, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in choice.variables.items():
+        monkeypatch.setenv(name, value or "")
+    local = read_settings().model_dump()["providers"]["local"]
+    assert (local["kind"], local.get("base_url"), local["model"]) == (kind, address, choice.model)
+
+
+async def test_services_on_this_machine_are_found_with_their_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in KEYLESS:
+        monkeypatch.setitem(WELL_KNOWN, name, "http://127.0.0.1:1/v1")
+    async with FakeOpenAI() as service:
+        monkeypatch.setitem(WELL_KNOWN, "lmstudio", service.base_url)
+        expected = [FoundService("lmstudio", service.base_url, ["m"])]
+        assert await find_local_services() == expected
+
+
+async def test_model_is_asked_and_wrong_key_is_named() -> None:
+    async with FakeOpenAI() as service:
+        choice = ModelChoice("groq", base_url=service.base_url, api_key="k", model="m")
+        assert await list_models(choice) == ["m"]
+        assert await try_model(choice) == "Hello there"
+        service.models_status = 401
+        with pytest.raises(BackendUnavailable, match="rejected the API key"):
+            await list_models(choice)
+
+
+async def test_incomplete_choice_is_a_setting_error() -> None:
+    with pytest.raises(SettingsError, match="has no key"):
+        await try_model(ModelChoice("groq", model="m"))
+    with pytest.raises(SettingsError, match="should be an address"):
+        await try_model(ModelChoice(base_url="localhost", model="m"))
+
+
+def test_known_services_need_a_key() -> None:
+    assert {"openai", "anthropic", "groq"} <= set(known_services())
+    assert not KEYLESS & set(known_services())
