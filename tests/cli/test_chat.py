@@ -18,7 +18,11 @@ from tests.platforms.terminal.screen import CTRL_C, Terminal, open_terminal
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
-ANSWERS = {"assistant": "I am the assistant.", "nora": "Nora here.", "slow": "one two three " * 99}
+ANSWERS = {
+    "assistant": "I am the assistant.",
+    "nora": "*Waves.* Nora here.",
+    "slow": "one two three " * 99,
+}
 
 
 @pytest.fixture
@@ -69,7 +73,8 @@ def chatting(settings: dict[str, str], terminal: Terminal, *words: str) -> Itera
 
 def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> None:
     assert chat(settings, "hello\n/preset show\n", "--preset", "nora", "--model", "other") == (
-        "Nora here.\nnora\nmodel: echo / other\nversion: 1\nactive here: the default preset\n",
+        "*Waves.* Nora here.\nnora\nmodel: echo / other\nversion: 1\n"
+        "active here: the default preset\n",
         "",
     )
     assert chat(settings, "hello\n/preset show\n") == (
@@ -83,7 +88,7 @@ def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str
     chat(settings, "a\n")
     chat(settings, "b\n/preset use assistant\n", "--preset", "nora")
     assert chat(settings, "/undo\n")[0] == "Taken back: “a” and its answer.\n"
-    assert chat(settings, "c\n", "--preset", "nora")[0] == "Nora here.\n"
+    assert chat(settings, "c\n", "--preset", "nora")[0] == "*Waves.* Nora here.\n"
 
 
 def test_unknown_preset_is_named_with_the_nearest_one(settings: dict[str, str]) -> None:
@@ -101,14 +106,15 @@ async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
         terminal.enter("/as alice")
         await terminal.shows("Your name is now alice.", "alice>")
         terminal.enter("hello")
-        await terminal.shows("alice> hello", "nora", "Nora here.", "alice>")
+        await terminal.shows("alice> hello", "nora", "Waves. Nora here.", "alice>")
         terminal.enter("/retry")
-        await terminal.shows("alice> /retry", "nora", "Nora here.", "alice>")
+        await terminal.shows("alice> /retry", "nora", "Waves. Nora here.", "alice>")
         terminal.enter("/undo")
         await terminal.shows("alice> /undo", "Taken back: “hello” and its answer.", "alice>")
         terminal.enter("/help")
         await terminal.shows("/as – write under another name", "/quit – end this chat", "alice>")
         terminal.enter("/quit")
+        assert b"\x1b[3mWaves." in terminal.raw, "in italics"
 
 
 async def test_ctrl_c_stops_the_model_and_twice_ends_the_process(

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, Paragraph
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown, MarkdownElement, Paragraph
+from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
@@ -66,6 +67,23 @@ class _ChatParagraph(Paragraph):
             yield _wrapped(line, options.max_width)
 
 
+class _NumberedItem(ListItem):
+    """An item whose number has a full stop behind it."""
+
+    @override
+    def render_number(
+        self, console: Console, options: ConsoleOptions, number: int, last_number: int
+    ) -> RenderResult:
+        width = len(str(last_number)) + 3
+        style = console.get_style("markdown.item.number", default="none")
+        lines = console.render_lines(self.elements, options.update(width=options.max_width - width))
+        first = f"{number}. ".rjust(width)
+        for index, line in enumerate(lines):
+            yield Segment(first if index == 0 else " " * width, style)
+            yield from line
+            yield Segment.line()
+
+
 class _LeftHeading(Heading):
     LEVEL_ALIGN: ClassVar = {}
 
@@ -77,6 +95,7 @@ class _ChatMarkdown(Markdown):
         **Markdown.elements,
         "paragraph_open": _ChatParagraph,
         "heading_open": _LeftHeading,
+        "list_item_open": _NumberedItem,
         "fence": _PlainCodeBlock,
         "code_block": _PlainCodeBlock,
     }

@@ -73,10 +73,10 @@ She smiles. "Hello there," she says, and looks out over the
 wide sea for a long time.
 A second line.
 
- 1 one, in a line that is longer than sixty columns and has
-   to be wrapped
- 2 two
-    • nested <b>html</b>
+ 1. one, in a line that is longer than sixty columns and
+    has to be wrapped
+ 2. two
+     • nested <b>html</b>
 
 ```python
 def f(x):
