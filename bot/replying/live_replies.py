@@ -79,7 +79,7 @@ class LiveReplies:
         async with (
             typing,
             LiveReply(
-                surface, address, open_part, wait_until_sent, self._clock, first_part
+                surface, address, open_part, wait_until_sent, self._clock, first_part, typing.stop
             ) as live_reply,
         ):
             yield live_reply

@@ -35,6 +35,7 @@ class LiveReply:
         wait_until_sent: Callable[[int], Awaitable[str]],
         clock: Clock,
         first_part: int = 0,
+        on_first_text: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the updates.
 
@@ -48,7 +49,9 @@ class LiveReply:
             wait_until_sent: waits for an outbox row and returns the id of its message.
             clock: time.
             first_part: the number of the first part; others may have answered before.
+            on_first_text: is called when the model begins to write.
         """
+        self._on_first_text: Callable[[], None] | None = on_first_text
         self._first_part = first_part
         self._surface = surface
         self._address = address
@@ -75,6 +78,9 @@ class LiveReply:
         """Append text of the model; only buffers it."""
         if not text:
             return
+        if self._on_first_text is not None:
+            self._on_first_text()
+            self._on_first_text = None
         self._buffer.feed(text, self._clock.monotonic())
         self._on_change()
 

@@ -5,7 +5,7 @@ import math
 from bot.chat.outgoing import Limits
 from bot.replying.splitting.split import split
 
-_SECONDS_BEFORE_FIRST_MESSAGE = 0.25  # an answer that is complete by then is sent in one request
+_SECONDS_BEFORE_FIRST_MESSAGE = 0.8  # an answer that is complete by then is sent as a whole
 _FIRST_MESSAGE_CHARS = 30  # a shorter text waits longer for its first message
 _SECONDS_BEFORE_SHORT_MESSAGE = 1.0
 _MAX_PAUSE_SECONDS = 10.0

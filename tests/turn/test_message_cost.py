@@ -1,12 +1,15 @@
-"""What one message costs: units of work, SQL statements, reads and tasks, in exact numbers.
+"""What one message costs, in exact numbers.
+
+Units of work, SQL statements, reads, requests to the model and the platform, time-outs and tasks.
 
 A number that has changed is not wrong by itself, but nobody should change one without noticing.
 """
 
 import asyncio
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,7 +160,7 @@ class RunningParts:
         await self._intake.receive([make_incoming(key=key)], {})
         if finish is not None:
             await self._until(lambda: len(self._backend.prompts) > asked)
-            await self._clock.advance(0.5)
+            await self._clock.advance(0.9)
             await self._until(lambda: len(self.surface.messages) > sent)
             await self._until(lambda: self._parts.lane_pool.busy_count == 0)
             finish.set()
@@ -169,14 +172,36 @@ class RunningParts:
         await self._until(self._is_idle)
         self._counts.clear()
         self._tasks.clear()
+        calls, prompts = len(self.surface.calls), len(self._backend.prompts)
         loop = asyncio.get_running_loop()
         loop.set_task_factory(self._make_task)
         try:
-            await self.answer(key, finish)
+            with self._counted_timeouts():
+                await self.answer(key, finish)
         finally:
             loop.set_task_factory(None)
         counts = {name: self._counts[name] for name in ("units", "statements", "reads", "writes")}
-        return {**counts, "tasks": dict(sorted(self._tasks.items()))}
+        return {
+            **counts,
+            "model_requests": len(self._backend.prompts) - prompts,
+            "platform_requests": [call for call, _ in self.surface.calls[calls:]],
+            "timeouts": self._counts["timeouts"],
+            "tasks": dict(sorted(self._tasks.items())),
+        }
+
+    @contextmanager
+    def _counted_timeouts(self) -> Iterator[None]:
+        """Count the time-outs that anything but this file's own waiting begins."""
+
+        def count(timeout: asyncio.Timeout) -> Awaitable[asyncio.Timeout]:
+            caller = sys._getframe(1).f_globals["__name__"]
+            self._counts["timeouts"] += caller.startswith("bot.")
+            return enter(timeout)
+
+        enter = asyncio.Timeout.__aenter__
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio.Timeout, "__aenter__", count)
+            yield
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
@@ -234,10 +259,12 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
                 "statements": 25,
                 "reads": 0,
                 "writes": 0,
+                "model_requests": 1,
+                "platform_requests": ["send", "edit"],
+                "timeouts": 0,
                 "tasks": {
                     "KeyedWorkerPool._process_one": 3,
                     "LiveReply._update_until_cancelled": 1,
-                    "TypingIndicator._repeat": 1,
                 },
             }
         )
@@ -253,6 +280,9 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
                 "statements": 17,
                 "reads": 0,
                 "writes": 0,
+                "model_requests": 1,
+                "platform_requests": ["send"],
+                "timeouts": 0,
                 "tasks": {"KeyedWorkerPool._process_one": 2},
             }
         )

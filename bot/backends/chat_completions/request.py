@@ -32,8 +32,8 @@ from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 
-# A short answer is complete after the first pause. The second ends when the first message of a long
-# one is due (bot/replying/stream_buffer.py).
+# A short answer is complete after the first pause. What is read every 0.2 s is read often enough
+# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
 _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
