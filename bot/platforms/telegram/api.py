@@ -93,20 +93,22 @@ class BotApi:
         except _CALL_ERRORS as error:
             raise translate(error) from None
 
-    async def send(self, name: str, fields: Mapping[str, object]) -> msgspec.Raw:
+    async def send(
+        self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
+    ) -> msgspec.Raw:
         """Call a method by its name, as `call` does; returns its result as JSON.
 
         Raises:
             PlatformError: what `translate` made of the failure.
         """
         try:
-            return await self._session.send(self._bot, name, fields, CALL_SECONDS)
+            return await self._session.send(self._bot, name, fields, seconds)
         except TelegramMigrateToChat as error:  # the call had no effect
             fields = {**fields, "chat_id": error.migrate_to_chat_id}
         except _CALL_ERRORS as error:
             raise translate(error) from None  # the cause's text has the token in its URL
         try:
-            return await self._session.send(self._bot, name, fields, CALL_SECONDS)
+            return await self._session.send(self._bot, name, fields, seconds)
         except _CALL_ERRORS as error:
             raise translate(error) from None
 

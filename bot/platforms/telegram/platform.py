@@ -1,9 +1,10 @@
 """Telegram as a platform: poll, store, and only then acknowledge, batch by batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
 from aiogram.methods import (
@@ -20,7 +21,15 @@ from typing_extensions import override
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming, Said, source_name
-from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError, TroupeError
+from bot.errors import (
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    StoreError,
+    TroupeError,
+)
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import UPDATE_TYPES, to_incoming
@@ -38,15 +47,7 @@ _MAX_DESCRIPTION_CHARS = 256  # of a command
 _log = structlog.get_logger(__name__)
 
 
-class _GetRawUpdates(TelegramMethod[list[dict[str, Any]]]):
-    """aiogram's `GetUpdates` without parsing: an invalid update must not hide the others."""
-
-    __returning__ = list[dict[str, Any]]
-    __api_method__ = "getUpdates"
-
-    offset: int | None
-    timeout: int
-    allowed_updates: list[str]
+_decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
@@ -122,12 +123,21 @@ class TelegramPlatform(Platform):
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
         """Wait for the next updates; `offset` acknowledges those before it."""
-        return await self._call_until_answered(
-            lambda: _GetRawUpdates(
-                offset=offset, timeout=self._poll_timeout_seconds(), allowed_updates=UPDATE_TYPES
-            ),
-            seconds=self._poll_seconds + CALL_SECONDS,
-        )
+        return await self._until_answered(lambda: self._get_updates(offset))
+
+    async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
+        """Return updates without parsing them: an invalid one must not hide the others."""
+        fields = {
+            "offset": offset,
+            "timeout": self._poll_timeout_seconds(),
+            "allowed_updates": UPDATE_TYPES,
+        }
+        seconds = self._poll_seconds + CALL_SECONDS
+        updates = await self._api.send("getUpdates", fields, seconds)
+        try:
+            return _decode_updates(updates)
+        except msgspec.DecodeError:
+            raise OutcomeUnknown("Telegram's response has no list of updates") from None
 
     def _poll_timeout_seconds(self) -> int:
         """Return how long to wait for an update: after a failure 0, to see soon that it is over.
@@ -165,8 +175,11 @@ class TelegramPlatform(Platform):
                 return
 
     async def _call_until_answered(
-        self, make_method: Callable[[], TelegramMethod[Response]], seconds: int = CALL_SECONDS
+        self, make_method: Callable[[], TelegramMethod[Response]]
     ) -> Response:
+        return await self._until_answered(lambda: self._api.call(make_method()))
+
+    async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         """Repeat a call until Telegram answers.
 
         Raises:
@@ -175,7 +188,7 @@ class TelegramPlatform(Platform):
         tries = 0
         while True:
             try:
-                response = await self._api.call(make_method(), seconds)
+                response = await call()
             except PlatformFatal:
                 raise
             except Refused as error:
