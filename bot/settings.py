@@ -429,6 +429,12 @@ def has_settings() -> bool:
     return is_any_set or Path("troupe.toml").is_file()
 
 
+def set_in_environment(names: Iterable[str]) -> list[str]:
+    """Return those of the variables that the environment sets, where they win over .env."""
+    given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
+    return [name for name in names if name in given]
+
+
 def find_unknown_variables() -> dict[str, str | None]:
     """Return variables that look like settings but are not, each with the nearest setting."""
     model = settings_model()

@@ -22,7 +22,7 @@ from bot.cli.questions import confirm
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import TroupeError, UserError
-from bot.settings import Settings, read_settings
+from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup.accounts import add_admins, platforms_with_tokens, token_variable
 from bot.setup.env_file import read_names, write_variables
 from bot.setup.models import INCLUDED, ModelChoice, known_providers
@@ -191,6 +191,8 @@ def _write(plan: _Plan, env_file: Path, *, yes: bool) -> None:
         return
     write_variables(env_file, variables)
     print_line(f"{env_file} was written; only you can read it.")
+    for name in set_in_environment(variables):
+        print_line(f"But the environment sets {name}, too, and wins: remove it there.")
     print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
 
 

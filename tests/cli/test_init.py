@@ -144,6 +144,14 @@ async def test_key_is_tried_and_becomes_the_model_of_every_shipped_preset(folder
     assert (local["base_url"], local["model"]) == (address, "m")
 
 
+async def test_variable_of_the_environment_that_wins_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:old")
+    result = await init("--yes", "--telegram-token", "2:new", "--no-check")
+    assert "the environment sets TROUPE_TELEGRAM__TOKEN, too, and wins" in result.output
+
+
 async def test_included_model_removes_an_earlier_choice(folder: Path) -> None:
     (folder / ".env").write_text(
         "A=1\nTROUPE_PROVIDERS__LOCAL__BASE_URL=http://x/v1\nTROUPE_PROVIDERS__LOCAL__MODEL=m\n",
@@ -240,6 +248,20 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
     assert "nothing was written" in here.output
     assert (folder / ".env").read_text("utf-8") == OLD
     assert files_in(folder) == [".env"]
+
+
+@pytest.mark.service
+async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
+    folder: Path, platforms: LoopbackPlatforms
+) -> None:
+    flags = ("--telegram-token", platforms.telegram.token, "--yes", "--first-admin", "telegram")
+    with terminal(folder, *flags) as here:
+        await here.find("waiting for the code")
+        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=20)
+        here.send("\x03")
+        assert await here.wait() == 130
+    assert "nothing was written" in here.output
+    assert files_in(folder) == []
 
 
 @pytest.mark.service

@@ -111,7 +111,7 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
                 server = operator.connection_pool.connection_kwargs["path"]
                 assert signals.refusal == (
                     f"TROUPE_REDIS_URL: Redis at {server} refuses the name or the password;"
-                    " correct them: redis://name:password@host:6379"
+                    " correct them in the address"
                 )
                 await operator.config_set("requirepass", "hunter2")
                 await wait_until(lambda: signals.is_connected)

@@ -214,9 +214,9 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
         case NoPermissionError():
             what = f"forbids its user to publish; allow it the channel {_CHANNEL}"
         case AuthenticationError() | AuthorizationError() if given.get("password"):
-            what = "refuses the name or the password; correct them: redis://name:password@host:6379"
+            what = "refuses the name or the password; correct them in the address"
         case AuthenticationError() | AuthorizationError():
-            what = "wants a password; add it: redis://:password@host:6379"
+            what = "wants a password; put `:password@` in front of the host in the address"
         case ResponseError() if is_refusal(error):
             what = f"refuses the connection ({error}); correct the end of the address"
         case TimeoutError() | RedisTimeoutError():
