@@ -1,6 +1,7 @@
-"""Run the bot so that it kills itself at a named point, or with a fault built in on purpose.
+"""Run the bot so that it kills or stops itself at a named point, or with a fault built in.
 
     python -m tests.e2e.crash_points after_commit 3 -- run
+    python -m tests.e2e.crash_points before_finish 1 --signal SIGSTOP -- run
     python -m tests.e2e.crash_points after_received 1 --build acknowledge_first -- run
 
 The points are those of the crash table in docs/delivery.md. The product does not know them: its
@@ -11,12 +12,16 @@ import argparse
 import asyncio
 import functools
 import os
+import re
 import secrets
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import ColumnElement, bindparam, text, update
 
 import bot.cli.app
 import bot.delivery.sender
@@ -29,9 +34,15 @@ from bot.delivery.sender import Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
+from bot.runtime.clock import SystemClock
+from bot.storage.engine.functions import PostgresFunction
+from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import outbox
+from bot.storage.units import conversation_sql, dialects, functions, lane_sql, lanes
+from bot.storage.units import conversations as units
 
 FATAL_WORD = "abracadabra"
 
@@ -42,15 +53,16 @@ Returned = TypeVar("Returned")
 
 
 class _CrashCounter:
-    """Kills the process at the given call."""
+    """Sends the process a signal at the given call."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, sends: signal.Signals) -> None:
         self._left = count
+        self._sends = sends
 
     def __call__(self) -> None:
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._sends)
 
 
 def _always(*_: Any, **__: Any) -> bool:
@@ -157,6 +169,7 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
     "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
     "after_take": lambda passed: _before(Sender, Sender._carry_out, passed),
     "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
+    "before_again": lambda passed: _before(SqlOutbox, SqlOutbox.reschedule, passed),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
 }
@@ -189,6 +202,62 @@ def _acknowledge_first() -> None:
     SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
 
 
+def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:
+    """Change the text of a function of the database; it gets a name of its own."""
+    new_name = f"{function.name}_{secrets.token_hex(4)}"
+    rewritten, changes = re.subn(pattern, replacement, function.definition)
+    assert changes, f"{function.name} has no {pattern}"
+    call = str(function.call._build).replace(function.name, new_name)
+    function.definition = rewritten.replace(function.name, new_name)
+    function.name, function.call = new_name, Statement(text(call))
+
+
+def _no_fence() -> None:
+    """Nobody checks the epoch of a claim, nor whether its answer is queued already."""
+    for function in (functions.OPEN, functions.FINISH):
+        _rewrite(function, r"conversation\.epoch = _at_epoch::BIGINT", "true")
+    finish_values = units._finish_values
+
+    def values_of_another_turn(
+        claim: Claim, rows: units.FinishedRows, sender: lanes.SenderIdentity | None, now: float
+    ) -> dict[str, object]:
+        values = finish_values(claim, rows, sender, now)
+        return {**values, "turn": f"{values['turn']}/{secrets.token_hex(4)}"}
+
+    def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Claim]]:
+        yield from ()
+        return []
+
+    units._finish_values, units.renew = values_of_another_turn, renew
+
+
+def _unfenced_again() -> None:
+    """Whoever held a row once may give it back to be sent, whatever became of it since."""
+    again = update(outbox).where(outbox.c.id == bindparam("row"))
+    lane_sql.LATER = Statement(
+        again.values(
+            state=bindparam("becomes"), owner=None, not_before=bindparam("moment")
+        ).returning(outbox.c.lane)
+    )
+    _rewrite(functions.SENT, r"SET text=''::VARCHAR,", "SET")  # there is something to send again
+
+
+def _clients_clocks() -> None:
+    """Leases on PostgreSQL are judged by the clock of whoever asks."""
+    ahead = round(SystemClock().now() - time.time())
+    shared_clock = dialects.clock
+
+    def clock(dialect: DialectName) -> ColumnElement[float]:
+        return shared_clock(dialect) + ahead
+
+    for module in (conversation_sql, lane_sql):
+        setattr(module, shared_clock.__name__, clock)
+    own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
+    for function in functions.FUNCTIONS:
+        if "clock_timestamp" in function.definition:
+            _rewrite(function, r"clock_timestamp\(\)", own_time)
+
+
 def _fatal_message() -> None:
     """A message that contains a certain word kills the process when the model is asked."""
     original = OpenAICompatibleBackend.generate
@@ -207,8 +276,16 @@ BUILDS: dict[str, Callable[[], None]] = {
     "right": lambda: None,
     "blind_resend": _blind_resend,
     "acknowledge_first": _acknowledge_first,
+    "no_fence": _no_fence,
+    "unfenced_again": _unfenced_again,
+    "clients_clocks": _clients_clocks,
     "fatal_message": _fatal_message,
 }
+
+
+def _set_clock_ahead(seconds: float) -> None:
+    now = SystemClock.now
+    SystemClock.now = lambda self: now(self) + seconds  # type: ignore[method-assign] # on purpose
 
 
 def _print_task_stacks(*_: object) -> None:
@@ -219,11 +296,14 @@ def _print_task_stacks(*_: object) -> None:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("point", choices=CRASH_POINTS)
-    parser.add_argument("count", type=int, help="the pass at which it kills itself")
+    parser.add_argument("count", type=int, help="the pass at which it sends itself the signal")
+    parser.add_argument("--signal", choices=("SIGKILL", "SIGSTOP"), default="SIGKILL")
     parser.add_argument("--build", choices=BUILDS, default="right")
+    parser.add_argument("--clock-ahead", type=float, default=0.0, help="seconds")
     parser.add_argument("command", nargs="+", help="the bot's arguments: run")
     given = parser.parse_args(arguments)
-    CRASH_POINTS[given.point](_CrashCounter(given.count))
+    CRASH_POINTS[given.point](_CrashCounter(given.count, signal.Signals[given.signal]))
+    _set_clock_ahead(given.clock_ahead)
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
     sys.argv = ["troupe", *given.command]

@@ -1,21 +1,32 @@
 """Kill the bot repeatedly while questions are sent, then let it finish and check the answers."""
 
 import asyncio
+import math
 import random
 import signal
+import statistics
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tests.e2e.crash_points import CRASH_POINTS
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import CheckResult, check_transcripts
+from tests.e2e.transcript_checker import ANSWER_END, CheckResult, check_transcripts
+
+Disturbance: TypeAlias = Callable[[random.Random], Coroutine[None, None, None]]
 
 _RANDOM = "random"  # killed from outside, at any moment
 _STOPPED = "stopped"  # stopped by a signal, at any moment
-_RARE = {"after_open", "between_parts", "during_reconcile"}  # points that few messages pass
+_PAUSED = "paused"  # stands still for a while, goes on, and is killed
+_RARE = {
+    "after_open",
+    "before_again",
+    "between_parts",
+    "during_reconcile",
+}  # points that few messages pass
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 
@@ -31,11 +42,55 @@ class LoadPlan:
     points: tuple[str, ...] = (
         _RANDOM,
         _STOPPED,
+        _PAUSED,
         *(name for name in CRASH_POINTS if name != "never"),
     )
     build: str = "right"
+    uptime_seconds: tuple[float, float] = (0.2, 2.5)  # of a process that is killed at random
+    pause_seconds: tuple[float, float] = (1.0, 25.0)  # short ones are more frequent
     reach_seconds: float = 3.0  # for a crash point to be reached
+    max_passes: int = 10  # of a crash point until the kill
     give_up_seconds: float = 40.0  # without any change after the last kill
+
+
+@dataclass(slots=True)
+class AnswerTimes:
+    """When questions were asked and seen to be answered, and when a process was killed."""
+
+    asked: dict[str, float] = field(default_factory=dict)
+    answered: dict[str, float] = field(default_factory=dict)
+    kills: list[float] = field(default_factory=list)
+
+    def note_answers(self, platforms: LoopbackPlatforms) -> None:
+        now = time.monotonic()
+        for post in platforms.messages():
+            if post.by_bot and (end := ANSWER_END.search(post.text)):
+                self.answered.setdefault(end["name"], now)
+
+    async def watch(self, platforms: LoopbackPlatforms) -> None:
+        """Look for answers until cancelled."""
+        while True:
+            self.note_answers(platforms)
+            await asyncio.sleep(0.25)
+
+    def report(self) -> str:
+        """Say how long answers took, and those that were open at a kill from the last one on."""
+        latencies, recoveries = [], []
+        for name, answered in self.answered.items():
+            asked = self.asked.get(name, answered)
+            latencies.append(answered - asked)
+            if survived := [at for at in self.kills if asked < at < answered]:
+                recoveries.append(answered - survived[-1])
+        return f"answered after {_spread(latencies)}; after a kill {_spread(recoveries)}"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    if len(seconds) < 2:
+        return "(too few)"
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return (
+        f"p50 {cuts[49]:.1f}, p99 {cuts[98]:.1f}, most {max(seconds):.1f} s ({len(seconds)} times)"
+    )
 
 
 @dataclass(slots=True)
@@ -46,6 +101,7 @@ class LoadResult:
     kills_by_point: Counter[str] = field(default_factory=Counter)  # by crash point or other end
     dropped_responses: int = 0
     seconds: float = 0.0
+    times: AnswerTimes = field(default_factory=AnswerTimes)
     result: CheckResult = field(default_factory=CheckResult)
 
     def report(self) -> str:
@@ -55,7 +111,7 @@ class LoadResult:
         return (
             f"seed {self.plan.seed}, build {self.plan.build}: {self.kills_by_point.total()} kills"
             f" ({kills_by_point}), {self.dropped_responses} responses of the platforms dropped,"
-            f" {self.seconds:.0f} s\n{self.result}"
+            f" {self.seconds:.0f} s\n{self.times.report()}\n{self.result}"
         )
 
 
@@ -72,21 +128,37 @@ def add_conversations(platforms: LoopbackPlatforms) -> None:
 
 
 async def run_under_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms, plan: LoadPlan
+    services: Sequence[ServiceProcess],
+    platforms: LoopbackPlatforms,
+    plan: LoadPlan,
+    disturb: Disturbance | None = None,
 ) -> LoadResult:
-    """Ask and kill as planned, wait until nothing changes any more, and check the answers."""
+    """Ask and kill as planned, wait until nothing changes any more, and check the answers.
+
+    Args:
+        services: each is killed and started again independently of the others.
+        platforms: where they answer.
+        plan: what happens.
+        disturb: disturbs what they share until it is cancelled.
+    """
     rng = random.Random(plan.seed)
     outcome = LoadResult(plan)
     began = time.monotonic()
-    await _ask_in_each(service, platforms, plan)
+    await _ask_in_each(services, platforms, plan)
     platforms.drop_responses(plan.dropped_responses, random.Random(rng.random()))
-    async with asyncio.TaskGroup() as tasks:
-        asking = tasks.create_task(_send_questions(platforms, plan, random.Random(rng.random())))
-        await _kill(service, outcome, random.Random(rng.random()))
-        await service.start_with_crash_point("never", 1, plan.build)
-        await asking
-    await wait_until_settled(platforms, plan.give_up_seconds)
-    assert await service.stop() == 0, "the service did not stop cleanly"
+    async with asyncio.TaskGroup() as others:
+        watching = others.create_task(outcome.times.watch(platforms))
+        disturbing = others.create_task(disturb(random.Random(rng.random()))) if disturb else None
+        async with asyncio.TaskGroup() as tasks:
+            asking_rng = random.Random(rng.random())
+            tasks.create_task(_send_questions(platforms, plan, outcome.times, asking_rng))
+            for service in services:
+                tasks.create_task(_kill_until_enough(service, outcome, random.Random(rng.random())))
+        if disturbing is not None:
+            disturbing.cancel()
+        await wait_until_settled(platforms, plan.give_up_seconds)
+        watching.cancel()
+    await _stop_all(services)
     outcome.seconds = time.monotonic() - began
     outcome.dropped_responses = platforms.dropped_responses()
     outcome.result = check_transcripts(platforms.messages())
@@ -94,25 +166,34 @@ async def run_under_kills(
 
 
 async def _ask_in_each(
-    service: ServiceProcess, platforms: LoopbackPlatforms, plan: LoadPlan
+    services: Sequence[ServiceProcess], platforms: LoopbackPlatforms, plan: LoadPlan
 ) -> None:
     """Let the bot answer in every conversation once.
 
     Discord does not report messages of a new private chat to a bot that was down, and messages
     before the first start are not answered.
     """
-    await service.start_and_wait()
+    for service in services:
+        await service.start_and_wait()
     for number, conversation in enumerate(platforms.conversations.values()):
         conversation.ask(f"f{number:04x}")
     await wait_until_settled(platforms, plan.give_up_seconds)
-    assert await service.stop() == 0, "the service did not stop cleanly"
+    await _stop_all(services)
 
 
-async def _send_questions(platforms: LoopbackPlatforms, plan: LoadPlan, rng: random.Random) -> None:
+async def _stop_all(services: Sequence[ServiceProcess]) -> None:
+    for service in services:
+        assert await service.stop() == 0, "the service did not stop cleanly"
+
+
+async def _send_questions(
+    platforms: LoopbackPlatforms, plan: LoadPlan, times: AnswerTimes, rng: random.Random
+) -> None:
     """Ask in random conversations, some questions in a row, with other messages in between."""
     conversations = list(platforms.conversations.values())
     for number in range(plan.questions):
         conversation = rng.choice(conversations)
+        times.asked[f"{number:04x}"] = time.monotonic()
         conversation.ask(f"{number:04x}", _words(rng), rng.randrange(2))
         if conversation.mention and rng.random() < 0.2:
             conversation.say("not meant for you", rng.randrange(2))
@@ -124,25 +205,41 @@ def _words(rng: random.Random) -> int:
     return rng.choice(_LONG_ANSWERS) if rng.random() < 0.08 else rng.randint(1, 40)
 
 
-async def _kill(service: ServiceProcess, outcome: LoadResult, rng: random.Random) -> None:
-    """Start it until it was killed as often as planned, at every point in turn."""
+async def _kill_until_enough(
+    service: ServiceProcess, outcome: LoadResult, rng: random.Random
+) -> None:
+    """Start it until processes were killed as often as planned, at every point in turn."""
     plan = outcome.plan
     order: list[str] = []
     while outcome.kills_by_point.total() < plan.kills:
         order = order or rng.sample(plan.points, len(plan.points))
         point = order.pop()
         crash = point if point in CRASH_POINTS else "never"
-        await service.start_with_crash_point(crash, _count(point, rng), plan.build)
-        wait_seconds = plan.reach_seconds
-        if point == _RANDOM:
-            with suppress(TimeoutError):
-                await service.wait_until_ready()
-            wait_seconds = rng.uniform(0.2, 2.5)
-        elif point == _STOPPED:
-            wait_seconds = rng.uniform(0.2, 4)  # it may still be starting
-        if not await service.exits_within(wait_seconds):
+        await service.start_with_crash_point(crash, _count(point, plan, rng), plan.build)
+        if not await service.exits_within(await _wait_seconds(service, point, plan, rng)):
             point = await _end(service, point)
+        outcome.times.kills.append(time.monotonic())
         outcome.kills_by_point[point] += 1
+    await service.start_with_crash_point("never", 1, plan.build)
+
+
+async def _wait_seconds(
+    service: ServiceProcess, point: str, plan: LoadPlan, rng: random.Random
+) -> float:
+    """Return for how long it may go on; before that, wait until it was paused, say."""
+    if point == _STOPPED:
+        return rng.uniform(0.2, 4)  # it may still be starting
+    await service.wait_until_ready_or_ended()
+    if point in CRASH_POINTS:
+        return plan.reach_seconds
+    seconds = rng.uniform(*plan.uptime_seconds)
+    if point == _PAUSED:
+        await asyncio.sleep(seconds)
+        service.process.send_signal(signal.SIGSTOP)
+        shortest, longest = map(math.log, plan.pause_seconds)
+        await asyncio.sleep(math.exp(rng.uniform(shortest, longest)))
+        service.process.send_signal(signal.SIGCONT)
+    return seconds
 
 
 async def _end(service: ServiceProcess, point: str) -> str:
@@ -151,20 +248,28 @@ async def _end(service: ServiceProcess, point: str) -> str:
         assert await service.stop() in {0, -signal.SIGTERM}
         return _STOPPED
     await service.kill()
-    return _RANDOM
+    return _PAUSED if point == _PAUSED else _RANDOM
 
 
-def _count(point: str, rng: random.Random) -> int:
+def _count(point: str, plan: LoadPlan, rng: random.Random) -> int:
     """Return at which pass of a point the bot is killed."""
-    return 1 if point in _RARE else rng.randint(1, 10)
+    return 1 if point in _RARE else rng.randint(1, plan.max_passes)
 
 
-async def wait_until_settled(platforms: LoopbackPlatforms, seconds: float) -> None:
-    """Wait until every answer is right or nothing changed for this long, and 2 s more."""
+async def wait_until_settled(
+    platforms: LoopbackPlatforms, seconds: float, *, early: bool = True
+) -> None:
+    """Wait until every answer is right or nothing changed for this long, and 2 s more.
+
+    Args:
+        platforms: the chats.
+        seconds: without any change.
+        early: whether right answers are enough.
+    """
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())
-        if check_transcripts(messages).is_clean:
+        if early and check_transcripts(messages).is_clean:
             break
         if messages != before:
             before, changed_at = messages, time.monotonic()

@@ -184,8 +184,10 @@ class LoopbackPlatforms:
         return sum(call["status"] == "dropped" for call in calls)
 
     def forget_sessions(self) -> None:
-        """End Discord's sessions of a killed bot; the server would keep them for ever."""
-        self.discord.sessions.clear()
+        """End Discord's sessions of killed bots; the server would keep them for ever."""
+        gone = [key for key, session in self.discord.sessions.items() if session.ws is None]
+        for key in gone:
+            del self.discord.sessions[key]
 
 
 def _telegram_name(chat: int, topic: int | None) -> str:

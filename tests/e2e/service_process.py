@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from tests.e2e.model_server import ModelServer
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 _LOG_LINES = 80
 _INHERITED = {"PATH", "HOME", "LANG"}
+_PATIENCE_SECONDS = 90.0  # on a busy machine
 
 
 class Process(Protocol):
@@ -118,13 +120,21 @@ class ServiceProcess:
             )
 
     async def start_with_crash_point(
-        self, point: str, count: int, build: str = "right", **settings: str
+        self,
+        point: str,
+        count: int,
+        build: str = "right",
+        *options: str,
+        **settings: str,
     ) -> None:
-        """Start it so that it kills itself at the given pass of a point of `crash_points`."""
+        """Start it so that it kills itself at the given pass of a point of `crash_points`.
+
+        `options` are more options of that program; the settings are added to its environment.
+        """
         assert self._launcher is not None
         self._remember_log_length()
         self._process = await self._launcher.launch(
-            [point, str(count), "--build", build, "run"],
+            [point, str(count), "--build", build, *options, "run"],
             folder=self.folder,
             settings={**self.settings, **settings},
             log=self.log,
@@ -138,11 +148,19 @@ class ServiceProcess:
         await self.start()
         await self.wait_until_ready()
 
-    async def wait_until_ready(self, seconds: float = 30, status: int = 200) -> None:
+    async def wait_until_ready(self, seconds: float = _PATIENCE_SECONDS, status: int = 200) -> None:
         """Wait for this status of /readyz; fail when the process ends before."""
         async with asyncio.timeout(seconds):
             while await self.readiness() != status:
                 assert self.is_running, f"the service exited with {self.process.returncode}"
+                await asyncio.sleep(0.05)
+
+    async def wait_until_ready_or_ended(self) -> None:
+        """Wait until it is ready, or has exited."""
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while self.is_running:
+                if await self.readiness() == HTTPStatus.OK:
+                    return
                 await asyncio.sleep(0.05)
 
     async def readiness(self) -> int | None:
@@ -160,7 +178,9 @@ class ServiceProcess:
             return None
 
     async def kill(self) -> None:
-        """Kill it and wait for its exit."""
+        """Kill it and wait for its exit, if it was ever started."""
+        if self._process is None:
+            return
         if self.is_running:
             self.process.kill()
         await self.wait_for_exit()
@@ -171,7 +191,7 @@ class ServiceProcess:
             self.process.send_signal(signal.SIGTERM)
         return await self.wait_for_exit()
 
-    async def wait_for_exit(self, seconds: float = 30) -> int:
+    async def wait_for_exit(self, seconds: float = _PATIENCE_SECONDS) -> int:
         """Wait for its exit, and return the exit code.
 
         If it does not exit, its tasks' stacks are logged and the test fails.

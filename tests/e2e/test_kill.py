@@ -1,22 +1,35 @@
 """Killed at any moment, the bot loses nothing, repeats nothing and keeps the order.
 
-Only the chats are checked. The same check must find the faults of two builds made for that.
-TROUPE_SEED=... repeats a run.
+Both shapes: one process with SQLite; three with a PostgreSQL and a Valkey, which is killed and
+frozen as well. Only the chats are checked. The same check must find the faults of builds made for
+that, here and in test_forced_races.py. TROUPE_SEED=... repeats a run.
 """
 
+import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.crash_points import CRASH_POINTS
-from tests.e2e.kill_load import LoadPlan, LoadResult, add_conversations, run_under_kills
+from tests.e2e.disturbed_redis import disturb_valkey
+from tests.e2e.kill_load import (
+    Disturbance,
+    LoadPlan,
+    LoadResult,
+    add_conversations,
+    run_under_kills,
+)
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
+from tests.postgres import create_postgres_database
 
 pytestmark = pytest.mark.service
 
@@ -40,15 +53,39 @@ async def model() -> AsyncIterator[ModelServer]:
         yield answering
 
 
+@dataclass
+class Shape:
+    """An installation, and what disturbs what its processes share."""
+
+    services: Sequence[ServiceProcess]
+    disturb: Disturbance | None = None
+
+
 @pytest_asyncio.fixture
-async def service(
-    platforms: LoopbackPlatforms, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ServiceProcess]:
-    async with running_launcher() as launcher:
-        installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model, launcher)
-        yield installed
-        if installed.is_running:
-            await installed.kill()
+async def shape(
+    request: pytest.FixtureRequest, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
+) -> AsyncIterator[Shape]:
+    """One process with SQLite; or three with a PostgreSQL and a Valkey, two of them on Telegram."""
+    is_distributed = request.param == "distributed"
+    async with contextlib.AsyncExitStack() as stack:
+        services = []
+        for number in range(3 if is_distributed else 1):
+            launcher = await stack.enter_async_context(running_launcher())
+            service = ServiceProcess(tmp_path / f"service-{number}", platforms, model, launcher)
+            stack.push_async_callback(service.kill)
+            services.append(service)
+        if is_distributed:
+            url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+            valkey = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+            for service in services:
+                service.settings |= {"TROUPE_DATABASE_URL": url, "TROUPE_REDIS_URL": valkey}
+            del services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
+        yield Shape(services, disturb_valkey if is_distributed else None)
+
+
+embedded = pytest.mark.parametrize("shape", ["embedded"], indirect=True)
+distributed = pytest.mark.parametrize("shape", ["distributed"], indirect=True)
+both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indirect=True)
 
 
 def report(outcome: LoadResult) -> LoadResult:
@@ -57,32 +94,80 @@ def report(outcome: LoadResult) -> LoadResult:
     return outcome
 
 
+def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> None:
+    """Every question was answered once and in order, and nothing else was said."""
+    assert outcome.result.is_clean
+    assert outcome.result.questions == outcome.plan.questions + len(platforms.conversations)
+
+
+@embedded
 @pytest.mark.timeout(300)
 async def test_nothing_is_lost_or_repeated_after_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
-    plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16)
-    outcome = report(await run_under_kills(service, platforms, plan))
-    assert outcome.result.is_clean
-    assert outcome.result.questions == plan.questions + len(platforms.conversations)
+    plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16, pause_seconds=(1, 5))
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
+    assert_all_answered(outcome, platforms)
+
+
+@distributed
+@pytest.mark.timeout(500)
+async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    plan = LoadPlan(
+        seed,
+        questions=150,
+        questions_a_second=4,
+        kills=24,
+        reach_seconds=8,
+        max_passes=3,
+        give_up_seconds=90,
+    )
+    outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
+    assert_all_answered(outcome, platforms)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
-async def test_nothing_is_lost_or_repeated_after_150_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int
+@both_shapes
+@pytest.mark.timeout(7200)
+async def test_nothing_is_lost_or_repeated_after_300_kills(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
-    plan = LoadPlan(seed, questions=1200, questions_a_second=4, kills=150)
-    outcome = report(await run_under_kills(service, platforms, plan))
-    assert outcome.result.is_clean
-    assert outcome.result.questions == plan.questions + len(platforms.conversations)
-    assert set(CRASH_POINTS) - {"never"} <= set(outcome.kills_by_point)
+    plan = LoadPlan(seed, questions=1500, questions_a_second=2, kills=300, give_up_seconds=120)
+    if shape.disturb is not None:
+        plan = replace(plan, reach_seconds=8, max_passes=3)
+    outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
+    assert_all_answered(outcome, platforms)
+    assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
     assert outcome.dropped_responses > 50
 
 
+@pytest.mark.soak
+@both_shapes
+@pytest.mark.timeout(3600)
+async def test_rare_kills_delay_answers_by_a_lease_at_most(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    """Print how long the answers took that were open at a kill."""
+    uptime = (20.0 * len(shape.services), 30.0 * len(shape.services))
+    plan = LoadPlan(
+        seed,
+        questions=1000,
+        questions_a_second=3,
+        kills=24,
+        dropped_responses=0.0,
+        points=("random",),
+        uptime_seconds=uptime,
+        give_up_seconds=120,
+    )
+    assert_all_answered(report(await run_under_kills(shape.services, platforms, plan)), platforms)
+
+
+@embedded
 @pytest.mark.timeout(300)
 async def test_blind_resend_is_detected(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
     points = ("after_http", "random")
     plan = LoadPlan(
@@ -95,17 +180,18 @@ async def test_blind_resend_is_detected(
         points=points,
         build="blind_resend",
     )
-    outcome = report(await run_under_kills(service, platforms, plan))
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert outcome.result.repeated
 
 
+@embedded
 @pytest.mark.timeout(300)
 async def test_early_acknowledgement_is_detected(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
     points = ("after_received",)
     plan = LoadPlan(
         seed, 90, 8, kills=10, give_up_seconds=6, points=points, build="acknowledge_first"
     )
-    outcome = report(await run_under_kills(service, platforms, plan))
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert outcome.result.lost

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 _START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
-_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
+ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
 _EXAMPLES = 5
 
 
@@ -158,7 +158,7 @@ class _TranscriptReader:
             return True
         if self._open is None:
             return False
-        if end := _END.fullmatch(word):
+        if end := ANSWER_END.fullmatch(word):
             return self._end(self._open, end)
         if word != str(self._next):
             return False
