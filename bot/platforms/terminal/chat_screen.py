@@ -5,6 +5,7 @@ stands between that and the prompt, which can be written in all the time.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.1
 _SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
 _ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
+_MAX_GROWING_CHARS = 3000  # to render more with each update takes too long
 _ENDS_HINT = "Press Ctrl-C again to end the chat."
 
 
@@ -74,6 +76,11 @@ class ChatScreen:
     @property
     def columns(self) -> int:
         return self._output.get_size().columns
+
+    @property
+    def capacity(self) -> int:
+        """So many characters fit on the screen, at most."""
+        return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
 
     async def read(self) -> None:
         """Read lines until the end of the chat.

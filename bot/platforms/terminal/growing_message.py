@@ -11,6 +11,7 @@ from markdown_it.token import Token
 
 from bot.platforms.terminal.text_renderer import TextRenderer, parse_markdown
 
+_SPACE = re.compile(r"\s+")
 _SPEAKER_LINE = re.compile(r"\[([^\n]+)\](?:\n|\Z)")
 
 
@@ -37,6 +38,7 @@ class GrowingMessage:
         self.text = ""
         self._renderer = renderer
         self._printed = 0  # so many characters of the text
+        self._examined = 0  # so far the text was searched for what is final
         self._blocks = 0  # so many blocks were printed
         self._code: _OpenCodeBlock | None = None
 
@@ -49,20 +51,30 @@ class GrowingMessage:
 
     def take_final(self) -> list[str]:
         """Return what can be printed for good, each part on lines of its own."""
-        return self._take(self.text.rfind("\n") + 1, whole=False)
+        end = self.text.rfind("\n") + 1
+        if end == self._examined:
+            return []
+        self._examined = end
+        return self._take(end, whole=False)
 
     def take_rest(self) -> list[str]:
         """Return all that was not printed yet: the message is complete."""
         return self._take(len(self.text), whole=True)
 
-    def growing(self) -> list[str]:
-        """Return the lines of what may still change."""
+    def growing(self, max_chars: int = 3000) -> list[str]:
+        """Return the lines of what may still change; of a long text only its end is rendered."""
         copy = GrowingMessage(self._renderer)
         copy.text, copy._printed, copy._blocks = self.text, self._printed, self._blocks
+        if len(self.text) - self._printed > max_chars:
+            copy._printed = self._start_of_word(len(self.text) - max_chars)
         if self._code is not None:
             code = self._code
             copy._code = _OpenCodeBlock(code.run, code.language, code.margin, list(code.lines))
         return [line for part in copy.take_rest() for line in part.split("\n")]
+
+    def _start_of_word(self, position: int) -> int:
+        space = _SPACE.search(self.text, position)
+        return space.end() if space else position
 
     def _take(self, end: int, *, whole: bool) -> list[str]:
         parts: list[str] = []

@@ -15,7 +15,7 @@ from bot.platforms.terminal.text_renderer import TextRenderer
 from bot.ports import Surface
 from bot.runtime.control_characters import strip_control_characters
 
-_LIMITS = replace(LIMITS, names_only_speaker=True)
+_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 _MAX_KEPT = 100
 
 
@@ -116,7 +116,7 @@ class ScreenSurface(Surface):
         if self._newest is None:
             return
         final = self._newest.take_final()
-        self._screen.show_growing(self._newest.growing())
+        self._screen.show_growing(self._newest.growing(self._screen.capacity))
         if final:
             self._print("\n".join(final))
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 from bot.platforms.terminal.line_breaks import has_wide_text, line_breaks
 
 _CODE_THEME = "ansi_dark"  # the terminal's own colours
-_MAX_HIGHLIGHTED_LINES = 200  # of a growing code block; what follows is coloured line by line
+_CONTEXT_LINES = 30  # so many lines before the newest ones decide about the colours of those
 _THEME = Theme(
     {
         "markdown.h1": "bold underline",
@@ -139,7 +139,7 @@ class TextRenderer:
 
     def code(self, lines: Sequence[str], language: str, newest: int) -> str:
         """Render the newest lines of a code block, which are not wrapped: people copy them."""
-        context = lines if len(lines) <= _MAX_HIGHLIGHTED_LINES else lines[-newest:]
+        context = lines[-newest - _CONTEXT_LINES :]
         colored = _highlight("\n".join(context), language).split("\n", allow_blank=True)
         return self._render(Text("\n").join(colored[len(context) - newest :]), soft_wrap=True)
 

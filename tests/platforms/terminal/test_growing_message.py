@@ -148,3 +148,12 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 @given(st.text(alphabet="ab *_`~#>-|[]()\n1.<你，", max_size=60), st.integers(1, 9))
 def test_any_text_keeps_its_words_in_pieces_of_any_size(text: str, size: int) -> None:
     assert in_pieces(text, size) == whole(text)
+
+
+def test_only_the_end_of_a_long_paragraph_is_shown_while_it_grows() -> None:
+    message = GrowingMessage(TextRenderer(lambda: 60))
+    words = [f"word{number}" for number in range(500)]
+    message.update(f"[Nora]\n{' '.join(words)}")
+    assert plain(message.take_final()) == "Nora"
+    assert plain(message.growing(100)).split() == words[-12:]
+    assert plain(message.take_rest()).split() == words
