@@ -13,7 +13,7 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, ChatSettings, PreloadingBackend, Signals
+from bot.ports import Backend, ChatSettings, PreloadingBackend, SharedValues, Signals
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.files import find_preset, preset_version
 from bot.prompting.presets.preset import Preset
@@ -27,7 +27,7 @@ from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
-from bot.storage.sql.bots import resolve_bot_id
+from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.preset_versions import SqlPresetVersions
@@ -56,6 +56,8 @@ class Resources:
     resolver: PresetResolver
     backends: Mapping[str, Backend]
     retrieve_stories: RetrieveStories
+    shared_values: SharedValues | None = None
+    """None: no other process needs anything of this one's memory."""
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +88,9 @@ async def open_resources(
         await _refuse_upgrade_under_others(settings, use)
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        signals = await stack.enter_async_context(_open_signals(settings, use))
+        redis_url = await stack.enter_async_context(_open_redis(settings, use))
+        signals = await stack.enter_async_context(_open_signals(redis_url))
+        shared_values = await stack.enter_async_context(_open_shared_values(redis_url, database))
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
@@ -114,6 +118,7 @@ async def open_resources(
             resolver,
             backends,
             retrieve_stories,
+            shared_values,
         )
 
 
@@ -175,22 +180,45 @@ async def _save_versions(presets: Mapping[str, Preset], database: Database) -> M
 
 
 @contextlib.asynccontextmanager
-async def _open_signals(settings: Settings, use: DataDirUse) -> AsyncIterator[Signals]:
-    """Open the signals: in this process, over the bundled Valkey, or over a Redis.
+async def _open_redis(settings: Settings, use: DataDirUse) -> AsyncIterator[str | None]:
+    """Yield the address of the Redis, None if there is none; the bundled Valkey is started here.
 
     The bundled Valkey belongs to the service; nobody else works on what is said in a terminal.
     """
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    if url is None or (url == EMBEDDED_REDIS and use is DataDirUse.TERMINAL):
+    if url != EMBEDDED_REDIS:
+        yield url
+    elif use is DataDirUse.TERMINAL:
+        yield None
+    else:
+        embedded = import_module("bot.storage.coordination.embedded_valkey")
+        async with embedded.run_embedded_valkey(settings.data_dir) as embedded_url:
+            yield embedded_url
+
+
+@contextlib.asynccontextmanager
+async def _open_signals(redis_url: str | None) -> AsyncIterator[Signals]:
+    """Open the signals: in this process, or over a Redis."""
+    if redis_url is None:
         yield InProcessSignals()
         return
     redis_signals = import_module("bot.storage.coordination.redis_signals")
-    async with contextlib.AsyncExitStack() as stack:
-        if url == EMBEDDED_REDIS:
-            embedded = import_module("bot.storage.coordination.embedded_valkey")
-            running = embedded.run_embedded_valkey(settings.data_dir)
-            url = await stack.enter_async_context(running)
-        yield await stack.enter_async_context(redis_signals.open_signals(url))
+    async with redis_signals.open_signals(redis_url) as signals:
+        yield signals
+
+
+@contextlib.asynccontextmanager
+async def _open_shared_values(
+    redis_url: str | None, database: Database
+) -> AsyncIterator[SharedValues | None]:
+    """Share values over a Redis with the processes on the same database."""
+    if redis_url is None:
+        yield None
+        return
+    redis_values = import_module("bot.storage.coordination.redis_values")
+    prefix = f"troupe:{await read_installation_id(database)}:"
+    async with redis_values.open_values(redis_url, prefix, SystemClock()) as values:
+        yield values
 
 
 async def prepare_models(

@@ -33,6 +33,7 @@ from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
+from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.data_dir import DataDirUse
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
@@ -88,7 +89,9 @@ class Wiring:
 
     @cached_property
     def conversations(self) -> SqlConversations:
-        return SqlConversations(self._resources.database, self.clock, self._lane_sender)
+        resources = self._resources
+        shared = SharedWindows(resources.shared_values) if resources.shared_values else None
+        return SqlConversations(resources.database, self.clock, self._lane_sender, shared)
 
     @cached_property
     def outbox(self) -> SqlOutbox:

@@ -9,12 +9,15 @@ from typing_extensions import override
 
 from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
 from bot.errors import Fenced, StoreError
+from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
+from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.engine.statements import StartUnit
 from bot.storage.sql.connections import UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from tests.contracts.conftest import Store
+from tests.fakes import FakeSharedValues
 from tests.samples import ALICE, make_incoming, read_session
 
 T = TypeVar("T")
@@ -56,11 +59,12 @@ class ObservedDatabase(Database):
 class Process:
     """One process that answers messages in a chat."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, values: SharedValues | None = None) -> None:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
-        self.conversations = SqlConversations(self.database, SystemClock())
+        shared = SharedWindows(values) if values else None
+        self.conversations = SqlConversations(self.database, SystemClock(), shared=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, whoever has it."""
@@ -93,6 +97,16 @@ def here(store: Store) -> Process:
 @pytest.fixture
 def there(store: Store) -> Process:
     return Process(store, "there")
+
+
+@pytest.fixture
+def values() -> FakeSharedValues:
+    return FakeSharedValues()
+
+
+@pytest.fixture
+def sharing(store: Store, values: FakeSharedValues) -> tuple[Process, Process]:
+    return Process(store, "one", values), Process(store, "other", values)
 
 
 async def test_following_messages_are_answered_without_a_read(here: Process) -> None:
@@ -177,10 +191,57 @@ async def test_commit_without_an_answer_drops_the_window(here: Process) -> None:
     assert await here.answer("5:2", "b") == 0
 
 
+async def test_other_process_answers_without_a_read_where_windows_are_shared(
+    sharing: tuple[Process, Process],
+) -> None:
+    one, other = sharing
+    reads = [
+        await process.answer(f"5:{n}", f"said {n}", "answered\0")
+        for n, process in enumerate((one, other, other, one, one, other))
+    ]
+    assert reads == [1, 0, 0, 0, 0, 0]
+
+
+async def test_window_that_was_lost_is_read(
+    sharing: tuple[Process, Process], values: FakeSharedValues
+) -> None:
+    one, other = sharing
+    await one.answer("5:1", "a")
+    stale = dict(values.values)
+    await one.answer("5:2", "b")
+    values.values = stale  # what was kept last did not arrive
+    assert await other.answer("5:3", "c") == 1
+    values.values.clear()
+    assert await one.answer("5:4", "d") == 1
+
+
+async def test_forgotten_history_is_not_shared(
+    sharing: tuple[Process, Process], values: FakeSharedValues
+) -> None:
+    one, other = sharing
+    await one.answer("5:1", "CANARY")
+    begun = await other.claim("5:2")
+    await other.conversations.forget(begun.claim)
+    assert values.values == {}
+    await other.finish(begun, "new")
+    await one.answer("5:3", "x")
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_mixture_of_steps_over_shared_windows_gives_what_a_fresh_read_gives(
+    sharing: tuple[Process, Process], seed: int
+) -> None:
+    await _mix_steps(*sharing, seed)
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_any_mixture_of_steps_gives_what_a_fresh_read_gives(
     here: Process, there: Process, seed: int
 ) -> None:
+    await _mix_steps(here, there, seed)
+
+
+async def _mix_steps(here: Process, there: Process, seed: int) -> None:
     dice = random.Random(seed)
     for number in range(30):
         process = dice.choice((here, here, here, there))

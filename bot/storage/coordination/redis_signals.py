@@ -165,7 +165,7 @@ async def open_signals(url: str) -> AsyncIterator[RedisSignals]:
     Raises:
         SettingsError: this is no address of a Redis.
     """
-    redis = _client(url)
+    redis = open_client(url)
     signals = RedisSignals(redis)
     running = asyncio.create_task(signals.run(), name="signals")
     try:
@@ -182,7 +182,7 @@ async def check_redis(url: str) -> None:
         SettingsError: this is no address of a Redis.
         SignalsUnavailable: it does not answer, or refuses us; the text says why.
     """
-    redis = _client(url)
+    redis = open_client(url)
     try:
         async with asyncio.timeout(_CHECK_SECONDS):
             await redis.publish(_CHANNEL, _encode(_Message("check", [])))
@@ -237,7 +237,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _client(url: str) -> Redis:
+def open_client(url: str) -> Redis:
     try:
         return Redis.from_url(
             url,

@@ -24,6 +24,7 @@ from bot.chat.session import (
 from bot.chat.storable import make_storable
 from bot.ports import Clock, Conversations
 from bot.storage.cache.session_windows import SessionWindows, window_of
+from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
@@ -72,15 +73,21 @@ class SqlConversations(Conversations):
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
+        shared: the windows of other processes; None: each reads the history itself.
     """
 
     def __init__(
-        self, database: Database, clock: Clock, sender: lanes.SenderIdentity | None = None
+        self,
+        database: Database,
+        clock: Clock,
+        sender: lanes.SenderIdentity | None = None,
+        shared: SharedWindows | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
         self._sender = sender
         self._windows = SessionWindows()
+        self._shared = shared
 
     @override
     async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
@@ -127,6 +134,10 @@ class SqlConversations(Conversations):
     @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
         window = self._windows.get(claim)
+        if window is None and self._shared is not None:
+            window = await self._shared.find(claim)
+            if window is not None:
+                self._windows.put(claim, window)
         known = window.newest(max_turns) if window else None
         if known is not None:
             return known
@@ -168,6 +179,8 @@ class SqlConversations(Conversations):
             return connection.execute(_FORGET, of).rowcount
 
         turns = await self._database.write(unit)
+        if self._shared is not None:
+            await self._shared.drop(claim)
         await self._database.truncate_log()
         return turns
 
@@ -204,7 +217,10 @@ class SqlConversations(Conversations):
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            self._windows.put(claim, window.extended([_from_turn_row(row) for row in rows.turns]))
+            window = window.extended([_from_turn_row(row) for row in rows.turns])
+            self._windows.put(claim, window)
+            if self._shared is not None and following is None:
+                self._shared.keep(claim, window)
         return FinishedTurn(_to_message(following) if following else None, taken)
 
     def _moment(self) -> lanes.Moment:
