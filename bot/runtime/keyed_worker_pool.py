@@ -7,6 +7,7 @@ the database is polled as well, because wake-ups may be lost.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 import structlog
@@ -21,6 +22,8 @@ Item = TypeVar("Item")
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _MAX_KEYS_POLLED = 1000
+_MAX_CLAIMED = 32
+"""Keys that are claimed together: what they do before they first wait is done in one go."""
 
 
 class KeyedWorkerPool(Generic[Item]):
@@ -106,9 +109,12 @@ class KeyedWorkerPool(Generic[Item]):
             self._changed.clear()
             free = self._max_concurrent - len(self._tasks)
             # A key in progress stays woken: it is looked at again when its task has ended.
-            keys = [key for key in self._woken if key not in self._tasks][: max(free, 0)]
+            waiting = (key for key in self._woken if key not in self._tasks)
+            keys = list(islice(waiting, max(min(free, _MAX_CLAIMED), 0)))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
+            if len(keys) == _MAX_CLAIMED:
+                self._changed.set()
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:

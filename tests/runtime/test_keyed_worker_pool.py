@@ -71,6 +71,15 @@ class PoolHarness:
             await asyncio.wait([task])
 
 
+async def test_many_woken_keys_are_claimed_in_portions() -> None:
+    harness = PoolHarness(max_concurrent=1000)
+    async with harness.open():
+        keys = [str(number) for number in range(100)]
+        harness.pool.wake(keys)
+        await wait_until(lambda: harness.ended == keys)
+    assert [len(claimed) for claimed in harness.claims] == [32, 32, 32, 4]
+
+
 async def test_woken_keys_are_claimed_together_and_processed() -> None:
     harness = PoolHarness()
     async with harness.open():
