@@ -15,6 +15,7 @@ from bot.chat.session import (
     ChatSetting,
     Claim,
     ClaimedMessage,
+    Exchange,
     FinishedTurn,
     InboxMessage,
     OpenedPart,
@@ -326,6 +327,10 @@ class Conversations(Protocol):
         A person's message is one turn; an answer is found by any message that it was sent as. The
         versions that are not active any more are found as well.
         """
+        ...
+
+    async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
+        """Return a person's message, its answers and so many turns before it; None: unknown."""
         ...
 
     async def forget(self, claim: Claim) -> int:

@@ -1,8 +1,8 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 
@@ -25,7 +25,7 @@ class Turn:
     """The preset that answered; None for a person's turn."""
     preset_version: int | None = None
     message_id: str | None = None
-    """The platform's id of a person's message. Not loaded with a session."""
+    """The platform's id of a person's message."""
     sent_as: tuple[str, ...] = ()
     """The names of the parts that an answer was sent as. Not loaded with a session."""
 
@@ -96,6 +96,20 @@ class ClaimedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryChange:
+    """What happens to stored turns, by their ids."""
+
+    texts: Mapping[int, str] = field(default_factory=dict)
+    """What people's messages read now."""
+    versions: Mapping[int, Turn] = field(default_factory=dict)
+    """New versions, each in the place of a turn, which is kept as a version that is not active."""
+    superseded: Collection[int] = ()
+    """What leaves the history, and is kept as a version that is not active."""
+    deleted: Collection[int] = ()
+    """What is deleted for good, and with it whatever was derived from it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnResult:
     """What the processing of one inbox message produced; stored in one transaction."""
 
@@ -111,6 +125,12 @@ class TurnResult:
     """What is deleted from the history first."""
     supersedes: TurnRange | None = None
     """What leaves the history first, and is kept as a version that is not active."""
+    was_stopped: bool = False
+    """Whether an answer was ended early: a message that was opened for it may be left over."""
+    change: HistoryChange | None = None
+    in_place_of: Sequence[str] = ()
+    """Names of parts that were sent before: the outgoing parts take their places one by one, and
+    those that are left over are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,20 @@ class StoredTurn:
 
     id: int
     turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A person's message in the history, and what answers it."""
+
+    question: StoredTurn
+    answers: tuple[StoredTurn, ...]
+    before: Session
+    """The turns before the question, oldest first."""
+    is_newest: bool
+    """Whether the question is in the current session and nothing later was answered there."""
+    parts: tuple[str, ...]
+    """The names of the parts that the answers were sent as and that can still be changed."""
 
 
 @dataclass(frozen=True, slots=True)

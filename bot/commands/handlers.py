@@ -92,6 +92,11 @@ class CommandHandlers:
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
+        quote = request.incoming.quote
+        if quote is not None and quote.message_id is not None:
+            if quote.author is None or quote.author.id != request.incoming.author.id:
+                await self._admins.require(request.incoming, "make me forget what others said")
+            return CommandResult("", forgets=quote.message_id)
         await self._admins.require(request.incoming, "delete the conversation of this channel")
         preset = request.active.first.preset
         characters = len(request.active.presets)

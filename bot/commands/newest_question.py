@@ -17,8 +17,8 @@ _OF_OTHERS = "retry or undo a question that somebody else asked"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """A question and the answers to it, in the history."""
+class NewestExchange:
+    """The newest question and the answers to it."""
 
     question: Turn
     answers: tuple[Turn, ...]
@@ -51,7 +51,10 @@ class NewestQuestionHandlers:
         exchange = _newest_exchange(request)
         await self._check_author(request, exchange.question.speaker)
         asked = replace(
-            request.incoming, text=exchange.question.text, author=_author(exchange, request)
+            request.incoming,
+            text=exchange.question.text,
+            author=_author(exchange, request),
+            message_id=exchange.question.message_id,
         )
         question = _asked_again(request, asked)
         speakers = _speakers(request, exchange.answers)
@@ -79,7 +82,7 @@ class NewestQuestionHandlers:
             await self._admins.require(request.incoming, _OF_OTHERS)
 
 
-def find_exchange(turns: Sequence[Turn], by: str) -> Exchange | None:
+def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:
     """Find the newest question in turns that are oldest first; None if there is none.
 
     That is what the person `by` said last if nobody has answered it, else the message before the
@@ -87,7 +90,7 @@ def find_exchange(turns: Sequence[Turn], by: str) -> Exchange | None:
     """
     end = len(turns)
     if turns and turns[-1].speaker is not None and turns[-1].speaker.id == by:
-        return Exchange(turns[-1], (), TurnRange(0, 1))
+        return NewestExchange(turns[-1], (), TurnRange(0, 1))
     while end and turns[end - 1].role == "user":
         end -= 1
     start = end
@@ -96,17 +99,19 @@ def find_exchange(turns: Sequence[Turn], by: str) -> Exchange | None:
     if start == 0:  # nothing but a greeting
         return None
     newer = len(turns) - end
-    return Exchange(turns[start - 1], tuple(turns[start:end]), TurnRange(newer, end - start + 1))
+    return NewestExchange(
+        turns[start - 1], tuple(turns[start:end]), TurnRange(newer, end - start + 1)
+    )
 
 
-def _newest_exchange(request: CommandRequest) -> Exchange:
+def _newest_exchange(request: CommandRequest) -> NewestExchange:
     exchange = find_exchange(request.recent, request.incoming.author.id)
     if exchange is None:
         raise UserError("There is no question in this conversation yet.")
     return exchange
 
 
-def _author(exchange: Exchange, request: CommandRequest) -> Person:
+def _author(exchange: NewestExchange, request: CommandRequest) -> Person:
     return exchange.question.speaker or request.incoming.author
 
 
@@ -116,6 +121,7 @@ def _asked_again(request: CommandRequest, question: Said) -> Said:
         request.incoming,
         text=question.text,
         author=question.author,
+        message_id=question.message_id,
         quote=question.quote,
         wake=WakeReason.DM,
     )

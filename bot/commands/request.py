@@ -66,6 +66,8 @@ class CommandResult:
     """The preset whose greeting it is."""
     deletes_history: bool = False
     """Whether everything said so far is deleted first; what was deleted is put before the text."""
+    forgets: str | None = None
+    """The platform's id of a message that is deleted from the history for good."""
     removes: TurnRange | None = None
     """What is deleted from the history."""
     repeats: "RepeatedQuestion | None" = None

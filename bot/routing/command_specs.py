@@ -49,7 +49,10 @@ COMMANDS = (
     CommandSpec("stop", "stop the answer that is being written; what is there stays"),
     CommandSpec("retry", "answer the newest question again"),
     CommandSpec("undo", "take the newest question and its answer out of the conversation"),
-    CommandSpec("forget", "delete the conversation of this channel for good (in groups: admins)"),
+    CommandSpec(
+        "forget",
+        "delete this channel's conversation for good (in groups: admins); as a reply: one message",
+    ),
     CommandSpec(
         "context",
         "show what the last answer was made of; `prompt`: the exact prompt as a file (admins)",

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
+from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.fit_for_backend import fit_for_backend
@@ -60,6 +60,8 @@ class AnswerPipeline:
         speakers: Sequence[ActivePreset],
         stop: StopFlag,
         removed: TurnRange | None = None,
+        before: Session | None = None,
+        in_place_of: Sequence[str] = (),
     ) -> TurnResult:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
@@ -73,6 +75,9 @@ class AnswerPipeline:
             speakers: who answers, in this order.
             stop: keeps what was said when it is requested.
             removed: turns that nobody reads any more, because they are about to be deleted.
+            before: the only turns that the speakers know; None: those of the current session.
+            in_place_of: names of parts whose messages the answer gets; it is shown when it is
+                complete then.
 
         Returns:
             The turns of the speakers, without that of the message; none if they were stopped before
@@ -82,7 +87,9 @@ class AnswerPipeline:
             BackendError: nobody answered; what the first speaker failed with.
             UserError: the same, where the author can fix it.
         """
-        context = await self._sources.load(claim, message, said, active, speakers, removed)
+        context = await self._sources.load(
+            claim, message, said, active, speakers, removed, before, in_place_of
+        )
         failures: list[Exception] = []
         queue = list(speakers)
         while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
@@ -96,7 +103,9 @@ class AnswerPipeline:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:
             raise failures[0]
-        return TurnResult(context.turns, context.parts, context.receipts)
+        return TurnResult(
+            context.turns, context.parts, context.receipts, was_stopped=stop.requested
+        )
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
@@ -110,7 +119,7 @@ class AnswerPipeline:
         text = self._speaker_line(speaker, context) + receipt.answer + end_mark(receipt.reason)
         parts = self._replies.final_parts(address, text, len(context.parts))
         context.parts.extend(parts)
-        sent_as = tuple(context.message.part_name(one.part) for one in parts)
+        sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(
             Turn(
                 "assistant",
@@ -144,12 +153,14 @@ class AnswerPipeline:
         model_limit = await find_model_limit(preset, backend)
         draft = await self._sources.compose(preset, context, model_limit)
         fitted = await fit_for_backend(preset, draft, backend)
+        is_shown = preset.stream and not context.in_place_of
         show = prefix_speaker_line(
-            self._speaker_line(speaker, context), live_reply.feed if preset.stream else _discard
+            self._speaker_line(speaker, context), live_reply.feed if is_shown else _discard
         )
+        show_position = _discard if context.in_place_of else live_reply.show_queue_position
         waited = self._clock.now() - context.said.at.timestamp()
         answer = await generate_answer(
-            backend, fitted.prompt, show, live_reply.show_queue_position, self._clock, stop
+            backend, fitted.prompt, show, show_position, self._clock, stop
         )
         if not stop.requested:
             _check(answer, preset)
@@ -202,5 +213,5 @@ def _check(answer: GeneratedAnswer, preset: Preset) -> None:
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 
 
-def _discard(_text: str) -> None:
-    """Show nothing: the preset's answers are sent whole."""
+def _discard(_shown: object) -> None:
+    """Show nothing: the answer is sent whole."""

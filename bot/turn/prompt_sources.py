@@ -37,9 +37,17 @@ class TurnContext:
     """By preset: of all active characters, and of those in the history."""
     personas: Mapping[str, str]
     """How people describe themselves, by user id."""
+    in_place_of: tuple[str, ...] = ()
+    """The names of parts that were sent before, whose messages this answer gets."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+
+    def part_name(self, part: int) -> str:
+        """Name what a part of the answer is sent as."""
+        if part < len(self.in_place_of):
+            return self.in_place_of[part]
+        return self.message.part_name(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +68,17 @@ class PromptSources:
         active: ActiveCharacters,
         speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
+        before: Session | None = None,
+        in_place_of: Sequence[str] = (),
     ) -> TurnContext:
-        """Load what does not depend on the speaker; nobody reads the removed turns."""
+        """Load what does not depend on the speaker; nobody reads the removed turns.
+
+        With `before`, the speakers know these turns only.
+        """
         max_turns = _turns_to_load(speakers)
-        if removed is None:
+        if before is not None:
+            session = replace(before, turns=before.turns[-max_turns:])
+        elif removed is None:
             session = await self.conversations.load_session(claim, max_turns)
         else:
             max_turns += removed.newer + removed.count
@@ -78,6 +93,7 @@ class PromptSources:
             session,
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
+            tuple(in_place_of),
         )
 
     async def compose(

@@ -1,4 +1,4 @@
-"""Stop answers that are being made: /stop overtakes the messages before it.
+"""Stop answers that are being made: /stop and edits overtake the messages before them.
 
 The command is stored in the inbox like any other and answered in its turn. Before that, a signal
 tells the process that is making the answer; where a signal is lost, the answer goes on.
@@ -9,16 +9,18 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
-from bot.chat.incoming import Incoming, Said
+from bot.chat.incoming import Edited, Incoming, Said
 from bot.commands.request import StopOutcome
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.routing.command_specs import parse
 
 _TOPIC = "stops"
+_EDITS = "edits"
 _COMMAND = "stop"
 _MAX_OUTCOMES = 1000
 _encode = msgspec.json.Encoder().encode
@@ -29,6 +31,18 @@ _decode = msgspec.json.Decoder(Said).decode
 class _AnswerInProgress:
     asked: Said
     flag: StopFlag
+    at: datetime
+    """When it was asked, or edited to what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EditSignal:
+    conversation: str
+    message_id: str
+    at: datetime
+
+
+_decode_edit = msgspec.json.Decoder(_EditSignal).decode
 
 
 class StopRequests:
@@ -42,6 +56,7 @@ class StopRequests:
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
         self._to_decide: asyncio.Queue[Said] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
+        signals.subscribe(_EDITS, self._receive_edits)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell every process of the /stop commands among these messages."""
@@ -50,12 +65,22 @@ class StopRequests:
         ]
         if stops:
             self._signals.publish(_TOPIC, stops)
+        edits = [_encode(signal).decode() for signal in map(_edit_signal, messages) if signal]
+        if edits:
+            self._signals.publish(_EDITS, edits)
 
     @contextlib.contextmanager
-    def answering(self, asked: Said) -> Iterator[StopFlag]:
-        """Let the answer to a message be stopped while the block runs."""
+    def answering(self, asked: Said, edited_at: datetime | None = None) -> Iterator[StopFlag]:
+        """Let the answer to a message be stopped while the block runs.
+
+        An edit of the message stops it as well, and is followed afterwards.
+
+        Args:
+            asked: the message, as it reads now.
+            edited_at: when it was edited to that; None: it is as it was sent.
+        """
         conversation, flag = asked.address.conversation, StopFlag()
-        self._answers[conversation] = _AnswerInProgress(asked, flag)
+        self._answers[conversation] = _AnswerInProgress(asked, flag, edited_at or asked.at)
         try:
             yield flag
         finally:
@@ -82,6 +107,14 @@ class StopRequests:
             else:
                 self._to_decide.put_nowait(command)
 
+    def _receive_edits(self, signals: Sequence[str]) -> None:
+        for each in signals:
+            edit = _decode_edit(each)
+            answer = self._answers.get(edit.conversation)
+            # An edit that is delivered again is not newer than what is being answered.
+            if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
+                answer.flag.request()
+
     def _decide(self, command: Said, *, allowed: bool) -> None:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
@@ -92,6 +125,12 @@ class StopRequests:
         self._outcomes[_key(command)] = outcome
         if len(self._outcomes) > _MAX_OUTCOMES:
             self._outcomes.popitem(last=False)
+
+
+def _edit_signal(event: Incoming) -> _EditSignal | None:
+    if not isinstance(event, Edited) or event.message_id is None:
+        return None
+    return _EditSignal(event.address.conversation, event.message_id, event.at)
 
 
 def _is_stop(incoming: Said) -> bool:

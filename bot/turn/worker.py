@@ -8,7 +8,7 @@ is fenced by its epoch.
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -21,6 +21,7 @@ from bot.chat.session import (
     Attempt,
     Claim,
     ClaimedMessage,
+    HistoryChange,
     InboxMessage,
     Turn,
     TurnRange,
@@ -39,6 +40,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.turn.answer import AnswerPipeline
+from bot.turn.edited_messages import EditedMessages
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from bot.turn.stops import StopRequests
@@ -51,6 +53,8 @@ _REMOVED_FROM_TEXT = (
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
     " others here can read it: delete the message, and have the secret replaced."
 )
+_FORGOTTEN = "I have forgotten that message and everything that was stored about it."
+_NOT_REMEMBERED = "That message is not in my memory."
 _BUG = "⚠ Something went wrong on my side. The error was logged; please try again."
 
 
@@ -94,6 +98,15 @@ class ConversationWorker:
         self._leases = LeaseKeeper(conversations, clock)
         self._unanswered = UnansweredQuestions()
         self._gate = IsolationGate(clock)
+        self._edited_messages = EditedMessages(
+            conversations,
+            stages.resolver,
+            stages.pipeline,
+            stages.replies,
+            stages.stops,
+            clock,
+            stages.dice,
+        )
         self.stopping = False
 
     async def keep_leases(self) -> None:
@@ -179,8 +192,43 @@ class ConversationWorker:
         match message.incoming:
             case Said() as said:
                 return await self._handle_said(claim, message, said)
-            case Edited() | Deleted() | Pressed() | Joined():
+            case Edited() as edited:
+                return await self._handle_edited(claim, message, edited)
+            case Deleted(message_ids=ids):
+                return "deleted", await self._handle_deleted(claim, message, ids)
+            case Pressed() | Joined():
                 return "ignored", await self._finish(claim, message, TurnResult())
+
+    async def _handle_edited(
+        self, claim: Claim, message: InboxMessage, edited: Edited
+    ) -> tuple[str, InboxMessage | None]:
+        result = await self._edited_messages.follow(claim, message, edited)
+        if isinstance(result, Said):
+            return await self._handle_said(claim, message, result)
+        return "edited", await self._finish(claim, message, result)
+
+    async def _handle_deleted(
+        self, claim: Claim, message: InboxMessage, message_ids: Collection[str]
+    ) -> InboxMessage | None:
+        """Delete the turns that were said in these messages, and what was derived from them."""
+        question = self._unanswered.get(claim.conversation)
+        if question is not None and question.message_id in message_ids:
+            self._unanswered.drop(claim.conversation)
+        turns = await self._conversations.find_turns(claim, message_ids)
+        if not turns:
+            return await self._finish(claim, message, TurnResult())
+        change = HistoryChange(deleted=[one.id for one in turns])
+        return await self._finish_forgetting(claim, message, TurnResult(change=change))
+
+    async def _finish_forgetting(
+        self, claim: Claim, message: InboxMessage, result: TurnResult
+    ) -> InboxMessage | None:
+        """Finish with turns deleted, and release what backends have cached of them."""
+        try:
+            return await self._finish(claim, message, result)
+        finally:  # it may be committed although it failed
+            for memory in self._memories:
+                await memory.forget(claim.conversation)
 
     async def _handle_said(
         self, claim: Claim, message: InboxMessage, said: Said
@@ -246,6 +294,8 @@ class ConversationWorker:
             return await self._answer(
                 claim, message, asked, request.active, speakers, result.removes
             )
+        if result.forgets is not None:
+            return await self._forget_message(claim, message, result.forgets)
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
         text = result.text
@@ -263,6 +313,18 @@ class ConversationWorker:
             for memory in self._memories:
                 await memory.end_session(claim.conversation)
         return following
+
+    async def _forget_message(
+        self, claim: Claim, message: InboxMessage, message_id: str
+    ) -> InboxMessage | None:
+        turns = await self._conversations.find_turns(claim, [message_id])
+        if not turns:
+            return await self._finish_with_text(claim, message, _NOT_REMEMBERED)
+        outgoing = self._stages.replies.final_parts(message.incoming.address, _FORGOTTEN)
+        change = HistoryChange(deleted=[one.id for one in turns])
+        return await self._finish_forgetting(
+            claim, message, TurnResult(outgoing=outgoing, change=change)
+        )
 
     async def _delete_history(self, claim: Claim) -> str:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""
@@ -289,7 +351,7 @@ class ConversationWorker:
         if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
             result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT)
         finished = await self._conversations.finish(claim, message, result, go_on=not self.stopping)
-        if result.outgoing:
+        if result.outgoing or result.in_place_of or result.was_stopped:
             self._stages.replies.deliver(message.incoming.address, finished.row)
         return finished.next_message
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import Connection, func, insert, select, text, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
 from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
@@ -18,16 +18,20 @@ from bot.chat.session import (
     Attempt,
     Claim,
     ClaimedMessage,
+    Exchange,
+    HistoryChange,
     InboxMessage,
+    Summary,
     Turn,
     TurnRange,
     TurnResult,
+    fingerprint_turns,
 )
 from bot.errors import Fenced, Refused
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, turn
+from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, summary, turn
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, make_incoming, read_session
 
@@ -819,6 +823,77 @@ async def test_turns_of_an_old_database_follow_one_another(store: Store) -> None
     assert [one.text for one in (await read_session(store.database)).turns] == ["one", "two"]
 
 
+async def exchange_of(store: Store) -> tuple[Claim, Exchange, OutboxRow]:
+    """Have a question answered in two parts, and the first one sent; return it and the second."""
+    claim, message = await begin(store)
+    asked = replace(said("why?"), message_id="41")
+    names = tuple(message.part_name(part) for part in (0, 1))
+    answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    result = TurnResult([said("before"), asked, answer], parts)
+    await store.conversations.finish(claim, message, result, go_on=False)
+    second = await store.outbox.mark_sent(await taken(store), "42")
+    assert second is not None
+    found = await store.conversations.load_exchange(claim, "41", 10)
+    assert found is not None
+    return claim, found, second
+
+
+async def test_exchange_is_a_question_with_its_answers_and_what_was_before(store: Store) -> None:
+    claim, found, _ = await exchange_of(store)
+    assert found.question.turn.text == "why?"
+    assert [one.turn.text for one in found.answers] == ["a b"]
+    assert [one.text for one in found.before.turns] == ["before"]
+    assert found.is_newest
+    assert found.parts == ("telegram:5:1/0", "telegram:5:1/1")
+    assert await store.conversations.load_exchange(claim, "99", 10) is None
+
+
+async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> None:
+    _, found, second = await exchange_of(store)
+    claim, message = await begin(store, key="5:1:e2")
+    new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
+    change = HistoryChange({found.question.id: "how?"}, {found.answers[0].id: new})
+    result = TurnResult(outgoing=[OutgoingPart(0, "c")], change=change, in_place_of=found.parts)
+    await store.conversations.finish(claim, message, result)
+
+    expected = ["before", "how?", "c"]
+    assert [one.text for one in (await read_session(store.database)).turns] == expected
+    session = await store.conversations.load_session(claim, 10)
+    assert [one.text for one in session.turns] == expected
+    rows = [second]
+    for external_id in ("43", None, None):
+        following = await store.outbox.mark_sent(rows[-1], external_id)
+        rows += [following] if following else []
+    done = [(row.op, row.text, row.external_id) for row in rows]
+    assert done == [
+        (OutboxOperation.SEND, "b", None),
+        (OutboxOperation.EDIT, "c", "42"),
+        (OutboxOperation.DELETE, "", "43"),
+    ]
+    again = await store.conversations.load_exchange(claim, "41", 10)
+    assert again is not None
+    assert again.parts == found.parts[:1]
+    assert [one.turn.text for one in await store.conversations.find_turns(claim, ["42"])] == [
+        "c",
+        "a b",
+    ]
+
+
+async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    kept = Summary(1, found.question.id, fingerprint_turns([]), "they asked why")
+    row = {"conversation": LANE, "session": 1, "turns": 2, "chars": 9, "text": kept.text}
+    row |= {"covers_to": kept.covers_to, "fingerprint": kept.fingerprint}
+    await store.database.write(lambda c: c.execute(insert(summary).values(row)).rowcount)
+    claim, message = await begin(store, key="d41")
+    change = HistoryChange(deleted=[found.question.id])
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    assert [one.text for one in (await read_session(store.database)).turns] == ["before", "a b"]
+    left = await store.database.read(lambda c: c.execute(select(summary.c.text)).all())
+    assert left == []
+
+
 EVENTS = [
     Edited("5:1:e3", make_incoming("new words"), NOON),
     Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
@@ -843,8 +918,8 @@ async def test_every_kind_of_event_is_stored_once_and_read_back(
 async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store: Store) -> None:
     payload = msgspec.json.decode(msgspec.json.encode(make_incoming("hello", key="5:2")))
     del payload["address"]["bot_id"]  # these were added later
-    for name in ("attachments", "mentions", "locale"):
-        del payload[name]
+    for name in ("attachments", "in_thread", "mentions", "locale"):
+        payload.pop(name, None)
     payload["quote"] = "formerly a text"
 
     def unit(connection: Connection) -> None:

@@ -50,7 +50,7 @@ async def test_stop_before_the_first_word_leaves_only_the_question(database: Dat
     setup = Setup(database, backend=FakeBackend([asyncio.Event()]), limits=WITH_PLACEHOLDER)
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop"))
-    assert [text for text in setup.texts if text != "…"] == ["Stopped. /retry answers again."]
+    assert setup.texts == ["Stopped. /retry answers again."]
     assert await setup.history() == [("user", "a story")]
 
 

@@ -13,7 +13,9 @@ from bot.chat.session import (
     Attempt,
     Claim,
     ClaimedMessage,
+    Exchange,
     FinishedTurn,
+    HistoryChange,
     InboxMessage,
     OpenedPart,
     Session,
@@ -38,12 +40,13 @@ from bot.storage.sql.tables import (
 )
 from bot.storage.units import conversations as units
 from bot.storage.units import history, lanes
+from bot.storage.units.changes import ChangedRows
 from bot.storage.units.dialects import served_text
 from bot.storage.units.events import decode_event
 
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version),
+    *(turn.c.preset, turn.c.preset_version, turn.c.message_id),
 )
 _OF: BindParameter[str] = bindparam("of")
 _SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
@@ -160,6 +163,12 @@ class SqlConversations(Conversations):
         return await self._database.run(lambda: history.find(claim.conversation, message_ids))
 
     @override
+    async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
+        return await self._database.run(
+            lambda: history.load_exchange(claim.conversation, message_id, max_turns)
+        )
+
+    @override
     async def forget(self, claim: Claim) -> int:
         self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation
@@ -202,18 +211,22 @@ class SqlConversations(Conversations):
             message=message.id,
             turns=[_to_turn_row(one) for one in result.turns],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
-            answer=_part_changes(message, result.outgoing),
+            answer=_part_changes(message, result),
             new_session=result.new_session,
             go_on=go_on,
             removes=result.removes,
             supersedes=result.supersedes,
+            change=_to_change_rows(result.change) if result.change is not None else None,
+            in_place_of=result.in_place_of,
         )
         # Whatever happens to the unit, a window is kept only of what is known to be committed.
         window = self._windows.take(claim)
         following, taken = await self._database.run(
             lambda: units.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        if window is not None and not result.new_session:
+        if result.change is not None and result.change.deleted:
+            await self._database.truncate_log()
+        if window is not None and not result.new_session and result.change is None:
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
@@ -232,9 +245,9 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
     return InboxMessage(stored.id, incoming, stored.crashes, stored.own_crashes)
 
 
-def _part_changes(message: InboxMessage, outgoing: Sequence[OutgoingPart]) -> units.PartChanges:
-    """Say what must happen on the platform so that the turn reads as `outgoing` says."""
-    changes = []
+def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
+    """Say what must happen on the platform so that the turn reads as the result says."""
+    changes, outgoing = [], result.outgoing
     for one in outgoing:
         if one.placeholder is None:
             changes.append(_change(message, one, OutboxOperation.EDIT, one.text, opened=True))
@@ -247,8 +260,22 @@ def _part_changes(message: InboxMessage, outgoing: Sequence[OutgoingPart]) -> un
         _common(message),
         changes,
         [one.part for one in outgoing],
-        may_be_opened=bool(outgoing or message.crashes),
+        may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
     )
+
+
+def _to_change_rows(change: HistoryChange) -> ChangedRows:
+    return ChangedRows(
+        texts={turn_id: make_storable(text) for turn_id, text in change.texts.items()},
+        versions={turn_id: _to_version_row(one) for turn_id, one in change.versions.items()},
+        superseded=tuple(change.superseded),
+        deleted=tuple(change.deleted),
+    )
+
+
+def _to_version_row(one: Turn) -> dict[str, object]:
+    row = _to_turn_row(one)
+    return {name: row[name] for name in ("text", "at", "preset", "preset_version", "sent_as")}
 
 
 def _change(
@@ -307,6 +334,6 @@ def _from_turn_row(row: Mapping[str, object]) -> Turn:
 
 def to_turn(row: Sequence[Any]) -> Turn:
     """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    role, speaker_id, speaker_name, text, at, preset, version, *_ = row
+    role, speaker_id, speaker_name, text, at, preset, version, message_id, *_ = row
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    return Turn(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version)
+    return Turn(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id)

@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0010"
+NEWEST_REVISION = "0011"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -172,7 +172,9 @@ outbox = Table(
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("started_at", Float),
     Column("owner", Text),  # the sender that holds it, in this attempt; NULL: nobody
-    Column("external_id", Text),
+    Column("external_id", Text),  # of a change: the message to change, if it was known before
+    Column("target_turn", Text),  # of a change of another turn's message: the part to change
+    Column("target_part", Integer),
     Column("error", Text),
     Column("file_name", Text),  # the attachment of a send; NULL once it is sent
     Column("file_text", Text),

@@ -15,8 +15,8 @@ from bot.chat.outgoing import OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
 from bot.storage.engine.statements import DialectName, Unit
+from bot.storage.units import changes, functions, history, lanes
 from bot.storage.units import conversation_sql as sql
-from bot.storage.units import functions, lanes
 
 _encode = msgspec.json.Encoder().encode
 
@@ -57,6 +57,20 @@ class PartChanges:
         surplus = sorted(set(opened).difference(self.parts))
         return rows + [{**delete, "part": part} for part in surplus]
 
+    def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows to queue, given the messages whose places the parts take, in order."""
+        nothing = {"external_id": None, "target_turn": None, "target_part": None}
+        places = dict(zip(self.parts, targets, strict=False))
+        rows = [
+            {**self.common, **change, **places.get(change["part"], nothing)}
+            for change in self.changes
+            if change["opened"] in {None, change["part"] in places}
+        ]
+        gone = {"interaction": None, "file_name": None, "file_text": None, "text": ""}
+        delete = {**self.common, "op": OutboxOperation.DELETE, **gone}
+        surplus = range(len(self.parts), len(targets))
+        return rows + [{**delete, "part": number, **targets[number]} for number in surplus]
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedRows:
@@ -71,6 +85,9 @@ class FinishedRows:
     """Whether to begin the next message; else the conversation is given back."""
     removes: TurnRange | None = None
     supersedes: TurnRange | None = None
+    change: changes.ChangedRows | None = None
+    in_place_of: Sequence[str] = ()
+    """The names of the parts whose messages the answer takes."""
 
 
 def receive(
@@ -194,7 +211,8 @@ def finish(
         The next message, which is begun; None: the conversation was released.
         The first row of the answer's lane, taken for sending; None: another sender has the lane.
     """
-    if dialect == "postgresql":
+    is_plain = rows.change is None and not rows.in_place_of
+    if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
         [[held, *columns]] = yield functions.FINISH.call.query_alone(values)
         if not held:
@@ -204,6 +222,12 @@ def finish(
             return None, lanes.given_row(head, at)
         following = NextMessage(id_, payload, crashes, own_crashes, kind)
         return following, lanes.given_row(head, at)
+    return (yield from _finish_by_steps(claim, rows, sender, at))
+
+
+def _finish_by_steps(
+    claim: Claim, rows: FinishedRows, sender: lanes.SenderIdentity | None, at: lanes.Moment
+) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
     session = _session(claim, (yield change.query(_of(claim))))
     yield sql.DONE.query({"message": rows.message})
@@ -216,11 +240,24 @@ def finish(
         yield sql.APPEND.query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
         yield sql.NOTE.query_many(rows.receipts)
-    taken = yield from _queue_answer(rows.answer, sender, at)
+    if rows.change is not None:
+        yield from changes.apply(claim.conversation, rows.change)
+    if rows.in_place_of:
+        taken = yield from _queue_in_place(rows, sender, at)
+    else:
+        taken = yield from _queue_answer(rows.answer, sender, at)
     if rows.go_on:
         return (yield from _next_message(claim)), taken
     yield from release(claim)
     return None, taken
+
+
+def _queue_in_place(
+    rows: FinishedRows, sender: lanes.SenderIdentity | None, at: lanes.Moment
+) -> Unit[OutboxRow | None]:
+    targets = yield from history.resolve_parts(rows.in_place_of)
+    queued = rows.answer.rows_in_place(targets)
+    return (yield from lanes.queue_in_place(queued, sender, at)) if queued else None
 
 
 def _queue_answer(

@@ -16,6 +16,8 @@ OUTBOX_ROW = (
 )
 _BEGUN = ("state", "owner", "attempts", "started_at")
 QUEUE = Statement(lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW))
+_TARGET = ("external_id", "target_turn", "target_part")
+QUEUE_IN_PLACE = Statement(lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW, *_TARGET))
 QUEUE_BEGUN = Statement(
     lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW, *_BEGUN).returning(outbox.c.id)
 )
@@ -85,15 +87,16 @@ HEAD_COLUMNS = (
     *(outbox.c.id, outbox.c.turn, outbox.c.part, outbox.c.op, outbox.c.platform, outbox.c.bot_id),
     *(outbox.c.chat, outbox.c.thread, outbox.c.text, outbox.c.reply_to, outbox.c.interaction),
     *(outbox.c.state, outbox.c.attempts, outbox.c.not_before, outbox.c.file_name),
-    *(outbox.c.file_text, outbox.c.started_at, _opened.c.external_id),
+    *(outbox.c.file_text, outbox.c.started_at),
+    func.coalesce(outbox.c.external_id, _opened.c.external_id).label("external_id"),
 )
 HEAD = Statement(
     select(*HEAD_COLUMNS)
     .outerjoin(
         _opened,
         and_(
-            _opened.c.turn == outbox.c.turn,
-            _opened.c.part == outbox.c.part,
+            _opened.c.turn == func.coalesce(outbox.c.target_turn, outbox.c.turn),
+            _opened.c.part == func.coalesce(outbox.c.target_part, outbox.c.part),
             _opened.c.op == OutboxOperation.SEND,
         ),
     )
@@ -129,7 +132,11 @@ _HELD_ROW = update(outbox).where(
 # What was said stands in the history; here only its id is still needed.
 SENT = Statement(
     _HELD_ROW.values(
-        state=OutboxState.SENT, external_id=bindparam("arrived_as"), owner=None, text="", **_NO_FILE
+        state=OutboxState.SENT,
+        external_id=func.coalesce(bindparam("arrived_as"), outbox.c.external_id),
+        owner=None,
+        text="",
+        **_NO_FILE,
     ).returning(outbox.c.lane)
 )
 LATER = Statement(

@@ -77,6 +77,17 @@ def queue_and_take(
     return _begun_row(id_, first, target, at)
 
 
+def queue_in_place(
+    rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Append rows that name the messages they change; where their lane is free, take its first."""
+    yield lane_sql.QUEUE_IN_PLACE.query_many(rows)
+    if sender is None:
+        yield from make_due(rows[0], at.now)
+        return None
+    return (yield from make_due_and_take(rows[0], sender, at))
+
+
 def make_due(row: dict[str, Any], now: float) -> Unit[None]:
     yield lane_sql.MAKE_DUE.query(_lane(row, now))
 

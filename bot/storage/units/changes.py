@@ -1,0 +1,99 @@
+"""Change stored turns: new texts, new versions, deletions with what was derived from them."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    bindparam,
+    cast,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from bot.storage.engine.statements import DialectName, Statement, Unit
+from bot.storage.sql.tables import receipt, summary, turn
+from bot.storage.units.dialects import bound_texts
+
+_THIS = turn.c.id == bindparam("row")
+_SET_TEXT = Statement(update(turn).where(_THIS).values(text=bindparam("reads")))
+_KEPT = ("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset")
+_COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as")
+# The place of a turn keeps its id: the version that leaves it is copied to the end.
+_KEEP_VERSION = Statement(
+    insert(turn).from_select(
+        [*_COPIED, "active"], select(*(turn.c[name] for name in _COPIED), false()).where(_THIS)
+    )
+)
+_VERSION = ("text", "at", "preset", "preset_version", "sent_as")
+_SET_VERSION = Statement(
+    update(turn).where(_THIS).values({name: bindparam(f"new_{name}") for name in _VERSION})
+)
+
+
+def _is_listed(dialect: DialectName) -> ColumnElement[bool]:
+    ids = bound_texts("rows", dialect).subquery()
+    return turn.c.id.in_(select(cast(ids.c[0], Integer)))
+
+
+_SUPERSEDE = Statement(lambda dialect: update(turn).where(_is_listed(dialect)).values(active=False))
+_FIRST = Statement(
+    lambda dialect: select(func.min(turn.c.at), func.min(turn.c.id)).where(_is_listed(dialect))
+)
+_DELETE = Statement(lambda dialect: delete(turn).where(_is_listed(dialect)))
+_DELETE_SUMMARIES = Statement(
+    delete(summary).where(
+        summary.c.conversation == bindparam("of"), summary.c.covers_to >= bindparam("first")
+    )
+)
+_DELETE_RECEIPTS = Statement(
+    delete(receipt).where(
+        receipt.c.conversation == bindparam("of"), receipt.c.at >= bindparam("since")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """What happens to stored turns, by their ids, with the values of the columns."""
+
+    texts: Mapping[int, str]
+    versions: Mapping[int, Mapping[str, Any]]
+    superseded: Collection[int]
+    deleted: Collection[int]
+
+
+def apply(conversation: str, change: ChangedRows) -> Unit[None]:
+    """Change turns; summaries that cover one of them are deleted.
+
+    With a turn that is deleted go all receipts since: their prompts may quote it.
+    """
+    touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
+    if not touched:
+        return
+    [(since, first)] = yield _FIRST.query(_rows(touched))
+    if first is None:
+        return
+    yield _DELETE_SUMMARIES.query({"of": conversation, "first": first})
+    for turn_id, text in change.texts.items():
+        yield _SET_TEXT.query({"row": turn_id, "reads": text})
+    for turn_id, version in change.versions.items():
+        yield _KEEP_VERSION.query({"row": turn_id})
+        new = {f"new_{name}": value for name, value in version.items()}
+        yield _SET_VERSION.query({"row": turn_id, **new})
+    if change.superseded:
+        yield _SUPERSEDE.query(_rows(change.superseded))
+    if change.deleted:
+        yield _DELETE_RECEIPTS.query({"of": conversation, "since": since})
+        yield _DELETE.query(_rows(change.deleted))
+
+
+def _rows(ids: Collection[int]) -> dict[str, str]:
+    return {"rows": json.dumps([str(one) for one in ids])}

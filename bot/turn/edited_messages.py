@@ -1,0 +1,120 @@
+"""Follow the edit of a message: answer it again in place, withdraw it, or change the history."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from bot.chat.incoming import Edited, Said
+from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
+from bot.errors import BackendError, UserError
+from bot.ports import Clock, Conversations
+from bot.replying.live_replies import LiveReplies
+from bot.routing.active_presets import ActiveCharacters
+from bot.routing.command_specs import parse
+from bot.routing.decide import Answer, Observe, decide
+from bot.routing.preset_resolver import PresetResolver
+from bot.routing.wake_rules import Dice
+from bot.turn.answer import AnswerPipeline
+from bot.turn.stops import StopRequests
+
+_log = structlog.get_logger(__name__)
+_MAX_TURNS_BEFORE = 400
+_MAX_AGE = timedelta(minutes=5)
+"""An edit of an older message that is not in the history does not make it a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditedMessages:
+    """Works out what an edit changes; nothing is stored before the result is finished."""
+
+    conversations: Conversations
+    resolver: PresetResolver
+    pipeline: AnswerPipeline
+    replies: LiveReplies
+    stops: StopRequests
+    clock: Clock
+    dice: Dice
+
+    async def follow(
+        self, claim: Claim, message: InboxMessage, edited: Edited
+    ) -> TurnResult | Said:
+        """Return what the edit changes, or a message that was no question before and is one now.
+
+        The newest question is answered again, in the messages of its old answer; if it does not
+        address anybody any more, its answer is deleted. Of older messages the text is replaced.
+        """
+        said = edited.said
+        exchange = await self._load_exchange(claim, said)
+        if exchange is None:
+            is_question = said.wake is not None and parse(said.text) is None
+            is_new = edited.at - said.at < _MAX_AGE
+            return said if is_question and is_new else TurnResult()
+        if said.text == exchange.question.turn.text:  # only a preview or a picture has changed
+            return TurnResult()
+        change = HistoryChange({exchange.question.id: said.text})
+        if not exchange.is_newest:
+            return TurnResult(change=change)
+        active = await self.resolver.resolve(said.scopes)
+        now = datetime.fromtimestamp(self.clock.now(), UTC)
+        decision = decide(said, active, exchange.before.turns, dice=self.dice, now=now)
+        match decision:
+            # A line that nobody answered is not drawn for a second time.
+            case Answer() if exchange.answers or said.wake is not None:
+                return await self._answer_again(claim, message, edited, exchange, active, decision)
+            case Answer() | Observe():
+                return _withdrawn(exchange, change)
+            case _:
+                return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
+
+    async def _load_exchange(self, claim: Claim, said: Said) -> Exchange | None:
+        if said.message_id is None:
+            return None
+        return await self.conversations.load_exchange(claim, said.message_id, _MAX_TURNS_BEFORE)
+
+    async def _answer_again(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        edited: Edited,
+        exchange: Exchange,
+        active: ActiveCharacters,
+        decision: Answer,
+    ) -> TurnResult:
+        said = edited.said
+        texts = {exchange.question.id: said.text}
+        try:
+            with self.stops.answering(said, edited.at) as stop:
+                result = await self.pipeline.answer(
+                    claim,
+                    message,
+                    said,
+                    active,
+                    decision.speakers,
+                    stop,
+                    before=exchange.before,
+                    in_place_of=exchange.parts,
+                )
+        except (BackendError, UserError) as error:  # the old answer stays
+            _log.warning("not_answered_again", turn=message.turn, reason=str(error))
+            notice = error.notice if isinstance(error, BackendError) else str(error)
+            outgoing = self.replies.final_parts(said.address, f"⚠ {notice}")
+            return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
+        if not result.turns:  # stopped before the first word
+            return TurnResult(change=HistoryChange(texts))
+        places = [one.id for one in exchange.answers]
+        versions = dict(zip(places, result.turns, strict=False))
+        superseded = places[len(result.turns) :]
+        return replace(
+            result,
+            turns=result.turns[len(places) :],
+            change=HistoryChange(texts, versions, superseded),
+            in_place_of=exchange.parts,
+        )
+
+
+def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:
+    """Take the answers back, from the channel and from the history."""
+    answers = tuple(one.id for one in exchange.answers)
+    superseded = (*change.superseded, *answers)
+    return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

@@ -1,0 +1,223 @@
+"""Edits and deletions of messages: what happens to answers, history and what was derived."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
+from bot.errors import BackendUnavailable
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import receipt, turn
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, running_worker
+from tests.waiting import advance_in_steps, wait_until
+
+CHAT = make_incoming().address
+
+
+def said(text: str, key: str, wake: WakeReason | None = WakeReason.DM, by: Person = ALICE) -> Said:
+    return make_incoming(text, key=key, wake=wake, author=by)
+
+
+def edit(text: str, key: str, number: int = 1, wake: WakeReason | None = WakeReason.DM) -> Edited:
+    now = make_incoming(text, key=key, wake=wake)
+    return Edited(f"{key}:e{number}", now, now.at + timedelta(seconds=10 * number))
+
+
+def deletion(*ids: str) -> Deleted:
+    at = make_incoming().at + timedelta(minutes=1)
+    return Deleted(CHAT, f"d{'-'.join(ids)}", ids, at, (CHAT.lane,))
+
+
+async def receive(setup: Setup, *events: Incoming) -> None:
+    for event in events:
+        await setup.inbox.receive([event], {})
+
+
+async def handle(setup: Setup, *events: Incoming) -> None:
+    await receive(setup, *events)
+    await setup.work()
+
+
+async def versions(setup: Setup) -> Sequence[tuple[str, bool]]:
+    stored = select(turn.c.text, turn.c.active).order_by(turn.c.id)
+    rows = await setup.database.read(lambda c: c.execute(stored).all())
+    return [(row.text, row.active) for row in rows]
+
+
+@pytest.mark.parametrize("limits", [WITH_PLACEHOLDER, None], ids=["placeholder", "nonce"])
+async def test_edited_newest_question_is_answered_again_in_its_message(
+    database: Database, limits: object
+) -> None:
+    backend = FakeBackend(["Paris."], ["Rome."], ["Oslo."])
+    given = {"limits": limits} if limits else {}
+    setup = Setup(database, backend=backend, **given)  # type: ignore[arg-type]
+    await handle(setup, said("capital of France?", "5:1"))
+    await handle(setup, edit("capital of Italy?", "5:1"))
+    assert setup.texts == ["Rome."]
+    assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
+    assert [m.content for m in backend.prompts[1].messages][-1] == "capital of Italy?"
+    assert all("France" not in m.content for m in backend.prompts[1].messages)
+
+    await handle(setup, edit("capital of Norway?", "5:1", 2))
+    assert setup.texts == ["Oslo."]
+    assert sorted(await versions(setup)) == [
+        ("Oslo.", True),
+        ("Paris.", False),
+        ("Rome.", False),
+        ("capital of Norway?", True),
+    ]
+
+
+async def test_longer_and_shorter_new_answers_add_and_delete_messages(database: Database) -> None:
+    long = " ".join(map(str, range(900)))
+    backend = FakeBackend(["short"], [long], ["short again"], [long])
+    setup = Setup(database, backend=backend)
+    await handle(setup, said("one", "5:1"), edit("two", "5:1"))
+    assert len(setup.texts) > 1
+    assert " ".join(setup.texts).split() == long.split()
+    await handle(setup, edit("three", "5:1", 2))
+    assert setup.texts == ["short again"]
+    await handle(setup, edit("four", "5:1", 3))
+    assert " ".join(setup.texts).split() == long.split()
+
+
+async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
+    database: Database,
+) -> None:
+    backend = FakeBackend(["It is", asyncio.Event()], ["Rome."])
+    setup = Setup(database, backend=backend)
+    change = edit("capital of Italy?", "5:1")
+    await receive(setup, said("capital of France?", "5:1"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await receive(setup, change)
+        setup.stops.announce([change])
+        await worker
+    assert setup.texts == ["Rome."]
+    assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
+    assert backend.closed_early == 1
+
+
+async def test_edit_before_the_first_word_leaves_no_empty_message(database: Database) -> None:
+    backend = FakeBackend([asyncio.Event()], ["Rome."])
+    setup = Setup(database, backend=backend, limits=WITH_PLACEHOLDER)
+    change = edit("capital of Italy?", "5:1")
+    await receive(setup, said("capital of France?", "5:1"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await receive(setup, change)
+        setup.stops.announce([change])
+        await worker
+    assert setup.texts == ["Rome."]
+
+
+async def test_edit_of_an_older_message_changes_the_history_only(database: Database) -> None:
+    backend = FakeBackend(["One."], ["Two."], ["Three."])
+    setup = Setup(database, backend=backend)
+    await handle(setup, said("my cat is Tom", "5:1"), said("hello", "5:2"))
+    await handle(setup, edit("my cat is Tim", "5:1"))
+    assert setup.texts == ["One.", "Two."]
+    await handle(setup, said("its name?", "5:3"))
+    prompt = [message.content for message in backend.prompts[-1].messages]
+    assert "my cat is Tim" in prompt
+    assert "my cat is Tom" not in prompt
+
+
+@pytest.mark.parametrize(
+    ("context", "left"), [("all", [("user", "never mind")]), ("addressed", [])]
+)
+async def test_lost_mention_withdraws_the_question(
+    database: Database, context: str, left: list[tuple[str, str]]
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Yes?"]), preset={"context": context})
+    await handle(setup, said("nora?", "5:1", WakeReason.MENTION))
+    await handle(setup, edit("never mind", "5:1", wake=None))
+    assert setup.texts == []
+    assert await setup.history() == left
+
+
+async def test_mention_that_is_added_by_an_edit_asks(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Yes?"]))
+    await handle(setup, said("hello?", "5:1", None))
+    assert setup.texts == []
+    await handle(setup, edit("hello, nora?", "5:1", wake=WakeReason.MENTION))
+    assert setup.texts == ["Yes?"]
+    assert await setup.history() == [("user", "hello, nora?"), ("assistant", "Yes?")]
+
+
+async def test_edit_that_changes_no_text_changes_nothing(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."], ["Two."]))
+    await handle(setup, said("hello", "5:1"), edit("hello", "5:1"))
+    assert setup.texts == ["One."]
+    assert len(setup.backend.prompts) == 1
+
+
+async def test_failed_second_answer_leaves_the_first_one(database: Database) -> None:
+    down = BackendUnavailable("down", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend(["One."], [down]))
+    await handle(setup, said("hello", "5:1"), edit("hello again", "5:1"))
+    assert setup.texts == ["One.", "⚠ The model is away."]
+    assert await setup.history() == [("user", "hello again"), ("assistant", "One.")]
+
+
+async def test_edit_of_a_question_that_failed_asks_again(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([BackendUnavailable("down")], ["Hi."]))
+    await handle(setup, said("hello", "5:1"), edit("hello!", "5:1"))
+    assert setup.texts[-1] == "Hi."
+    assert await setup.history() == [("user", "hello!"), ("assistant", "Hi.")]
+
+
+async def test_edited_command_is_not_run_again(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await handle(setup, said("/new", "5:1", WakeReason.COMMAND))
+    await handle(setup, edit("/new", "5:1", wake=WakeReason.COMMAND))
+    assert setup.texts == ["A new conversation begins."]
+
+
+async def test_deleted_messages_leave_nothing_behind(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."], ["Two."]))
+    await handle(setup, said("my secret is CANARY", "5:1"), said("hello", "5:2"))
+    [answer, _] = setup.surface.messages
+    await handle(setup, deletion("1", answer))
+    assert await setup.history() == [("user", "hello"), ("assistant", "Two.")]
+    receipts = select(func.count()).select_from(receipt)
+    assert await database.read(lambda c: c.execute(receipts).scalar_one()) == 0
+    assert setup.memory.calls == [f"forget {CHAT.conversation}"]
+    await handle(setup, said("what is it?", "5:3"))
+    assert all("CANARY" not in m.content for m in setup.backend.prompts[-1].messages)
+
+
+async def test_deletion_of_unknown_messages_changes_nothing(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."]))
+    await handle(setup, said("hello", "5:1"), deletion("77"))
+    assert await setup.history() == [("user", "hello"), ("assistant", "One.")]
+    assert setup.memory.calls == []
+
+
+@pytest.mark.parametrize("by", [BOB, ALICE])
+async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Person) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."]))
+    await handle(setup, said("hello CANARY", "5:101", WakeReason.MENTION, by))
+    command = said("/forget", "5:2", WakeReason.COMMAND, by)
+    await handle(setup, replace(command, quote=Quote(by, "101", "hello CANARY")))
+    assert setup.texts[1:] == [
+        "I have forgotten that message and everything that was stored about it."
+    ]
+    assert await setup.history() == [("assistant", "One.")]
+
+
+async def test_forgetting_a_message_of_others_needs_an_admin(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."]))
+    await handle(setup, said("hello", "5:1", WakeReason.MENTION, ALICE))
+    command = said("/forget", "5:2", WakeReason.COMMAND, BOB)
+    await handle(setup, replace(command, quote=Quote(ALICE, "1", "hello")))
+    assert setup.texts[1:] == ["⚠ Only an admin can make me forget what others said."]
+    assert await setup.history() == [("user", "hello"), ("assistant", "One.")]
