@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
+from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.haruhi_archives import read_haruhi_zip
 from bot.prompting.personas.builtin_roles import (
     builtin_role_name,
@@ -48,7 +49,7 @@ def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
     """
     loaded: dict[str, PresetWithStories] = {}
     problems: list[str] = []
-    for name, preset in load_presets(directory).items():
+    for name, preset in load_presets(directory, _describe_other).items():
         try:
             loaded[name] = merge_character_file(preset, directory)
         except PresetError as error:
@@ -56,6 +57,13 @@ def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
     if problems:
         raise PresetError("\n".join(problems))
     return loaded
+
+
+def _describe_other(text: str, file: Path) -> str | None:
+    kind = detect_file_kind(text.encode())
+    if kind in {FileKind.PRESET, FileKind.UNKNOWN}:
+        return None
+    return f"{kind.describe(file)}, and move it out of the presets folder"
 
 
 def load_complete_presets(directory: Path) -> dict[str, Preset]:

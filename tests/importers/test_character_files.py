@@ -41,6 +41,20 @@ def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
     assert loaded["nora"].stories == ("one", "two")
 
 
+def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
+    tmp_path: Path,
+) -> None:
+    folder = preset_folder(tmp_path)
+    card = {"spec": "chara_card_v2", "spec_version": "2.0", "data": {"name": "Ilse"}}
+    (folder / "ilse.json").write_text(json.dumps(card), "utf-8")
+    with pytest.raises(PresetError) as caught:
+        load_complete_presets(folder)
+    assert str(caught.value) == (
+        f"{folder}/ilse.json is a character card (JSON); make a preset of it with"
+        f" `troupe character import {folder}/ilse.json`, and move it out of the presets folder"
+    )
+
+
 def test_keys_of_the_preset_win(tmp_path: Path) -> None:
     save_character(tmp_path)
 

@@ -3,7 +3,7 @@
 import difflib
 import json
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -31,8 +31,18 @@ __all__ = [
 ]
 
 
-def load_presets(directory: Path) -> dict[str, Preset]:
+def _no_description(_text: str, _file: Path) -> str | None:
+    return None
+
+
+def load_presets(
+    directory: Path, describe_other: Callable[[str, Path], str | None] = _no_description
+) -> dict[str, Preset]:
     """Load every `*.json` of a directory, by preset name.
+
+    Args:
+        directory: the presets folder.
+        describe_other: says what a file is that is no preset; None if it may be meant as one.
 
     Raises:
         PresetError: lists all problems, one per line.
@@ -47,7 +57,7 @@ def load_presets(directory: Path) -> dict[str, Preset]:
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
-            problems.append(str(error))
+            problems.append(describe_other(_text_or_nothing(file), file) or str(error))
             continue
         if (first := origins.setdefault(preset.id, file)) != file:
             problems.append(
@@ -58,6 +68,13 @@ def load_presets(directory: Path) -> dict[str, Preset]:
     if problems:
         raise PresetError("\n".join(problems))
     return presets
+
+
+def _text_or_nothing(file: Path) -> str:
+    try:
+        return read_preset_text(file)
+    except PresetError:
+        return ""
 
 
 def parse_preset(text: str, source: str) -> Preset:
