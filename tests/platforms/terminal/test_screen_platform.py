@@ -15,7 +15,7 @@ from typing_extensions import override
 from bot.chat.incoming import Incoming, Said
 from bot.chat.outgoing import Attachment, OutgoingMessage
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform
+from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
 from bot.ports import Intake
 from bot.routing.command_specs import COMMANDS
 from tests.platforms.terminal.screen import (
@@ -346,3 +346,8 @@ async def test_answer_longer_than_the_screen_is_whole_in_the_end(service: FakeSe
             await terminal.shows("Once upon a time.", "alice>")
             shown = " ".join(terminal.lines)
             assert all(shown.count(f"word{number} ") <= 1 for number in range(199))
+
+
+def test_terminal_without_abilities_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert make(PlatformContext()) is None
