@@ -39,6 +39,8 @@ class TurnContext:
     """How people describe themselves, by user id."""
     in_place_of: tuple[str, ...] = ()
     """The names of parts that were sent before, whose messages this answer gets."""
+    replaces_answers: bool = False
+    """The question was answered before, and another answer is wanted."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
@@ -94,6 +96,7 @@ class PromptSources:
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
             tuple(in_place_of),
+            replaces_answers=removed is not None and before is None,
         )
 
     async def compose(
@@ -114,6 +117,7 @@ class PromptSources:
             stories=stories,
             summary=summary,
             model_limit=model_limit,
+            wants_variety=context.replaces_answers,
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or lorebook.index is None:

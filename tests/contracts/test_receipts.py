@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from sqlalchemy import func, select, update
 
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
+from bot.chat.prompt import (
+    FinishReason,
+    Image,
+    Message,
+    Prompt,
+    TemplateChoice,
+    TemplateNames,
+    Usage,
+)
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
@@ -48,7 +56,16 @@ async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMess
 
 async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> None:
     claim, message = await take_message(store)
-    other = replace(RECEIPT, answer="And I am Nils.")
+    named = TemplateChoice(
+        role_texts={"user": "U:", "stop_words": ["x"]},
+        names=TemplateNames("Nils", "Ann", is_group=True),
+    )
+    other = replace(
+        RECEIPT,
+        answer="And I am Nils.",
+        prompt=replace(RECEIPT.prompt, template=named),
+        reason=FinishReason.REPETITION,
+    )
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, other]))
     receipts = SqlReceipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]

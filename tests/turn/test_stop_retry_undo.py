@@ -113,6 +113,14 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
     ]
 
 
+async def test_retry_of_an_answer_without_chance_is_not_the_same_again(database: Database) -> None:
+    preset = {"parameters": {"temperature": 0, "top_p": 1}}
+    setup = Setup(database, backend=FakeBackend(), preset=preset)
+    await setup.say("a", "/retry", "b")
+    temperatures = [one.parameters["temperature"] for one in setup.backend.prompts]
+    assert temperatures == [0, 0.5, 0]
+
+
 async def test_retry_answers_a_question_that_failed(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, backend=FakeBackend(["one"], [away], [away], ["two"]))

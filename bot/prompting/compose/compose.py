@@ -34,6 +34,7 @@ from bot.templates import names
 T = TypeVar("T")
 
 _MAX_QUOTE_CHARS = 300
+_TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
 _MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
@@ -51,6 +52,7 @@ def compose(
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
     model_limit: int | None = None,
+    wants_variety: bool = False,
 ) -> Draft:
     """Compose the draft of the prompt that answers `incoming`.
 
@@ -64,6 +66,7 @@ def compose(
         personas: how people describe themselves, by person id.
         stories: what was found for each query of the persona; None: the preset has no stories.
         model_limit: the tokens that the model can read, which bound lore and stories as well.
+        wants_variety: another answer than the last one is wanted, also at temperature 0.
 
     Raises:
         UserError: a form field of the preset's prompter has no value.
@@ -86,7 +89,7 @@ def compose(
         if not isinstance(prompter, ChatPrompter):  # it has no turns
             pinned, history = [], ()
     draft = Draft(
-        base=_base_prompt(inputs, tagged=tagged),
+        base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
@@ -147,14 +150,17 @@ def bare_prompt(preset: Preset) -> Prompt:
     )
 
 
-def _base_prompt(inputs: PromptInputs, *, tagged: bool) -> Prompt:
+def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
+    parameters = _sampling_parameters(preset)
+    if wants_variety and parameters.get("temperature") == 0:
+        parameters["temperature"] = _TEMPERATURE_OF_ANOTHER_ANSWER
     return Prompt(
         messages=(),
         model=preset.model,
         conversation=inputs.incoming.address.conversation,
         stop=_stop_strings(inputs) if tagged else preset.stop_sequences,
-        parameters=_sampling_parameters(preset),
+        parameters=parameters,
         max_output_tokens=preset.max_output_tokens,
         filtered=preset.filter_chars,
         answers_as=labels.characters[preset.name] if tagged else None,
