@@ -34,7 +34,6 @@ PERMISSIONS = sum(
         14,  # embed links
         15,  # attach files
         16,  # read message history
-        29,  # manage webhooks: characters under their own names
         35,  # create public threads
         38,  # send messages in threads
     )
@@ -42,7 +41,7 @@ PERMISSIONS = sum(
 _MESSAGE_CONTENT = 1 << 18 | 1 << 19  # application flags: for verified bots, and for small ones
 _INTENTS = 1 << 9 | 1 << 12  # messages in servers and direct messages; neither is privileged
 _MESSAGE_CONTENT_OFF = (
-    "Message Content Intent is off: it cannot start; enable Bot > Message Content Intent in the"
+    "Message Content Intent is off, but needed: enable Bot > Message Content Intent in the"
     " developer portal"
 )
 _MESSAGE_CONTENT_ON = "Message Content Intent is on"
