@@ -36,6 +36,8 @@ ConnectionFailed, InvalidAddress                                    runtime/http
 ChildFailed                                                         runtime/subprocesses.py
 """
 
+from bot.texts.text import translatable
+
 
 class TroupeError(Exception):
     """The root: catch it to show the text without a traceback."""
@@ -66,7 +68,10 @@ class RenderUnavailable(TemplateError):
 
 
 class UserError(TroupeError):
-    pass
+    @property
+    def text(self) -> str:
+        """What the person is told; unlike `str(error)` it can be translated."""
+        return str(self) if not isinstance(self.args[0], str) else self.args[0]
 
 
 class Fenced(TroupeError):
@@ -118,7 +123,9 @@ class MessageNotFound(Refused):
 class BackendError(TroupeError):
     def __init__(self, message: str, notice: str = "") -> None:
         super().__init__(message)
-        self.notice = notice or "I could not reach the model. Please try again in a moment."
+        self.notice = notice or translatable(
+            "I could not reach the model. Please try again in a moment."
+        )
 
 
 class BackendUnavailable(BackendError):

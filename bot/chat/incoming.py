@@ -166,6 +166,10 @@ class Edited:
     interaction: None = None
 
     @property
+    def locale(self) -> str | None:
+        return self.said.locale
+
+    @property
     def address(self) -> Address:
         return self.said.address
 
@@ -189,6 +193,7 @@ class Deleted:
     scopes: tuple[str, ...]
     message_id: None = None
     interaction: None = None
+    locale: None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import structlog
 
 from bot.chat.incoming import Said
 from bot.errors import PlatformError, UserError
+from bot.texts.text import translatable
 
 _log = structlog.get_logger(__name__)
 
@@ -55,8 +56,12 @@ class AdminCheck:
         if unknown:
             platform = incoming.address.platform.capitalize()
             raise UserError(
-                f"Only an admin can {action}, and {platform} does not say just now whether you are"
-                " one. Please try again in a minute."
+                translatable(
+                    "Only an admin can {action}, and {platform} does not say just now whether you"
+                    " are one. Please try again in a minute.",
+                    action=action,
+                    platform=platform,
+                )
             )
         if not allowed:
-            raise UserError(f"Only an admin can {action}.")
+            raise UserError(translatable("Only an admin can {action}.", action=action))

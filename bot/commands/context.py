@@ -8,15 +8,11 @@ from bot.chat.receipt import DroppedItem, Receipt
 from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
+from bot.texts.text import Text, joined, looked_up, translatable, translatable_count
 
 _BAR_CELLS = 12
 _MAX_LISTED = 8  # stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
-_SECTION_NOUNS = {
-    "lore": ("lorebook entry", "lorebook entries"),
-    "stories": ("story", "stories"),
-    "people": ("the descriptions of people", "descriptions of people"),
-}
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 
@@ -34,7 +30,7 @@ class ContextView:
         self._write_prompt = write_prompt
         self._mask = mask
 
-    async def show(self, conversation: str, *, for_admin: bool) -> str:
+    async def show(self, conversation: str, *, for_admin: bool) -> Text:
         """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
 
         Raises:
@@ -42,10 +38,10 @@ class ContextView:
         """
         shown = [show_context(*one) for one in await self._newest(conversation)]
         if for_admin:
-            shown.append("/context prompt sends the exact prompt as a file.")
-        return self._mask("\n\n".join(shown))
+            shown.append(translatable("/context prompt sends the exact prompt as a file."))
+        return joined(shown, "\n\n").with_values(self._mask)
 
-    async def prompts(self, conversation: str) -> tuple[str, Attachment]:
+    async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with the exact prompts of all speakers.
 
         Raises:
@@ -54,20 +50,27 @@ class ContextView:
         found = await self._newest(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self._write_prompt(*one) for one in found]
-        label = ("receipt " if len(found) == 1 else "receipts ") + ", ".join(numbers)
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
-        return f"The exact prompt of {label}, secrets removed.", file
+        text = translatable_count(
+            "The exact prompt of receipt {numbers}, secrets removed.",
+            "The exact prompts of receipts {numbers}, secrets removed.",
+            len(found),
+            numbers=", ".join(numbers),
+        )
+        return text, file
 
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         found = await self._receipts.newest(conversation)
         if not found:
             raise UserError(
-                "I have not answered in this channel recently, so there is no context to show."
+                translatable(
+                    "I have not answered in this channel recently, so there is no context to show."
+                )
             )
         return found
 
 
-def show_context(number: int, receipt: Receipt) -> str:
+def show_context(number: int, receipt: Receipt) -> Text:
     """Return a receipt in a few lines."""
     lines = [
         _heading(number, receipt),
@@ -76,49 +79,90 @@ def show_context(number: int, receipt: Receipt) -> str:
         *_dropped(receipt),
         _timings(receipt),
     ]
-    return "\n".join(lines)
+    return joined(lines)
 
 
-def _heading(number: int, receipt: Receipt) -> str:
-    version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
-    of = f" of {receipt.limit}" if receipt.limit else ""
-    who = f"{receipt.preset}{version} on {receipt.provider}/{receipt.prompt.model}"
-    return f"{who}, receipt {number}: {prompt_tokens(receipt)}{of} tokens"
+def _heading(number: int, receipt: Receipt) -> Text:
+    version = (
+        translatable(" (version {number})", number=receipt.preset_version)
+        if receipt.preset_version
+        else ""
+    )
+    tokens = (
+        translatable(
+            "{tokens} of {limit} tokens", tokens=prompt_tokens(receipt), limit=receipt.limit
+        )
+        if receipt.limit
+        else translatable("{tokens} tokens", tokens=prompt_tokens(receipt))
+    )
+    return translatable(
+        "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}",
+        preset=receipt.preset,
+        version=version,
+        provider=receipt.provider,
+        model=receipt.prompt.model,
+        receipt=number,
+        tokens=tokens,
+    )
 
 
-def _bars(receipt: Receipt) -> Iterator[str]:
+def _bars(receipt: Receipt) -> Iterator[Text]:
     whole = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
         cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / whole)))
         bar = "█" * cells + "░" * (_BAR_CELLS - cells)
-        yield f"{bar} {section} {tokens} ({tokens / whole:.0%})"
+        yield translatable(
+            "{bar} {section} {tokens} ({share})",
+            bar=bar,
+            section=looked_up(section),
+            tokens=tokens,
+            share=f"{tokens / whole:.0%}",
+        )
 
 
-def _named_spans(receipt: Receipt) -> Iterator[str]:
+def _named_spans(receipt: Receipt) -> Iterator[Text]:
     named = [span for span in receipt.layout if span.name]
     for span in named[:_MAX_LISTED]:
-        yield f"{span.section}: {_quoted(span.name, span.score)}"
+        yield translatable(
+            "{section}: {name}",
+            section=looked_up(span.section),
+            name=_quoted(span.name, span.score),
+        )
     if len(named) > _MAX_LISTED:
-        yield f"… and {len(named) - _MAX_LISTED} more"
+        yield translatable("… and {count} more", count=len(named) - _MAX_LISTED)
 
 
-def _dropped(receipt: Receipt) -> Iterator[str]:
+def _dropped(receipt: Receipt) -> Iterator[Text]:
     if not receipt.dropped:
-        yield "Nothing was left out."
+        yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED]:
-        yield f"Left out: {_describe(one)} – {one.why}"
+        yield translatable("Left out: {what} – {why}", what=_describe(one), why=looked_up(one.why))
     if len(receipt.dropped) > _MAX_LISTED:
-        yield f"Left out: {len(receipt.dropped) - _MAX_LISTED} more"
+        yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
 
 
-def _describe(one: DroppedItem) -> str:
+def _describe(one: DroppedItem) -> Text:
     if one.section == "history":
-        return "the oldest message" if one.count == 1 else f"the {one.count} oldest messages"
-    singular, plural = _SECTION_NOUNS.get(one.section, (one.section, one.section))
-    noun = singular if one.count == 1 else f"{one.count} {plural}"
+        return translatable_count("the oldest message", "the {count} oldest messages", one.count)
     name = f" {_quoted(one.name, one.score)}" if one.name else ""
-    tokens = f", about {one.tokens} tokens" if one.tokens else ""
-    return f"{noun}{name}{tokens}"
+    tokens = translatable(", about {tokens} tokens", tokens=one.tokens) if one.tokens else ""
+    return joined([_section_noun(one), name, tokens], "")
+
+
+def _section_noun(one: DroppedItem) -> Text:
+    match one.section:
+        case "lore":
+            return translatable_count("lorebook entry", "{count} lorebook entries", one.count)
+        case "stories":
+            return translatable_count("story", "{count} stories", one.count)
+        case "people":
+            return translatable_count(
+                "the descriptions of people", "{count} descriptions of people", one.count
+            )
+        case section if one.count == 1:
+            return looked_up(section)
+        case section:
+            return translatable("{count} {section}", count=one.count, section=looked_up(section))
 
 
 def _quoted(name: str, score: float | None) -> str:
@@ -126,16 +170,20 @@ def _quoted(name: str, score: float | None) -> str:
     return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
 
 
-def _timings(receipt: Receipt) -> str:
+def _timings(receipt: Receipt) -> Text:
     timings, usage = receipt.timings, receipt.usage
     first = timings.first_word_seconds
     parts = [
-        f"queued {timings.queued_seconds:.1f} s",
-        *([] if first is None else [f"first token after {first:.1f} s"]),
-        f"generated in {timings.seconds:.1f} s",
+        translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}"),
+        *(
+            []
+            if first is None
+            else [translatable("first token after {seconds} s", seconds=f"{first:.1f}")]
+        ),
+        translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"),
     ]
     if usage.output_tokens:
-        parts.append(f"{usage.output_tokens} tokens")
+        parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
-        parts.append(f"{usage.cached_tokens} prompt tokens were cached")
-    return ", ".join(parts)
+        parts.append(translatable("{tokens} prompt tokens were cached", tokens=usage.cached_tokens))
+    return joined(parts, ", ")

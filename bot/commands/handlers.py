@@ -17,8 +17,10 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import joined, looked_up, translatable
 
 _MAX_GREETING_DIGITS = 3
+_FORGET_OTHERS = translatable("make me forget what others said")
 
 
 class CommandHandlers:
@@ -77,9 +79,15 @@ class CommandHandlers:
             case "help" | "start":
                 return self._help(request)
             case "ask":
-                raise UserError("The preset of this channel has no form; just write your message.")
+                raise UserError(
+                    translatable("The preset of this channel has no form; just write your message.")
+                )
             case name:
-                raise UserError(f"There is no command /{name[:32]}; /help lists them all.")
+                raise UserError(
+                    translatable(
+                        "There is no command /{name}; /help lists them all.", name=name[:32]
+                    )
+                )
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
@@ -88,20 +96,24 @@ class CommandHandlers:
         greeting = choose_greeting(
             preset, request.incoming, rng=self._dice, number=number, characters=characters
         )
-        result = CommandResult("A new conversation begins.", new_session=True)
+        result = CommandResult(translatable("A new conversation begins."), new_session=True)
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
         quote = request.incoming.quote
         if quote is not None and quote.message_id is not None:
             if quote.author is None or quote.author.id != request.incoming.author.id:
-                await self._admins.require(request.incoming, "make me forget what others said")
+                await self._admins.require(request.incoming, _FORGET_OTHERS)
             return CommandResult("", forgets=quote.message_id)
-        await self._admins.require(request.incoming, "delete the conversation of this channel")
+        await self._admins.require(
+            request.incoming, translatable("delete the conversation of this channel")
+        )
         preset = request.active.first.preset
         characters = len(request.active.presets)
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
-        result = CommandResult("A new conversation begins.", new_session=True, deletes_history=True)
+        result = CommandResult(
+            translatable("A new conversation begins."), new_session=True, deletes_history=True
+        )
         return with_greeting(result, preset, greeting)
 
     async def _show_context(self, request: CommandRequest) -> CommandResult:
@@ -113,42 +125,57 @@ class CommandHandlers:
                 return CommandResult(await self._context.show(conversation, for_admin=for_admin))
             case "prompt":
                 await self._admins.require(
-                    incoming, "see the exact prompt, because it contains my instructions"
+                    incoming,
+                    translatable("see the exact prompt, because it contains my instructions"),
                 )
                 if incoming.is_answered_in_public:
                     raise UserError(
-                        "I could not take this command in time, and everybody would see the prompt"
-                        " here. Please use /context prompt again."
+                        translatable(
+                            "I could not take this command in time, and everybody would see the"
+                            " prompt here. Please use /context prompt again."
+                        )
                     )
                 text, file = await self._context.prompts(conversation)
                 return CommandResult(text, file=file)
             case _:
-                raise UserError("Use /context, or /context prompt for the exact prompt (admins).")
+                raise UserError(
+                    translatable("Use /context, or /context prompt for the exact prompt (admins).")
+                )
 
     def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
         lines = [
-            f"I am {preset.character_name}. Write to me here; in a group, "
-            "mention me or reply to me.",
-            *(f"/{spec.name} – {spec.summary}" for spec in commands),
+            translatable(
+                "I am {name}. Write to me here; in a group, mention me or reply to me.",
+                name=preset.character_name,
+            ),
+            *(
+                translatable("/{name} – {summary}", name=spec.name, summary=looked_up(spec.summary))
+                for spec in commands
+            ),
         ]
         if prompter := build_prompter(preset):
             lines.append(
-                f"This preset asks for values. Give them like this:\n{ask_usage(prompter.fields)}"
+                translatable(
+                    "This preset asks for values. Give them like this:\n{usage}",
+                    usage=ask_usage(prompter.fields),
+                )
             )
-        return CommandResult("\n".join(lines))
+        return CommandResult(joined(lines))
 
 
 def _stop(request: CommandRequest) -> CommandResult:
     """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
     match request.stop:
         case StopOutcome.STOPPED:
-            return CommandResult("Stopped. /retry answers again.")
+            return CommandResult(translatable("Stopped. /retry answers again."))
         case StopOutcome.NOTHING:
-            raise UserError("No answer is being written here.")
+            raise UserError(translatable("No answer is being written here."))
         case StopOutcome.REFUSED:
-            raise UserError("Only who asked the question, or an admin, can stop its answer.")
+            raise UserError(
+                translatable("Only who asked the question, or an admin, can stop its answer.")
+            )
 
 
 def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:
@@ -156,15 +183,27 @@ def _greeting_number(argument: str, preset: Preset, characters: int) -> int | No
         return None
     is_number = argument.isascii() and argument.isdecimal()
     if not is_number or len(argument) > _MAX_GREETING_DIGITS:
-        raise UserError("Which greeting? Give its number, for example: /new 2")
+        raise UserError(translatable("Which greeting? Give its number, for example: /new 2"))
     count = len(preset.greetings_among(characters))
     if 1 <= int(argument) <= count:
         return int(argument)
     name = preset.character_name
     match count:
         case 0:
-            raise UserError(f"{name} has no greeting. Begin a new conversation with /new alone.")
+            raise UserError(
+                translatable(
+                    "{name} has no greeting. Begin a new conversation with /new alone.", name=name
+                )
+            )
         case 1:
-            raise UserError(f"{name} has only one greeting. /new begins with it.")
+            raise UserError(
+                translatable("{name} has only one greeting. /new begins with it.", name=name)
+            )
         case _:
-            raise UserError(f"{name} has {count} greetings. Choose one: /new 1 to /new {count}.")
+            raise UserError(
+                translatable(
+                    "{name} has {count} greetings. Choose one: /new 1 to /new {count}.",
+                    name=name,
+                    count=count,
+                )
+            )

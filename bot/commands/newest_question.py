@@ -9,11 +9,12 @@ from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult, RepeatedQuestion
 from bot.errors import UserError
 from bot.routing.active_presets import ActivePreset
+from bot.texts.text import translatable
 
 READS_HISTORY = ("retry", "undo")
 """The commands that need the newest turns."""
 _MAX_QUOTED_CHARS = 60
-_OF_OTHERS = "retry or undo a question that somebody else asked"
+_OF_OTHERS = translatable("retry or undo a question that somebody else asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,16 @@ class NewestQuestionHandlers:
         if request.unanswered is not None:
             await self._check_author(request, request.unanswered.author)
             return CommandResult(
-                f"Taken back: “{_quoted(request.unanswered.text)}”.", removes=TurnRange(0, 0)
+                translatable("Taken back: “{text}”.", text=_quoted(request.unanswered.text)),
+                removes=TurnRange(0, 0),
             )
         exchange = _newest_exchange(request)
         await self._check_author(request, exchange.question.speaker)
+        text = _quoted(exchange.question.text)
         return CommandResult(
-            f"Taken back: “{_quoted(exchange.question.text)}”"
-            f"{' and its answer' if exchange.answers else ''}.",
+            translatable("Taken back: “{text}” and its answer.", text=text)
+            if exchange.answers
+            else translatable("Taken back: “{text}”.", text=text),
             removes=exchange.turns,
         )
 
@@ -107,7 +111,7 @@ def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:
 def _newest_exchange(request: CommandRequest) -> NewestExchange:
     exchange = find_exchange(request.recent, request.incoming.author.id)
     if exchange is None:
-        raise UserError("There is no question in this conversation yet.")
+        raise UserError(translatable("There is no question in this conversation yet."))
     return exchange
 
 

@@ -8,6 +8,7 @@ from bot.chat.session import Session
 from bot.errors import UserError
 from bot.ports import ChatSettings
 from bot.prompting.speakers.user_personas import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
+from bot.texts.text import Text, translatable
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
@@ -39,7 +40,7 @@ class UserPersonas:
         newest = dict.fromkeys([incoming.author.id, *speakers])
         return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
-    async def handle_me(self, argument: str, incoming: Said) -> str:
+    async def handle_me(self, argument: str, incoming: Said) -> Text:
         """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
 
         Raises:
@@ -50,17 +51,22 @@ class UserPersonas:
         text = sanitize_persona(rest if everywhere else argument)
         user_id = incoming.author.id
         key = user_id if everywhere else f"{user_id}@{incoming.scopes[0]}"
-        where = "all channels" if everywhere else "this channel"
         if not text:
             return await self._show(incoming)
         if text.lower() == "clear":
             await self._chat_settings.set(key, _KEY, None, user_id)
-            return f"Your description for {where} was deleted."
+            if everywhere:
+                return translatable("Your description for all channels was deleted.")
+            return translatable("Your description for this channel was deleted.")
         await self._chat_settings.set(key, _KEY, text, user_id)
-        return f"Your description for {where} was saved: {text}"
+        if everywhere:
+            return translatable("Your description for all channels was saved: {text}", text=text)
+        return translatable("Your description for this channel was saved: {text}", text=text)
 
-    async def _show(self, incoming: Said) -> str:
+    async def _show(self, incoming: Said) -> Text:
         personas = await self.resolve([incoming.author.id], incoming.scopes)
         if not personas:
-            raise UserError("You have not described yourself. For example: /me I am a tall knight")
-        return f"Your description here: {personas[incoming.author.id]}"
+            raise UserError(
+                translatable("You have not described yourself. For example: /me I am a tall knight")
+            )
+        return translatable("Your description here: {text}", text=personas[incoming.author.id])

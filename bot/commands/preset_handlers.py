@@ -15,9 +15,10 @@ from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.speaker_selection import SpeakerCandidate
+from bot.texts.text import Text, joined, looked_up, translatable
 
 _MAX_LISTED_CHARS = 100
-_CHANGE = "change who answers here"
+_CHANGE = translatable("change who answers here")
 
 
 class PresetHandlers:
@@ -51,21 +52,28 @@ class PresetHandlers:
                 return self._list(request)
             case action:
                 raise UserError(
-                    f"There is no /preset {action}; use add, list, remove, reset, show, use or who."
+                    translatable(
+                        "There is no /preset {action}; use add, list, remove, reset, show, use or"
+                        " who.",
+                        action=action[:32],
+                    )
                 )
 
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset use assistant")
         await self._admins.require(request.incoming, _CHANGE)
         await self._resolver.set_active(request.scope, [preset], request.incoming.author.id)
-        return self._begin(f"{preset.name} answers here from now on.", preset, request)
+        text = translatable("{name} answers here from now on.", name=preset.name)
+        return self._begin(text, preset, request)
 
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset add assistant")
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_added(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
-        text = f"{preset.name} was added. Active here: {_names(presets)}."
+        text = translatable(
+            "{name} was added. Active here: {names}.", name=preset.name, names=_names(presets)
+        )
         greeting = choose_greeting(
             preset, request.incoming, rng=self._dice, characters=len(presets)
         )
@@ -76,13 +84,21 @@ class PresetHandlers:
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_removed(preset)
         await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
-        return CommandResult(f"{preset.name} was removed. Active here: {_names(presets)}.")
+        return CommandResult(
+            translatable(
+                "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
+            )
+        )
 
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, _CHANGE)
         await self._resolver.reset(request.scope, request.incoming.author.id)
         active = (await self._resolver.resolve(request.incoming.scopes)).first
-        text = f"Back to {active.preset.name} ({_origin(active, request.incoming)})."
+        text = translatable(
+            "Back to {name} ({origin}).",
+            name=active.preset.name,
+            origin=_origin(active, request.incoming),
+        )
         return self._begin(text, active.preset, request)
 
     async def _show(self, request: CommandRequest) -> CommandResult:
@@ -91,21 +107,28 @@ class PresetHandlers:
         preset = self._resolver.find(request.argument) if request.argument else first.preset
         if origin and request.active.is_group:
             lines = [_listed("→", one) for one in request.active.presets]
-            more = "/preset show NAME shows one of them."
-            return CommandResult("\n".join([*lines, f"active here: {origin}", more]))
-        lines = [preset.name, preset.description, f"model: {preset.provider} / {preset.model}"]
+            more = translatable("/preset show NAME shows one of them.")
+            return CommandResult(joined([*lines, _active_here(origin), more]))
+        model = translatable(
+            "model: {provider} / {model}", provider=preset.provider, model=preset.model
+        )
+        lines = [preset.name, preset.description, model]
         if version := self._resolver.versions.get(preset.name):
-            lines.append(f"version: {version}")
+            lines.append(translatable("version: {number}", number=version))
         if origin:
-            lines.append(f"active here: {origin}")
+            lines.append(_active_here(origin))
         if preset.system and await self._admins.is_admin(request.incoming):
-            lines.append(f"instructions: {preset.system}")
-        return CommandResult("\n".join(line for line in lines if line))
+            lines.append(translatable("instructions: {text}", text=preset.system))
+        return CommandResult(joined(line for line in lines if line))
 
     def _who(self, request: CommandRequest) -> CommandResult:
         """Explain who would answer this text if its author addressed it to the bot."""
         if not request.argument:
-            raise UserError("Which message? For example: /preset who good morning")
+            raise UserError(
+                translatable(
+                    "Which message? For example: {example}", example="/preset who good morning"
+                )
+            )
         message = replace(
             request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
         )
@@ -113,8 +136,8 @@ class PresetHandlers:
             message, request.active, request.recent, dice=self._dice.random, now=request.now
         )
         if isinstance(decision, Command | Unreadable):
-            return CommandResult("That is a command: no character answers it.")
-        return CommandResult("\n".join(_candidate_line(one) for one in decision.candidates))
+            return CommandResult(translatable("That is a command: no character answers it."))
+        return CommandResult(joined(_candidate_line(one) for one in decision.candidates))
 
     def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
@@ -123,12 +146,12 @@ class PresetHandlers:
             for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
         ]
         return CommandResult(
-            "\n".join([*lines, f"active here: {_origin(active.first, request.incoming)}"])
+            joined([*lines, _active_here(_origin(active.first, request.incoming))])
         )
 
     def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
         if not request.argument:
-            raise UserError(f"Which preset? For example: {example}")
+            raise UserError(translatable("Which preset? For example: {example}", example=example))
         return self._resolver.find(request.argument)
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
@@ -140,13 +163,29 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
     """Put a preset's greeting, if it has one, behind the text and into the history."""
     if not greeting:
         return result
-    text = f"{result.text}\n\n{greeting}"
+    text = joined([result.text, greeting], "\n\n")
     return replace(result, text=text, greeting=greeting, greeter=preset.name)
 
 
-def _candidate_line(one: SpeakerCandidate) -> str:
-    outcome = f"→ {one.preset} answers" if one.chosen else f"· {one.preset} does not answer"
-    return f"{outcome} (score {one.score:.1f}): {', '.join(one.reasons)}"
+def _candidate_line(one: SpeakerCandidate) -> Text:
+    score, reasons = f"{one.score:.1f}", joined(map(looked_up, one.reasons), ", ")
+    if one.chosen:
+        return translatable(
+            "→ {name} answers (score {score}): {reasons}",
+            name=one.preset,
+            score=score,
+            reasons=reasons,
+        )
+    return translatable(
+        "· {name} does not answer (score {score}): {reasons}",
+        name=one.preset,
+        score=score,
+        reasons=reasons,
+    )
+
+
+def _active_here(origin: str) -> Text:
+    return translatable("active here: {origin}", origin=origin)
 
 
 def _listed(mark: str, preset: Preset) -> str:
@@ -160,9 +199,9 @@ def _names(presets: Sequence[Preset]) -> str:
 
 def _origin(active: ActivePreset, incoming: Said) -> str:
     if active.scope is None:
-        return "the default preset"
+        return translatable("the default preset")
     if active.scope == incoming.scopes[0]:
-        return "chosen for this channel"
-    return (
-        "inherited from the server" if ":guild:" in active.scope else "inherited from the channel"
-    )
+        return translatable("chosen for this channel")
+    if ":guild:" in active.scope:
+        return translatable("inherited from the server")
+    return translatable("inherited from the channel")

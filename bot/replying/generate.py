@@ -24,13 +24,20 @@ from bot.replying.output_filter import OutputFilter
 from bot.replying.repetition import RepetitionDetector
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
+from bot.texts.text import Text, joined, translatable
 
 _END_MARKS = {
-    None: "interrupted",
-    FinishReason.CANCELLED: "stopped",
-    FinishReason.REPETITION: "cut off: it began to repeat itself; try again, or ask differently",
-    FinishReason.LENGTH: "cut off at the length limit; write “go on” for the rest",
-    FinishReason.FILTERED: "cut off by the provider's content filter; try other words",
+    None: translatable("⚠ (interrupted)"),
+    FinishReason.CANCELLED: translatable("⚠ (stopped)"),
+    FinishReason.REPETITION: translatable(
+        "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+    ),
+    FinishReason.LENGTH: translatable(
+        "⚠ (cut off at the length limit; write “go on” for the rest)"
+    ),
+    FinishReason.FILTERED: translatable(
+        "⚠ (cut off by the provider's content filter; try other words)"
+    ),
 }
 
 
@@ -91,10 +98,10 @@ async def generate_answer(
     return answer.build(interrupted=interrupted, cancelled=stop.requested)
 
 
-def end_mark(reason: FinishReason | None) -> str:
+def end_mark(reason: FinishReason | None) -> Text:
     """Return what readers see behind an answer that is not whole; empty for a whole one."""
     mark = _END_MARKS.get(reason)
-    return f"\n\n⚠ ({mark})" if mark else ""
+    return joined(["\n\n", mark], "") if mark else joined([])
 
 
 def build_receipt(

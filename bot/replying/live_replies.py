@@ -14,6 +14,7 @@ from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
+from bot.texts.text import language_of
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
@@ -79,7 +80,14 @@ class LiveReplies:
         async with (
             typing,
             LiveReply(
-                surface, address, open_part, wait_until_sent, self._clock, first_part, typing.stop
+                surface,
+                address,
+                open_part,
+                wait_until_sent,
+                self._clock,
+                first_part,
+                typing.stop,
+                language_of(message.incoming.locale),
             ) as live_reply,
         ):
             yield live_reply

@@ -19,6 +19,7 @@ from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
 from bot.replying.stream_buffer import StreamBuffer
+from bot.texts.text import Text, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
@@ -36,6 +37,7 @@ class LiveReply:
         clock: Clock,
         first_part: int = 0,
         on_first_text: Callable[[], None] = lambda: None,
+        language: str = "en",
     ) -> None:
         """Prepare the updates.
 
@@ -50,9 +52,11 @@ class LiveReply:
             clock: time.
             first_part: the number of the first part; others may have answered before.
             on_first_text: is called when the model begins to write.
+            language: of the service's own texts.
         """
         self._on_first_text: Callable[[], None] | None = on_first_text
         self._first_part = first_part
+        self._language = language
         self._surface = surface
         self._address = address
         self._open_part = open_part
@@ -86,7 +90,7 @@ class LiveReply:
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
-        self._buffer.set_notice(queue_notice(waiting))
+        self._buffer.set_notice(translate(queue_notice(waiting), self._language))
         self._on_change()
 
     async def __aenter__(self) -> Self:
@@ -190,10 +194,15 @@ class LiveReply:
         self._shown.append(text)
 
 
-def queue_notice(waiting: QueuePosition) -> str:
+def queue_notice(waiting: QueuePosition) -> Text:
     """Say at which position of the queue a person waits, and for how long."""
     position = waiting.position
-    first = "You are next" if position == 1 else f"You are number {position} in the queue"
+    first = (
+        translatable("You are next")
+        if position == 1
+        else translatable("You are number {position} in the queue", position=position)
+    )
     if waiting.seconds is None:
-        return f"⏳ {first} …"
-    return f"⏳ {first}, about {max(1, math.ceil(waiting.seconds))} s …"
+        return translatable("⏳ {place} …", place=first)
+    seconds = max(1, math.ceil(waiting.seconds))
+    return translatable("⏳ {place}, about {seconds} s …", place=first, seconds=seconds)

@@ -3,24 +3,30 @@
 from collections.abc import Mapping, Sequence
 
 from bot.chat.incoming import MediaItem, MediaKind
+from bot.texts.text import Text, joined, translatable
 
-_NOUNS: Mapping[MediaKind, str] = {
-    MediaKind.IMAGE: "look at pictures",
-    MediaKind.ANIMATION: "look at animations",
-    MediaKind.VIDEO: "watch videos",
-    MediaKind.AUDIO: "listen to audio files",
-    MediaKind.VOICE: "listen to voice messages",
-    MediaKind.STICKER: "see stickers",
-    MediaKind.FILE: "read files",
-    MediaKind.POLL: "vote in polls",
-    MediaKind.CONTACT: "use contacts",
-    MediaKind.LOCATION: "use locations",
-    MediaKind.FORWARD: "read forwarded messages",
-    MediaKind.OTHER: "read messages of this kind",
+_NOUNS: Mapping[MediaKind, Text] = {
+    MediaKind.IMAGE: translatable("look at pictures"),
+    MediaKind.ANIMATION: translatable("look at animations"),
+    MediaKind.VIDEO: translatable("watch videos"),
+    MediaKind.AUDIO: translatable("listen to audio files"),
+    MediaKind.VOICE: translatable("listen to voice messages"),
+    MediaKind.STICKER: translatable("see stickers"),
+    MediaKind.FILE: translatable("read files"),
+    MediaKind.POLL: translatable("vote in polls"),
+    MediaKind.CONTACT: translatable("use contacts"),
+    MediaKind.LOCATION: translatable("use locations"),
+    MediaKind.FORWARD: translatable("read forwarded messages"),
+    MediaKind.OTHER: translatable("read messages of this kind"),
 }
 
+_OR = translatable(" or ")
 
-def explain_unreadable(attachments: Sequence[MediaItem]) -> str:
+
+def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that names what cannot be read, and what helps."""
     things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
-    return f"I cannot {' or '.join(things)} here. Please tell me in words what it is about."
+    return translatable(
+        "I cannot {things} here. Please tell me in words what it is about.",
+        things=joined(things, _OR),
+    )

@@ -7,6 +7,7 @@ from bot.chat.outgoing import Limits
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
+from bot.texts.text import translatable
 
 MAX_CHARACTERS = 8
 """In one channel; every prompt has to name all of them."""
@@ -58,11 +59,14 @@ class ActiveCharacters:
             UserError: it is active already, or the channel is full.
         """
         if preset.name in self.names:
-            raise UserError(f"{preset.name} is already active here.")
+            raise UserError(translatable("{name} is already active here.", name=preset.name))
         if len(self.members) >= MAX_CHARACTERS:
             raise UserError(
-                f"{MAX_CHARACTERS} characters are active here, which is the maximum; remove one "
-                "first with /preset remove."
+                translatable(
+                    "{count} characters are active here, which is the maximum; remove one first"
+                    " with /preset remove.",
+                    count=MAX_CHARACTERS,
+                )
             )
         return [*self.presets, preset]
 
@@ -73,10 +77,17 @@ class ActiveCharacters:
             UserError: it is not active, or it is the only one.
         """
         if preset.name not in self.names:
-            raise UserError(f"{preset.name} is not active here; /preset list shows who is.")
+            raise UserError(
+                translatable(
+                    "{name} is not active here; /preset list shows who is.", name=preset.name
+                )
+            )
         if not self.is_group:
             raise UserError(
-                f"{preset.name} is the only character here; /preset use replaces it with another."
+                translatable(
+                    "{name} is the only character here; /preset use replaces it with another.",
+                    name=preset.name,
+                )
             )
         return [one for one in self.presets if one.name != preset.name]
 

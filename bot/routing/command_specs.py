@@ -1,61 +1,70 @@
 """The commands of the bot, and how a line of text is parsed into one."""
 
 from bot.chat.command import Command, CommandOption, CommandSpec
+from bot.texts.text import marked
 
 COMMANDS = (
     CommandSpec(
         "preset",
-        "choose who answers here: use, add, remove, list, show, who, reset",
+        marked("choose who answers here: use, add, remove, list, show, who, reset"),
         actions=(
             CommandSpec(
                 "use",
-                "make this preset answer in this channel (admins)",
+                marked("make this preset answer in this channel (admins)"),
                 (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "add",
-                "let one more character answer here (admins)",
+                marked("let one more character answer here (admins)"),
                 (CommandOption("name", "the preset", completes=True),),
             ),
             CommandSpec(
                 "remove",
-                "remove a character; the others stay (admins)",
+                marked("remove a character; the others stay (admins)"),
                 (CommandOption("name", "the preset", completes=True),),
             ),
-            CommandSpec("list", "list all presets and mark the active ones"),
+            CommandSpec("list", marked("list all presets and mark the active ones")),
             CommandSpec(
                 "who",
-                "tell who would answer a message, and why",
+                marked("tell who would answer a message, and why"),
                 (CommandOption("text", "the message"),),
             ),
             CommandSpec(
                 "show",
-                "show a preset; without a name: the active one",
+                marked("show a preset; without a name: the active one"),
                 (CommandOption("name", "the preset", required=False, completes=True),),
             ),
-            CommandSpec("reset", "undo the choice of presets for this channel (admins)"),
+            CommandSpec("reset", marked("undo the choice of presets for this channel (admins)")),
         ),
     ),
     CommandSpec(
         "new",
-        "begin a new conversation; `/new 2` with the second greeting",
+        marked("begin a new conversation; `/new 2` with the second greeting"),
         (CommandOption("greeting", "the number of the greeting to begin with", required=False),),
     ),
     CommandSpec(
         "me",
-        "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes it",
+        marked(
+            "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes"
+            " it"
+        ),
         (CommandOption("text", "I am a tall knight", required=False),),
     ),
-    CommandSpec("stop", "stop the answer that is being written; what is there stays"),
-    CommandSpec("retry", "answer the newest question again"),
-    CommandSpec("undo", "take the newest question and its answer out of the conversation"),
+    CommandSpec("stop", marked("stop the answer that is being written; what is there stays")),
+    CommandSpec("retry", marked("answer the newest question again")),
+    CommandSpec("undo", marked("take the newest question and its answer out of the conversation")),
     CommandSpec(
         "forget",
-        "delete this channel's conversation for good (in groups: admins); as a reply: one message",
+        marked(
+            "delete this channel's conversation for good (in groups: admins); as a reply: one"
+            " message"
+        ),
     ),
     CommandSpec(
         "context",
-        "show what the last answer was made of; `prompt`: the exact prompt as a file (admins)",
+        marked(
+            "show what the last answer was made of; `prompt`: the exact prompt as a file (admins)"
+        ),
         (
             CommandOption(
                 "show",
@@ -65,7 +74,7 @@ COMMANDS = (
             ),
         ),
     ),
-    CommandSpec("help", "list all commands"),
+    CommandSpec("help", marked("list all commands")),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
 

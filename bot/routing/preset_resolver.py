@@ -69,7 +69,7 @@ class PresetResolver:
         try:
             return find_preset(self.presets, name)
         except PresetError as error:
-            raise UserError(str(error)) from None
+            raise UserError(error.args[0]) from None
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Return the name of each preset's character; the preset's own if its file is gone."""

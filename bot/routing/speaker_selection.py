@@ -21,6 +21,7 @@ from bot.routing.wake_rules import (
     quoted_preset,
     wakes_by_own_rules,
 )
+from bot.texts.text import marked
 
 MAX_ANSWERS_IN_A_ROW = 3
 """Characters stop answering each other after this many answers, until a human writes again."""
@@ -85,7 +86,7 @@ def select_speakers(
     addressed = any(is_addressed(incoming, preset) for preset in presets)
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
-        _chosen(one, preset.talkativeness, "the wake rules of its preset match")
+        _chosen(one, preset.talkativeness, marked("the wake rules of its preset match"))
         if wakes_by_own_rules(incoming, preset, dice)
         else _drawn(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
@@ -123,7 +124,7 @@ def select_reaction(
     chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
     others = [preset for preset in presets if preset.name != newest.preset]
     ranked = _ranked(
-        _with_reason(one, "has answered already")
+        _with_reason(one, marked("has answered already"))
         if one.preset in answered and not one.chosen
         else _drawn(one, preset, chance)
         for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
@@ -132,12 +133,12 @@ def select_reaction(
 
 
 def _only_candidate(preset: Preset, incoming: Said, dice: Dice) -> SpeakerCandidate:
-    candidate = SpeakerCandidate(preset.name, 0.0, ("is the only character here",))
+    candidate = SpeakerCandidate(preset.name, 0.0, (marked("is the only character here"),))
     if is_addressed(incoming, preset):
-        return _chosen(candidate, 0.0, "was addressed")
+        return _chosen(candidate, 0.0, marked("was addressed"))
     if wakes_by_own_rules(incoming, preset, dice):
-        return _chosen(candidate, 0.0, "the wake rules of its preset match")
-    return _with_reason(candidate, "was not addressed")
+        return _chosen(candidate, 0.0, marked("the wake rules of its preset match"))
+    return _with_reason(candidate, marked("was not addressed"))
 
 
 def _called_by_name(
@@ -152,7 +153,7 @@ def _called_by_name(
         else:  # recency does not count: whoever is named first speaks first
             score = _SCORE_CALLED - position / len(text)
             candidates.append(
-                SpeakerCandidate(preset.name, score, ("was called by name",), chosen=True)
+                SpeakerCandidate(preset.name, score, (marked("was called by name"),), chosen=True)
             )
     return candidates
 
@@ -163,7 +164,7 @@ def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandida
         return SpeakerCandidate(preset.name, 0.0, ())
     turns_ago = speakers.index(preset.name)
     score = _SCORE_SPOKE_LAST * _SCORE_DECAY**turns_ago
-    reason = "spoke last" if turns_ago == 0 else "spoke recently"
+    reason = marked("spoke last") if turns_ago == 0 else marked("spoke recently")
     return SpeakerCandidate(preset.name, score, (reason,))
 
 
@@ -176,7 +177,7 @@ def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCan
         return _with_reason(one, f"is on cooldown for {seconds_left:.0f} s more")
     threshold = preset.talkativeness * chance.share
     if threshold <= 0:
-        return _with_reason(one, "was not addressed")
+        return _with_reason(one, marked("was not addressed"))
     drawn = chance.dice()
     if drawn < threshold:
         return _chosen(one, threshold, f"chance: drew {drawn:.2f}, below {threshold:.2f}")

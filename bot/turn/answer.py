@@ -24,14 +24,17 @@ from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
+from bot.texts.text import language_of, translatable, translate
 from bot.turn.prompt_sources import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
-_ONLY_REASONING = (
+_ONLY_REASONING = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
-_FILTERED = "The model's provider blocked its answer (content filter). Please try other words."
-_EMPTY = "The model gave an empty answer. Please try again or rephrase your message."
+_FILTERED = translatable(
+    "The model's provider blocked its answer (content filter). Please try other words."
+)
+_EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
 
 class AnswerPipeline:
@@ -116,7 +119,8 @@ class AnswerPipeline:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         if not receipt.answer:  # it was stopped before its first word
             return
-        text = self._speaker_line(speaker, context) + receipt.answer + end_mark(receipt.reason)
+        mark = translate(end_mark(receipt.reason), language_of(context.said.locale))
+        text = self._speaker_line(speaker, context) + receipt.answer + mark
         parts = self._replies.final_parts(address, text, len(context.parts))
         context.parts.extend(parts)
         sent_as = tuple(context.part_name(one.part) for one in parts)

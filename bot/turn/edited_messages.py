@@ -15,6 +15,7 @@ from bot.routing.command_specs import parse
 from bot.routing.decide import Answer, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
+from bot.texts.text import language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.stops import StopRequests
 
@@ -97,8 +98,10 @@ class EditedMessages:
                 )
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("not_answered_again", turn=message.turn, reason=str(error))
-            notice = error.notice if isinstance(error, BackendError) else str(error)
-            outgoing = self.replies.final_parts(said.address, f"⚠ {notice}")
+            notice = error.notice if isinstance(error, BackendError) else error.text
+            text = translatable("⚠ {problem}", problem=notice)
+            shown = translate(text, language_of(said.locale))
+            outgoing = self.replies.final_parts(said.address, shown)
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))

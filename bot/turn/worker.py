@@ -39,6 +39,14 @@ from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
+from bot.texts.text import (
+    Text,
+    joined,
+    language_of,
+    translatable,
+    translatable_count,
+    translate,
+)
 from bot.turn.answer import AnswerPipeline
 from bot.turn.edited_messages import EditedMessages
 from bot.turn.isolation import IsolationGate, is_set_aside
@@ -48,14 +56,16 @@ from bot.turn.unanswered import UnansweredQuestions
 
 _log = structlog.get_logger(__name__)
 _TURNS_FOR_ROUTING = 40  # who spoke before these does not matter to who speaks next
-_SET_ASIDE = "⚠ This message crashed the service repeatedly, so it will not be answered."
-_REMOVED_FROM_TEXT = (
+_SET_ASIDE = translatable(
+    "⚠ This message crashed the service repeatedly, so it will not be answered."
+)
+_REMOVED_FROM_TEXT = translatable(
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
     " others here can read it: delete the message, and have the secret replaced."
 )
-_FORGOTTEN = "I have forgotten that message and everything that was stored about it."
-_NOT_REMEMBERED = "That message is not in my memory."
-_BUG = "⚠ Something went wrong on my side. The error was logged; please try again."
+_FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
+_NOT_REMEMBERED = translatable("That message is not in my memory.")
+_BUG = translatable("⚠ Something went wrong on my side. The error was logged; please try again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +181,12 @@ class ConversationWorker:
             raise
         except UserError as error:
             outcome = "told"
-            following = await self._finish_with_text(claim, message, f"⚠ {error}")
+            text = translatable("⚠ {problem}", problem=error.text)
+            following = await self._finish_with_text(claim, message, text)
         except BackendError as error:
             _log.warning("not_answered", turn=message.turn, reason=str(error))
-            following = await self._finish_with_text(claim, message, f"⚠ {error.notice}")
+            text = translatable("⚠ {problem}", problem=error.notice)
+            following = await self._finish_with_text(claim, message, text)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn)
             following = await self._finish_with_text(claim, message, _BUG)
@@ -300,7 +312,8 @@ class ConversationWorker:
             self._unanswered.drop(claim.conversation)
         text = result.text
         if result.deletes_history:
-            text = f"{await self._delete_history(claim)} {text}"
+            text = joined([await self._delete_history(claim), text], " ")
+        text = translate(text, language_of(request.incoming.locale))
         if result.file is None:
             outgoing = self._stages.replies.final_parts(message.incoming.address, text)
         else:
@@ -320,27 +333,32 @@ class ConversationWorker:
         turns = await self._conversations.find_turns(claim, [message_id])
         if not turns:
             return await self._finish_with_text(claim, message, _NOT_REMEMBERED)
-        outgoing = self._stages.replies.final_parts(message.incoming.address, _FORGOTTEN)
+        shown = translate(_FORGOTTEN, language_of(message.incoming.locale))
+        outgoing = self._stages.replies.final_parts(message.incoming.address, shown)
         change = HistoryChange(deleted=[one.id for one in turns])
         return await self._finish_forgetting(
             claim, message, TurnResult(outgoing=outgoing, change=change)
         )
 
-    async def _delete_history(self, claim: Claim) -> str:
+    async def _delete_history(self, claim: Claim) -> Text:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""
         try:
             turns = await self._conversations.forget(claim)
         finally:  # it may be committed although it failed
             for memory in self._memories:
                 await memory.forget(claim.conversation)
-        messages = "1 message" if turns == 1 else f"{turns} messages"
-        return f"Deleted for good: {messages} and everything that was stored about them."
+        return translatable_count(
+            "Deleted for good: 1 message and everything that was stored about it.",
+            "Deleted for good: {count} messages and everything that was stored about them.",
+            turns,
+        )
 
     async def _finish_with_text(
         self, claim: Claim, message: InboxMessage, text: str
     ) -> InboxMessage | None:
         """Reply with a text of the service's own, which is no part of the history."""
-        outgoing = self._stages.replies.final_parts(message.incoming.address, text)
+        shown = translate(text, language_of(message.incoming.locale))
+        outgoing = self._stages.replies.final_parts(message.incoming.address, shown)
         return await self._finish(claim, message, TurnResult(outgoing=outgoing))
 
     async def _finish(
@@ -358,7 +376,8 @@ class ConversationWorker:
     def _with_notice(self, said: Said, result: TurnResult, notice: str) -> TurnResult:
         """Append a notice of the service to what is sent."""
         following = 1 + max(one.part for one in result.outgoing)
-        parts = self._stages.replies.final_parts(said.address, notice, following)
+        shown = translate(notice, language_of(said.locale))
+        parts = self._stages.replies.final_parts(said.address, shown, following)
         return replace(result, outgoing=[*result.outgoing, *parts])
 
     def _now(self) -> datetime:

@@ -13,6 +13,7 @@ from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
+from bot.texts.text import translatable
 
 DEFAULT_MAX_TOKENS = 4096
 """For the answer of a preset without a limit of its own; the API demands one."""
@@ -25,7 +26,7 @@ _MAX_BUDGET_TOKENS = 32_000
 # Models up to 4.5 take a budget of tokens for reasoning, later ones an effort.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_NOTICE = (
+_NOTICE = translatable(
     "This preset has parameters that its model does not know; the bot's operator has to fix it."
 )
 

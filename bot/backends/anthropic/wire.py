@@ -14,11 +14,12 @@ from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.stream_parser import StreamParser, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
+from bot.texts.text import translatable
 
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
 _LINK = re.compile(r"https?://")
 _MAX_SHOWN_CHARS = 40
-_IMAGE_NOTICE = (
+_IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
 )
 _START = "(The conversation begins.)"  # the API demands that a user speaks first

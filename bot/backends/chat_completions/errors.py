@@ -11,6 +11,7 @@ import msgspec
 from typing_extensions import override
 
 from bot.errors import TroupeError
+from bot.texts.text import translatable
 
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # of Anthropic
@@ -49,24 +50,26 @@ _UNREADABLE_IMAGE = re.compile(
     re.IGNORECASE,
 )
 
-_BUSY_NOTICE = "The model is busy right now. Please try again in a moment."
-_CONFIGURATION_NOTICE = "The model is not configured correctly; the bot's operator has to fix it."
-_TOO_LONG_NOTICE = (
+_BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
+_CONFIGURATION_NOTICE = translatable(
+    "The model is not configured correctly; the bot's operator has to fix it."
+)
+_TOO_LONG_NOTICE = translatable(
     "This conversation has become longer than the model can read. Start a new one with /new."
 )
-_NO_CREDIT_NOTICE = (
+_NO_CREDIT_NOTICE = translatable(
     "The bot's account with the model's provider has no credit left; the bot's operator has to top"
     " it up."
 )
-_MODERATED_NOTICE = (
+_MODERATED_NOTICE = translatable(
     "The model's provider refuses to answer this because of its content rules. Please try other"
     " words, or start anew with /new."
 )
-_UNKNOWN_MODEL_NOTICE = (
+_UNKNOWN_MODEL_NOTICE = translatable(
     "This preset's model does not exist at its provider. An admin can choose another preset with"
     " /preset; the bot's operator has to correct this one."
 )
-_WRONG_KEY_NOTICE = (
+_WRONG_KEY_NOTICE = translatable(
     "The model's provider does not accept the bot's key; the bot's operator has to renew it."
 )
 

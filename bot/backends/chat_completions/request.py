@@ -31,6 +31,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.texts.text import translatable
 
 # A short answer is complete after the first pause. What is read every 0.2 s is read often enough
 # for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
@@ -40,10 +41,12 @@ _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
 _NO_MODEL_LIST = frozenset({404, 405, 501})
 _BREAKER_POLL_SECONDS = 0.25
-_PAUSED_NOTICE = (
+_PAUSED_NOTICE = translatable(
     "The model's provider has failed several times in a row. Please try again in a minute."
 )
-_INTERRUPTED_NOTICE = "The model stopped in the middle of its answer. Please try again."
+_INTERRUPTED_NOTICE = translatable(
+    "The model stopped in the middle of its answer. Please try again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +315,7 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
     if settings.model is None:
         raise BackendUnavailable(
             f"{endpoint} has no default model; set {endpoint.setting('MODEL')}",
-            "This preset has no model; the bot's operator has to choose one.",
+            translatable("This preset has no model; the bot's operator has to choose one."),
         )
     return settings.model
 

@@ -13,6 +13,7 @@ from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETER
 from bot.backends.chat_completions.stream_parser import StreamParser, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
+from bot.texts.text import translatable
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
@@ -76,7 +77,9 @@ def parameters(prompt: Prompt) -> dict[str, object]:
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
-            "This preset asks for several answers at once; an operator has to fix it.",
+            translatable(
+                "This preset asks for several answers at once; an operator has to fix it."
+            ),
         )
     return {
         name: each

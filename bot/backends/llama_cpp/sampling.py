@@ -15,6 +15,7 @@ from bot.backends.llama_cpp.engines.selection import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
+from bot.texts.text import translatable
 
 _LIMIT_PARAMETERS = (
     "max_tokens",
@@ -24,7 +25,7 @@ _LIMIT_PARAMETERS = (
     "num_predict",
 )
 _FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
-_INVALID_PARAMETERS_NOTICE = (
+_INVALID_PARAMETERS_NOTICE = translatable(
     "This preset has parameters that its model does not know; an operator has to fix it."
 )
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's 32-bit value for "any seed"

@@ -30,6 +30,7 @@ from bot.prompting.speakers.labels import uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import IncrementalMap
 from bot.templates import names
+from bot.texts.text import translatable
 
 T = TypeVar("T")
 
@@ -226,7 +227,10 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     try:
         messages = prompter.generate_prompt(values, return_dict=True)["messages"]
     except UserError as error:
-        raise UserError(f"{error}. Write:\n{ask_usage(prompter.fields)}") from None
+        usage = ask_usage(prompter.fields)
+        raise UserError(
+            translatable("{problem}. Write:\n{usage}", problem=error.text, usage=usage)
+        ) from None
     instruction, user = (str(each["content"]).strip("\n") for each in messages)
     # Models answer user messages: if all values are in the instruction, it becomes the question.
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))

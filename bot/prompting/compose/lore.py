@@ -25,6 +25,7 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
+from bot.texts.text import marked
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024
@@ -158,7 +159,7 @@ def _without_keys_found(labels: Sequence[str]) -> DroppedItem:
     named = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_LABELS])
     if len(labels) > _MAX_LABELS:
         named += ", …"
-    reason = KEYS_NOT_FOUND if len(labels) == 1 else "none of their keys was found"
+    reason = KEYS_NOT_FOUND if len(labels) == 1 else marked("none of their keys was found")
     return DroppedItem("lore", named, reason, len(labels))
 
 

@@ -18,11 +18,13 @@ from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_titl
 from bot.prompting.text.image_tokens import image_tokens
 from bot.prompting.text.incremental_map import IncrementalMap
 from bot.prompting.text.token_counter import count_tokens
+from bot.texts.text import marked, translatable
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
 _MAX_UNITS = 20_000  # of all histories that were fitted last
-_TOO_LARGE, _FULL = "larger than the remaining budget", "the budget was used up"
+_TOO_LARGE = marked("larger than the remaining budget")
+_FULL = marked("the budget was used up")
 _MAX_GUESSES = 4  # then the search halves the remaining interval
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
@@ -66,8 +68,12 @@ async def fit_draft(
     if kept < 0:
         newest = sum(estimate_message_tokens([draft.newest], estimate))
         raise UserError(
-            f"That message is too long for me: about {newest} tokens, and with my instructions "
-            f"at most {limit} fit. Please send it in smaller parts."
+            translatable(
+                "That message is too long for me: about {tokens} tokens, and with my instructions"
+                " at most {limit} fit. Please send it in smaller parts.",
+                tokens=newest,
+                limit=limit,
+            )
         )
     return content.fitted(kept, tokens)
 

@@ -20,13 +20,14 @@ from bot.prompting.lorebook.entries import (
 from bot.prompting.lorebook.groups import reject_group_rivals
 from bot.prompting.lorebook.key_index import has_macros
 from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
+from bot.texts.text import marked
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
 _ALL = 1_000_000  # messages
 _COUNTED_AT_ONCE = 64
 _MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
-KEYS_NOT_FOUND = "none of its keys was found"
+KEYS_NOT_FOUND = marked("none of its keys was found")
 
 
 class _ScanPass(Enum):
@@ -162,7 +163,7 @@ class _LorebookSearch:
         """Return why an entry cannot be triggered, whatever the messages contain."""
         now = len(self._messages)
         if not entry.enabled:
-            return "it is disabled"
+            return marked("it is disabled")
         if now < entry.delay:
             return f"it waits until there are {entry.delay} messages (delay)"
         if entry.uid in self._sticky:
@@ -173,16 +174,18 @@ class _LorebookSearch:
         if entry.delay_until_recursion and (
             scan is not _ScanPass.RECURSION or entry.delay_until_recursion > self._level
         ):
-            return "it waits for another entry to be activated (recursion)"
+            return marked("it waits for another entry to be activated (recursion)")
         if scan is _ScanPass.RECURSION and entry.exclude_recursion:
             return self._reasons.get(entry.uid) or self._why_not_triggered(entry)
-        return "its author switched it off (@@dont_activate)" if entry.never_active else None
+        return (
+            marked("its author switched it off (@@dont_activate)") if entry.never_active else None
+        )
 
     def _why_triggered(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
         if entry.constant:
-            return "it is constant"
+            return marked("it is constant")
         if entry.uid in self._sticky:
-            return "it is sticky"
+            return marked("it is sticky")
         found = self._keys.match(entry, self._scan_text(entry, scan))
         if found and scan is _ScanPass.RECURSION:
             return f"{found}, here or in another entry"
@@ -204,8 +207,8 @@ class _LorebookSearch:
 
     def _why_not_found(self, entry: LoreEntry) -> str:
         if any(key in self._time_budget.slow for key in (*entry.keys, *entry.secondary_keys)):
-            return "its regular expression took too long and was skipped"
-        return KEYS_NOT_FOUND if entry.keys else "it has no keys"
+            return marked("its regular expression took too long and was skipped")
+        return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
         """Activate the entries that their group, the probability and the budget admit."""

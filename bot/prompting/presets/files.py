@@ -18,6 +18,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
 from bot.runtime.validation_errors import describe_problem
+from bot.texts.text import translatable
 
 __all__ = [
     "Preset",
@@ -153,9 +154,18 @@ def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
     if wanted in by_id:
         return by_id[wanted]
     near = difflib.get_close_matches(wanted, by_id, n=1)
+    if near:
+        raise PresetError(
+            translatable(
+                "no preset {word}; did you mean {near}?",
+                word=repr(word),
+                near=repr(by_id[near[0]].name),
+            )
+        )
     names = ", ".join(sorted(presets))
-    hint = f"did you mean {by_id[near[0]].name!r}?" if near else f"available: {names}"
-    raise PresetError(f"no preset {word!r}; {hint}")
+    raise PresetError(
+        translatable("no preset {word}; available: {names}", word=repr(word), names=names)
+    )
 
 
 def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bot.errors import UserError
+from bot.texts.text import translatable
 
 _ASK_COMMAND = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 
@@ -54,7 +55,11 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
             case [only]:
                 return {only: str(given)}, ""
             case _:
-                raise UserError(f"a value is needed for each of {_listed(fields)}, not one text")
+                raise UserError(
+                    translatable(
+                        "a value is needed for each of {names}, not one text", names=_listed(fields)
+                    )
+                )
     if not isinstance(given, Mapping):
         raise UserError(
             "the input must be a text, a number or a mapping of field values,"
@@ -62,13 +67,19 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
         )
     missing = [name for name in fields if name not in given]
     if missing:
-        raise UserError(f"a value is missing for {_listed(missing)}")
+        raise UserError(translatable("a value is missing for {names}", names=_listed(missing)))
     for name in fields:
         if not isinstance(given[name], str):
             raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
     others = [name for name in given if name not in fields]
     if len(others) > 1:
-        raise UserError(f"there is no field {_listed(others)}; the fields are {_listed(fields)}")
+        raise UserError(
+            translatable(
+                "there is no field {names}; the fields are {fields}",
+                names=_listed(others),
+                fields=_listed(fields),
+            )
+        )
     return {name: given[name] for name in fields}, given[others[0]] if others else ""
 
 
@@ -103,7 +114,7 @@ def strip_ask_command(text: str) -> str:
 def ask_usage(fields: Sequence[str]) -> str:
     """Return an example of the `/ask` command with these fields, for people to copy."""
     if not fields:
-        return "/ask and your question, or the question alone"
+        return translatable("/ask and your question, or the question alone")
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 

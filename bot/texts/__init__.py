@@ -1,0 +1,1 @@
+"""What the service says to people, and its translations."""

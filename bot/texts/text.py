@@ -1,0 +1,111 @@
+"""Texts of the service for people in a chat: English in the code, other languages in catalogues.
+
+A `Text` is an English string that knows how to be said in another language. It is made where the
+cause is known and translated where the reader's language is known. The catalogues in
+bot/texts/locales are gettext's; `make catalogues` renews them.
+"""
+
+import gettext
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
+
+_FOLDER = Path(__file__).parent / "locales"
+_DOMAIN = "troupe"
+LANGUAGES: Final = ("en", "zh")
+"""The languages of the service; the first needs no catalogue."""
+
+
+class Text(str):
+    """An English text, with what its translation needs.
+
+    Values that are texts themselves are translated as well; words of people are values, never a
+    part of the pattern.
+    """
+
+    _pattern: str
+    _plural: str | None
+    _count: int
+    _values: Mapping[str, object]
+
+    def __new__(
+        cls,
+        pattern: str,
+        values: Mapping[str, object],
+        *,
+        plural: str | None = None,
+        count: int = 1,
+    ) -> Self:
+        chosen = pattern if plural is None or count == 1 else plural
+        text = super().__new__(cls, chosen.format_map(values))
+        text._pattern, text._plural, text._count = pattern, plural, count
+        text._values = values
+        return text
+
+    def translate_to(self, language: str) -> str:
+        """Return the text in a language; what its catalogue lacks stays English."""
+        catalogue = _catalogue(language)
+        if self._plural is None:
+            pattern = catalogue.gettext(self._pattern) if self._pattern else ""
+        else:
+            pattern = catalogue.ngettext(self._pattern, self._plural, self._count)
+        values = {
+            name: value.translate_to(language) if isinstance(value, Text) else value
+            for name, value in self._values.items()
+        }
+        return pattern.format_map(values)
+
+    def with_values(self, change: Callable[[str], str]) -> Self:
+        """Return the text with every value that is a plain string changed."""
+        values = {name: _changed(value, change) for name, value in self._values.items()}
+        return type(self)(self._pattern, values, plural=self._plural, count=self._count)
+
+
+def translatable(pattern: str, **values: object) -> Text:
+    """Return a text that can be translated; `pattern` has a `{name}` for each value."""
+    return Text(pattern, values)
+
+
+def translatable_count(singular: str, plural: str, count: int, **values: object) -> Text:
+    """Return a text that depends on a number, which stands at `{count}`."""
+    return Text(singular, {"count": count, **values}, plural=plural, count=count)
+
+
+def marked(text: str) -> str:
+    """Return a text as it is, for storing it; `looked_up` translates it when it is shown."""
+    return text
+
+
+def looked_up(text: str) -> Text:
+    """Return a text that was stored in English; known ones are translated."""
+    return Text(text.replace("{", "{{").replace("}", "}}"), {})
+
+
+def joined(texts: Iterable[str], separator: str = "\n") -> Text:
+    """Return texts behind each other as one that can be translated."""
+    values = {f"part{index}": text for index, text in enumerate(texts)}
+    pattern = "{separator}".join(f"{{{name}}}" for name in values)
+    return Text(pattern, {**values, "separator": separator})
+
+
+def _changed(value: object, change: Callable[[str], str]) -> object:
+    if isinstance(value, Text):
+        return value.with_values(change)
+    return change(value) if isinstance(value, str) else value
+
+
+def translate(text: str, language: str) -> str:
+    """Return a text in a language; a string that is no `Text` stays as it is."""
+    return text.translate_to(language) if isinstance(text, Text) else text
+
+
+def language_of(locale: str | None) -> str:
+    """Return the language of the service for a locale such as "zh-CN"; English for most."""
+    language = (locale or "").replace("_", "-").partition("-")[0].lower()
+    return language if language in LANGUAGES else LANGUAGES[0]
+
+
+@cache
+def _catalogue(language: str) -> gettext.NullTranslations:
+    return gettext.translation(_DOMAIN, _FOLDER, [language], fallback=True)
