@@ -102,6 +102,8 @@ def _serve() -> None:
 def _run_child(request: dict[str, Any]) -> NoReturn:
     """Replace this process by the bot."""
     _die_with_parent()
+    for name in [name for name in os.environ if name.startswith("TROUPE_")]:  # noqa: TID251
+        del os.environ[name]  # noqa: TID251 # those of the tests: TROUPE_SEED
     os.environ.update(request["settings"])  # noqa: TID251 # a child's own
     os.chdir(request["folder"])
     with Path(request["log"]).open("ab") as log, Path(os.devnull).open("rb") as nothing:

@@ -1,6 +1,7 @@
 """Kill the bot repeatedly while questions are sent, then let it finish and check the answers."""
 
 import asyncio
+import itertools
 import math
 import random
 import signal
@@ -32,7 +33,10 @@ _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How many questions are sent and how often the bot is killed; the seed decides the rest."""
+    """How many questions are sent and how often the bot is killed; the seed decides the rest.
+
+    On a slow machine kills take longer; questions are sent until the last one.
+    """
 
     seed: int
     questions: int
@@ -99,6 +103,7 @@ class LoadResult:
 
     plan: LoadPlan
     kills_by_point: Counter[str] = field(default_factory=Counter)  # by crash point or other end
+    questions: int = 0  # sent while it was killed
     dropped_responses: int = 0
     seconds: float = 0.0
     times: AnswerTimes = field(default_factory=AnswerTimes)
@@ -149,11 +154,12 @@ async def run_under_kills(
     async with asyncio.TaskGroup() as others:
         watching = others.create_task(outcome.times.watch(platforms))
         disturbing = others.create_task(disturb(random.Random(rng.random()))) if disturb else None
+        rest = [random.Random(rng.random()) for _ in services]
+        asking_rng = random.Random(rng.random())
         async with asyncio.TaskGroup() as tasks:
-            asking_rng = random.Random(rng.random())
-            tasks.create_task(_send_questions(platforms, plan, outcome.times, asking_rng))
-            for service in services:
-                tasks.create_task(_kill_until_enough(service, outcome, random.Random(rng.random())))
+            tasks.create_task(_send_questions(platforms, outcome, asking_rng))
+            for service, its_rng in zip(services, rest, strict=True):
+                tasks.create_task(_kill_until_enough(service, outcome, its_rng))
         if disturbing is not None:
             disturbing.cancel()
         await wait_until_settled(platforms, plan.give_up_seconds)
@@ -187,13 +193,17 @@ async def _stop_all(services: Sequence[ServiceProcess]) -> None:
 
 
 async def _send_questions(
-    platforms: LoopbackPlatforms, plan: LoadPlan, times: AnswerTimes, rng: random.Random
+    platforms: LoopbackPlatforms, outcome: LoadResult, rng: random.Random
 ) -> None:
     """Ask in random conversations, some questions in a row, with other messages in between."""
+    plan = outcome.plan
     conversations = list(platforms.conversations.values())
-    for number in range(plan.questions):
+    for number in itertools.count():
+        if number >= plan.questions and outcome.kills_by_point.total() >= plan.kills:
+            return
         conversation = rng.choice(conversations)
-        times.asked[f"{number:04x}"] = time.monotonic()
+        outcome.questions += 1
+        outcome.times.asked[f"{number:04x}"] = time.monotonic()
         conversation.ask(f"{number:04x}", _words(rng), rng.randrange(2))
         if conversation.mention and rng.random() < 0.2:
             conversation.say("not meant for you", rng.randrange(2))
@@ -221,6 +231,7 @@ async def _kill_until_enough(
         outcome.times.kills.append(time.monotonic())
         outcome.kills_by_point[point] += 1
     await service.start_with_crash_point("never", 1, plan.build)
+    await service.wait_until_ready()  # before that, SIGTERM would end it as a failure
 
 
 async def _wait_seconds(
