@@ -1,96 +1,260 @@
-"""Which indexes PostgreSQL uses among many rows: no statement of a message's path scans a table."""
+"""What PostgreSQL reads among 1,000,000 turns and 100,000 open rows: no step scans a table.
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+The server counts the rows that a step reads, inside of its functions as well.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from typing_extensions import override
 
-from bot.storage.engine.statements import Query
+from bot.chat.incoming import Address
+from bot.chat.outgoing import OutboxRow, OutgoingPart
+from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
+from bot.runtime.clock import SystemClock
+from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
+from bot.storage.sql.connections import ConnectionPool, UnitOfWork
+from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.retention import delete_expired
+from bot.storage.sql.tables import inbox
+from bot.storage.units.events import encode_event
+from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
-from tests.storage.sql.test_plans import STEPS, Chat
+from tests.samples import ALICE, make_incoming
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),
+]
 
-# 20,000 turns; 2,000 unanswered messages, unsent rows, lanes in wait
-_FILL = """
+T = TypeVar("T")
+CONVERSATION = "telegram:c77"
+_READ_PER_MESSAGE = 40
+"""More rows than a step reads that is about one message."""
+_EXPIRED = 700
+
+_FILL = f"""
+SET LOCAL synchronous_commit = off;
 INSERT INTO turn (conversation, session, role, text, at)
-    SELECT 'telegram:c' || n % 2000, 1, 'user', 'hello', n FROM generate_series(1, 20000) n;
+    SELECT 'telegram:c' || n % 100000, 1, 'user', 'hello', n FROM generate_series(1, 1000000) n;
 INSERT INTO inbox (platform, external_key, conversation, payload, received_at, state)
-    SELECT 'telegram', 'k' || n, 'telegram:c' || n % 2000, '', n,
-        CASE WHEN n <= 2000 THEN 'new' ELSE 'done' END FROM generate_series(1, 20000) n;
+    SELECT 'telegram', 'c' || n % 100000 || ':' || n, 'telegram:c' || n % 100000, '{{}}',
+        CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now()) END,
+        CASE WHEN n <= 100000 THEN 'done' ELSE 'new' END FROM generate_series(1, 200000) n;
 INSERT INTO conversation (key, platform, ready_since)
-    SELECT 'telegram:c' || n, 'telegram', n FROM generate_series(1, 2000) n;
-INSERT INTO outbox (turn, part, op, platform, chat, lane, text, state)
-    SELECT 't' || n, 0, 'send', 'telegram', 'c', 'telegram:c' || n % 2000, 'hi',
-        CASE WHEN n <= 2000 THEN 'pending' ELSE 'sent' END FROM generate_series(1, 20000) n;
+    SELECT 'telegram:c' || n, 'telegram', n FROM generate_series(0, 99999) n;
+INSERT INTO outbox (turn, part, op, platform, chat, lane, text, state, external_id, started_at)
+    SELECT 'telegram:c' || n % 100000 || ':' || n, 0, 'send', 'telegram', 'c' || n % 100000,
+        'telegram:c' || n % 100000, 'hi', CASE WHEN n <= 100000 THEN 'sent' ELSE 'pending' END,
+        n, CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now()) END
+    FROM generate_series(1, 200000) n;
 INSERT INTO lane (key, platform, due_at)
-    SELECT 'telegram:c' || n, 'telegram', n FROM generate_series(1, 2000) n;
+    SELECT 'telegram:c' || n, 'telegram', n FROM generate_series(0, 99999) n;
 INSERT INTO cursor (name, value)
     SELECT 'discord:' || n, '1' FROM generate_series(1, 2000) n;
+INSERT INTO receipt (conversation, turn, at, content)
+    SELECT 'telegram:c' || n, 't', CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now())
+        END, '' FROM generate_series(1, 100000) n;
+INSERT INTO sent_message (conversation, external_id, turn, part)
+    SELECT 'telegram:c' || n, n, 't', 0 FROM generate_series(1, 10000) n;
+INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)
+    SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
 ANALYZE
-"""
-_EMPTY_THE_CHAT = """
-DELETE FROM inbox WHERE conversation = 'telegram:5';
-DELETE FROM conversation WHERE key = 'telegram:5';
-DELETE FROM outbox WHERE lane = 'telegram:5';
-DELETE FROM lane WHERE key = 'telegram:5'
-"""
+"""  # noqa: S608
+_COUNTS = (
+    "SELECT relname, seq_scan, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) "
+    "FROM pg_stat_xact_user_tables"
+)
+
+
+class OneConnection(ConnectionPool):
+    """Runs everything in one transaction of one connection."""
+
+    dialect: DialectName = "postgresql"
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    @override
+    async def run(self, start: StartUnit[T]) -> T:
+        return await self._connection.run_sync(lambda connection: _run(connection, start))
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        return await self._connection.run_sync(unit)
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        return await self._connection.run_sync(unit)
+
+    @override
+    async def close(self) -> None:
+        """The test closes it."""
+
+
+class Process:
+    """The repositories of a process; each step notes which tables it scanned, what it read."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        database = Database(OneConnection(connection))
+        clock, sender = SystemClock(), SenderIdentity("me", 0)
+        self.database = database
+        self.inbox = SqlInbox(database, clock)
+        self.conversations = SqlConversations(database, clock, sender)
+        self.outbox = SqlOutbox(database, clock, sender)
+        self.scanned: dict[str, list[str]] = {}
+        self.rows_read: dict[str, int] = {}
+
+    async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+        before = await self.database.read(_counts)
+        value = await work()
+        after = await self.database.read(_counts)
+        none = (0, 0)
+        self.scanned[name] = [
+            table for table, (scans, _) in after.items() if scans > before.get(table, none)[0]
+        ]
+        self.rows_read[name] = sum(
+            rows - before.get(table, none)[1] for table, (_, rows) in after.items()
+        )
+        return value
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def full_database(postgres_folder: str) -> AsyncIterator[Database]:
+async def full_url(postgres_folder: str) -> AsyncIterator[str]:
     url = await create_postgres_database(postgres_folder)
-    async with open_database(url) as database:
-        await _run(database, _FILL)
-        yield database
+    async with open_database(url):
+        pass
+    async with _transaction(url) as connection:
+        await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        for statement in _FILL.split(";"):
+            await connection.exec_driver_sql(statement)
+        readable = update(inbox).where(inbox.c.conversation == CONVERSATION)
+        await connection.execute(readable.values(payload=encode_event(make_incoming(chat="c77"))))
+        await connection.commit()
+    yield url
 
 
-@pytest.mark.parametrize("step", ["receive", *STEPS])
-async def test_no_step_scans_a_table_among_many_rows(step: str, full_database: Database) -> None:
-    chat = Chat(full_database)
-    await _run(full_database, _EMPTY_THE_CHAT)
-    if step == "receive":
-        await chat.receive("5")
-    else:
-        await chat.open()
-        await STEPS[step](chat)
-
-    def plans(connection: Connection) -> list[tuple[str, dict[str, Any]]]:
-        return [
-            (query.statement.compiled("postgresql").text, _plan(connection, query))
-            for query in chat.database.queries
-        ]
-
-    found = await full_database.read(plans)  # and rolled back
-    assert found
-    for sql, plan in found:
-        print(f"{plan['Execution Time']:.2f} ms {sql.split()[0]} {sql.split()[2]}")  # noqa: T201
-        scans = [node for node in _nodes(plan["Plan"]) if node["Node Type"] == "Seq Scan"]
-        assert scans == [], sql
+@pytest_asyncio.fixture(loop_scope="module")
+async def process(full_url: str) -> AsyncIterator[Process]:
+    async with _transaction(full_url) as connection:
+        yield Process(connection)
 
 
-async def _run(database: Database, script: str) -> None:
-    def unit(connection: Connection) -> None:
-        for statement in script.split(";"):
-            connection.exec_driver_sql(statement)
-
-    await database.write(unit)
-
-
-def _plan(connection: Connection, query: Query) -> dict[str, Any]:
-    sql = query.statement.compiled("postgresql")
-    values = {**sql.defaults, **(query.many[0] if query.many else query.values)}
-    explained = connection.exec_driver_sql(
-        f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.text}", tuple(values[name] for name in sql.names)
+async def test_no_step_of_a_message_scans_a_table(process: Process) -> None:
+    messages = [make_incoming(chat="new", key=f"new:{number}") for number in (1, 2)]
+    await process.step("receive", lambda: process.inbox.receive(messages, {"discord:1": "2"}))
+    claim, message = await _begin(process, "telegram:new")
+    opened = await process.step(
+        "open", lambda: process.conversations.open(claim, message, OutgoingPart(0, "…"))
     )
-    plan: dict[str, Any] = explained.scalar_one()[0]
-    return plan
+    await _mark_sent(process, opened.row)
+    said = [Turn("user", "a", ALICE, message.incoming.at)] * 2
+    result = TurnResult(said, [OutgoingPart(0, "Hi."), OutgoingPart(1, "There.")])
+    finished = await process.step(
+        "finish", lambda: process.conversations.finish(claim, message, result)
+    )
+    await _mark_sent(process, finished.row)
+    following = finished.next_message
+    assert following is not None
+    again = TurnResult(said, supersedes=TurnRange(0, 1))
+    await process.step(
+        "finish again", lambda: process.conversations.finish(claim, following, again)
+    )
+    _assert_nothing_is_scanned(process)
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
+async def test_no_poll_of_a_full_queue_scans_a_table(process: Process) -> None:
+    ready = await process.step("ready", lambda: process.conversations.ready(9, ["telegram"]))
+    assert len(ready) == 9
+    due = await process.step("due", lambda: process.outbox.due_lanes(9, ["telegram"]))
+    assert len(due) == 9
+    claim, _ = await _begin(process, CONVERSATION)
+    assert not await process.step("renew", lambda: process.conversations.renew([claim], 15))
+    [row] = await process.step("take", lambda: process.outbox.take([CONVERSATION]))
+    await process.step("later", lambda: process.outbox.reschedule(row, 0))
+    await process.step("probe", lambda: process.outbox.external_id(row.id))
+    await process.step("known ids", lambda: process.outbox.known_ids(Address("telegram", "c77")))
+    await process.step("load", lambda: process.conversations.load_session(claim, 20))
+    await process.step("release", lambda: process.conversations.release(claim))
+    _assert_nothing_is_scanned(process)
+
+
+async def test_forget_scans_no_table_of_messages(process: Process) -> None:
+    claim, _ = await _begin(process, CONVERSATION)
+    assert await process.step("forget", lambda: process.conversations.forget(claim)) == 10
+    await process.step("release", lambda: process.conversations.release(claim))
+    _assert_nothing_is_scanned(process, but={"forget": ["choice"]})  # settings: few
+
+
+async def test_retention_reads_little_more_than_it_deletes(process: Process) -> None:
+    clock = SystemClock()
+    deleted = await process.step("retention", lambda: delete_expired(process.database, clock, 14))
+    assert deleted == 3 * _EXPIRED
+    assert process.scanned["retention"] == []
+    assert process.rows_read["retention"] < 20 * _EXPIRED
+
+
+async def _begin(process: Process, key: str) -> tuple[Claim, InboxMessage]:
+    async def begin() -> list[ClaimedMessage]:
+        return list(await process.conversations.begin([key], "me", 60))
+
+    [begun] = await process.step("begin", begin)
+    return begun.claim, begun.message
+
+
+async def _mark_sent(process: Process, row: OutboxRow | None) -> None:
+    assert row is not None
+    await process.step("sent", lambda: process.outbox.mark_sent(row, str(row.id)))
+
+
+def _assert_nothing_is_scanned(process: Process, but: dict[str, list[str]] | None = None) -> None:
+    print(process.rows_read)  # noqa: T201
+    assert {name: tables for name, tables in process.scanned.items() if tables} == (but or {})
+    assert {name for name, rows in process.rows_read.items() if rows > _READ_PER_MESSAGE} == set()
+
+
+def _counts(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Return the scans of each table in this transaction, and the rows that were read from it."""
+    rows = connection.exec_driver_sql(_COUNTS).all()
+    return {table: (scans, read) for table, scans, read in rows}
+
+
+def _run(connection: Connection, start: StartUnit[T]) -> T:
+    unit, rows = start(), None
+    while True:
+        try:
+            query = unit.send(rows) if rows is not None else next(unit)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+        rows = _rows_of(connection, query)
+
+
+def _rows_of(connection: Connection, query: Query) -> Rows:
+    sql = query.statement.compiled("postgresql")
+    found: Rows = ()
+    for values in query.many or (query.values,):
+        every = {**sql.defaults, **values}
+        result = connection.exec_driver_sql(sql.text, tuple(every[name] for name in sql.names))
+        found = result.fetchall() if result.returns_rows else ()
+    return found
+
+
+@asynccontextmanager
+async def _transaction(url: str) -> AsyncIterator[AsyncConnection]:
+    """Open a connection whose changes are rolled back, unless the block commits them."""
+    engine = create_async_engine(url)
+    try:
+        async with engine.connect() as connection:
+            yield connection
+    finally:
+        await engine.dispose()

@@ -32,6 +32,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
     conversation,
+    is_ready,
     outbox,
     receipt,
     sent_message,
@@ -122,7 +123,7 @@ class SqlConversations(Conversations):
     @override
     async def release_all(self, owner: str) -> None:
         held = update(conversation).where(
-            conversation.c.owner == owner, conversation.c.lease_until > 0
+            is_ready, conversation.c.owner == owner, conversation.c.lease_until > 0
         )
         await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
 

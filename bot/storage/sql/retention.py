@@ -11,12 +11,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    exists,
     func,
     select,
     true,
 )
 
+from bot.chat.incoming import source_name
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.ports import Clock
 from bot.storage.sql.database import Database
@@ -26,7 +26,6 @@ from bot.storage.sql.tables import (
     outbox,
     receipt,
     sent_message,
-    turn_name,
     upsert,
 )
 
@@ -58,11 +57,26 @@ _KEEP_MESSAGE_IDS = upsert(
 )
 
 
+_IS_FINAL = outbox.c.state.in_(_FINAL_STATES)
+_TURNS = select(outbox.c.id, outbox.c.turn, outbox.c.platform, outbox.c.bot_id).where(
+    outbox.c.id.in_(bindparam("ids", expanding=True))
+)
+_UNSENT_TURNS = select(outbox.c.turn).where(
+    outbox.c.turn.in_(bindparam("turns", expanding=True)), ~_IS_FINAL
+)
+_UNANSWERED_KEYS = select(inbox.c.external_key).where(
+    inbox.c.platform == bindparam("of_platform"),
+    inbox.c.bot_id == bindparam("of_bot"),
+    inbox.c.external_key.in_(bindparam("keys", expanding=True)),
+    is_unanswered,
+)
+
+
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = clock.now()
     answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state == "done")
-    sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _is_complete())
+    sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
     receipts = _Expired(receipt, receipt.c.at, now - receipt_days * _DAY, true())
     return sum([await _delete(database, expired) for expired in (answered, sent, receipts)])
 
@@ -77,20 +91,25 @@ class _Expired:
     condition: ColumnElement[bool]
 
 
-def _is_complete() -> ColumnElement[bool]:
-    """Accept rows of complete turns only: an edit that is still to come needs the message's id."""
-    other = outbox.alias("other")
-    has_unsent = exists().where(other.c.turn == outbox.c.turn, other.c.state.not_in(_FINAL_STATES))
-    unanswered_turns = select(turn_name()).where(is_unanswered)
-    return and_(
-        outbox.c.state.in_(_FINAL_STATES), outbox.c.turn.not_in(unanswered_turns), ~has_unsent
-    )
-
-
 def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     if table is outbox:
+        ids = _of_complete_turns(connection, ids)
         connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
     return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
+
+
+def _of_complete_turns(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Return the rows of complete turns: an edit that is still to come needs the message's id."""
+    rows = connection.execute(_TURNS, {"ids": ids}).all()
+    turns = {row.turn for row in rows}
+    incomplete = set(connection.execute(_UNSENT_TURNS, {"turns": list(turns)}).scalars())
+    for platform, bot_id in {(row.platform, row.bot_id) for row in rows}:
+        source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
+        keys = [turn.removeprefix(source) for turn in turns if turn.startswith(source)]
+        asked = {"of_platform": platform, "of_bot": bot_id, "keys": keys}
+        unanswered = connection.execute(_UNANSWERED_KEYS, asked).scalars()
+        incomplete.update(f"{source}{key}" for key in unanswered)
+    return [row.id for row in rows if row.turn not in incomplete]
 
 
 async def _delete(database: Database, expired: _Expired) -> int:
@@ -111,8 +130,7 @@ async def _delete(database: Database, expired: _Expired) -> int:
         rows = await database.read(lambda c, asked=asked: c.execute(page, asked).all())  # type: ignore[misc]
         ids = [row.id for row in rows if row.is_expired]
         if ids:
-            await database.write(lambda c, ids=ids: _delete_rows(c, table, ids))  # type: ignore[misc]
-        deleted += len(ids)
+            deleted += await database.write(lambda c, ids=ids: _delete_rows(c, table, ids))  # type: ignore[misc]
         if not rows or any(row.time is not None and row.time >= expired.moment for row in rows):
             return deleted
         last = rows[-1].id

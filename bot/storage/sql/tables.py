@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    ColumnElement,
     Connection,
     Executable,
     Float,
@@ -22,7 +21,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    case,
     insert,
     inspect,
     literal_column,
@@ -80,14 +78,6 @@ Index(
     sqlite_where=is_unanswered,
     postgresql_where=is_unanswered,
 )
-
-
-def turn_name() -> ColumnElement[str]:
-    """Return the name of the turn that answers an inbox row, as `InboxMessage.turn` spells it."""
-    source = case(
-        (inbox.c.bot_id == "", inbox.c.platform), else_=inbox.c.platform + "@" + inbox.c.bot_id
-    )
-    return source + ":" + inbox.c.external_key
 
 
 # How far each source has been read: the Telegram offset, the last message of a Discord channel.
