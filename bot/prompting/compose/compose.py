@@ -26,6 +26,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
+from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.speakers.labels import uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import IncrementalMap
@@ -95,7 +96,7 @@ def compose(
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=tuple(_part("quote", _quote(incoming, session), priority=1)),
+        context=tuple(_part("quote", _quote(incoming, session, inputs), priority=1)),
         newest=newest,
         stories=filled.stories,
         left_out=_beyond_max_rounds(len(inputs.turns) - len(sent), preset),
@@ -236,17 +237,26 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
 
 
-def _quote(incoming: Said, session: Session) -> str:
-    """Return the text that the message replies to, unless it is the turn just before."""
-    quote = incoming.quote.text if incoming.quote else ""
-    if not quote:
+def _quote(incoming: Said, session: Session, inputs: PromptInputs) -> str:
+    """Return the message that this one replies to, unless it is the turn just before.
+
+    Every line is marked, so that nothing in it reads like an instruction or another speaker.
+    """
+    quoted = incoming.quote
+    if quoted is None or not quoted.text:
         return ""
+    quote = quoted.text
     # Where several characters answer, the first line of a message names the speaker.
     forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
     if session.turns and session.turns[-1].text.strip() in forms:
         return ""
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    return "\n".join(f"> {line}" for line in strip_hidden_text(short).splitlines())
+    lines = strip_hidden_text(short).splitlines()
+    if quoted.author is not None and not quoted.is_ours:
+        people = inputs.speakers.people
+        name = people.get(quoted.author.id) or clean_name(quoted.author.name)
+        lines.insert(0, f"{name} wrote:")
+    return "\n".join(f"> {line}" for line in lines)
 
 
 def _beyond_max_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:

@@ -225,8 +225,8 @@ class SqlConversations(Conversations):
         following, taken = await self._database.run(
             lambda: units.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        if result.change is not None and result.change.deleted:
-            await self._database.truncate_log()
+        if result.change is not None:
+            await self._forget_changed(claim, result.change)
         if window is not None and not result.new_session and result.change is None:
             gone = result.removes or result.supersedes
             if gone is not None:
@@ -236,6 +236,13 @@ class SqlConversations(Conversations):
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
         return FinishedTurn(_to_message(following) if following else None, taken)
+
+    async def _forget_changed(self, claim: Claim, change: HistoryChange) -> None:
+        """Drop what processes and files keep of turns that were changed."""
+        if self._shared is not None:
+            await self._shared.drop(claim)
+        if change.deleted:
+            await self._database.truncate_log()
 
     def _moment(self) -> lanes.Moment:
         return lanes.Moment(self._clock.now(), self._clock.monotonic())
