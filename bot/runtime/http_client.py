@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import aiohappyeyeballs
-import httpx2
+import certifi
 
 from bot.runtime.http_connection import (
     ConnectionFailed,
@@ -207,8 +207,15 @@ class HttpClient:
         """Return the context; it reads all certificates, so that a thread makes it."""
         async with self._opening_tls:
             if self._tls is None:
-                self._tls = await asyncio.to_thread(httpx2.create_ssl_context)
+                self._tls = await asyncio.to_thread(_make_tls_context)
             return self._tls
+
+
+def _make_tls_context() -> ssl.SSLContext:
+    """Trust the system's certificates, and the usual ones where the system has none."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
 
 
 @dataclass(frozen=True, slots=True)

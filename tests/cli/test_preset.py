@@ -94,7 +94,7 @@ def test_validate_reports_good_files_beside_bad_ones(
 def test_lorebook_given_as_a_preset_is_named(folder: Path, command: str) -> None:
     (folder / "world.json").write_text('{"entries": {}}', encoding="utf-8")
 
-    with pytest.raises((UserError, PresetError), match=r"world\.json is a lorebook; put it into"):
+    with pytest.raises((UserError, PresetError), match=r"world\.json is a lorebook; add it to"):
         troupe("preset", command, "world.json")
 
 

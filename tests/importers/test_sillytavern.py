@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
-from bot.settings import read_settings
+from bot.settings import Settings
 from bot.templates import JinjaTemplate, StringTemplate
 from bot.templates.renderer import ModelTemplate, Renderer
+from tests.backends.tiny_gguf import Vocabulary, write
 
 CHATML = {
     "name": "ChatML",
@@ -104,6 +107,14 @@ def test_names_behavior_sets_user_name_in_message() -> None:
     assert imported({**old, "names_force_groups": False}).preset.user_name_in_message == "not_add"
 
 
+@cache
+def settings_with_a_model() -> Settings:
+    """Return settings with a model file that has no template of its own."""
+    folder = Path(tempfile.mkdtemp())
+    file = write(folder / "tiny.gguf", Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ()))
+    return Settings.model_validate({"providers": {"local": {"model_path": str(file)}}})
+
+
 def as_prompt(data: dict[str, Any], *turns: str) -> str:
     """Render turns, the first of which is the user's, as `troupe render` does for Aqua."""
     preset = imported(data).preset.model_copy(update={"role_name": "Aqua", "system": None})
@@ -112,7 +123,7 @@ def as_prompt(data: dict[str, Any], *turns: str) -> str:
         Message("system", turn[1:]) if turn.startswith("*") else Message(next(roles), turn)
         for turn in turns
     ]
-    return asyncio.run(render_preset(preset, messages, View.TEXT, read_settings()))
+    return asyncio.run(render_preset(preset, messages, View.TEXT, settings_with_a_model()))
 
 
 def test_names_are_always_written_as_sillytavern_writes_them() -> None:
