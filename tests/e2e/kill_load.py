@@ -1,6 +1,7 @@
 """Kill the bot repeatedly while questions are sent, then let it finish and check the answers."""
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
@@ -28,6 +29,7 @@ _RARE = {
     "between_parts",
     "during_reconcile",
 }  # points that few messages pass
+_STANDBY_SECONDS = 30.0  # how long a process may poll in vain while another one polls its bot
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 
@@ -240,7 +242,9 @@ async def _wait_seconds(
     """Return for how long it may go on; before that, wait until it was paused, say."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
-    await service.wait_until_ready_or_ended()
+    # Of two processes that poll one bot, one at a time is ready.
+    with contextlib.suppress(TimeoutError):
+        await service.wait_until_ready_or_ended(_STANDBY_SECONDS)
     if point in CRASH_POINTS:
         return plan.reach_seconds
     seconds = rng.uniform(*plan.uptime_seconds)

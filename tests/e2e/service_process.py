@@ -155,9 +155,9 @@ class ServiceProcess:
                 assert self.is_running, f"the service exited with {self.process.returncode}"
                 await asyncio.sleep(0.05)
 
-    async def wait_until_ready_or_ended(self) -> None:
-        """Wait until it is ready, or has exited."""
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+    async def wait_until_ready_or_ended(self, seconds: float) -> None:
+        """Wait until it is ready, or has exited; raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
             while self.is_running:
                 if await self.readiness() == HTTPStatus.OK:
                     return
