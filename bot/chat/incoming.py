@@ -139,6 +139,8 @@ class Said:
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
     attachments: tuple[MediaItem, ...] = ()
+    in_thread: bool = False
+    """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None

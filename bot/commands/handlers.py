@@ -20,6 +20,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import joined, looked_up, translatable
 
 _MAX_GREETING_DIGITS = 3
+_SEE_WHY = translatable("see why I answer messages here")
 _FORGET_OTHERS = translatable("make me forget what others said")
 
 
@@ -62,20 +63,28 @@ class CommandHandlers:
         match request.command.name:
             case "preset":
                 return await self._preset.handle(request)
-            case "new":
-                return self._new(request)
             case "me":
                 return CommandResult(
                     await self._personas.handle_me(request.argument, request.incoming)
                 )
             case "context":
                 return await self._show_context(request)
-            case "stop":
-                return _stop(request)
+            case "settings":
+                return await self._settings(request)
             case "retry" | "undo":
                 return await self._newest_question.handle(request)
             case "forget":
                 return await self._forget(request)
+            case _:
+                return self._handle_at_once(request)
+
+    def _handle_at_once(self, request: CommandRequest) -> CommandResult:
+        """Run a command that asks nobody."""
+        match request.command.name:
+            case "new":
+                return self._new(request)
+            case "stop":
+                return _stop(request)
             case "help" | "start":
                 return self._help(request)
             case "ask":
@@ -88,6 +97,16 @@ class CommandHandlers:
                         "There is no command /{name}; /help lists them all.", name=name[:32]
                     )
                 )
+
+    async def _settings(self, request: CommandRequest) -> CommandResult:
+        if request.command.action != "why":
+            raise UserError(
+                translatable("Use /settings why: it tells why I answered the newest messages.")
+            )
+        await self._admins.require(request.incoming, _SEE_WHY)
+        if not request.decisions:
+            raise UserError(translatable("I have seen no message here since I was started."))
+        return CommandResult(joined(request.decisions))
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset

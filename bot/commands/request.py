@@ -35,6 +35,8 @@ class CommandRequest:
     unanswered: Said | None = None
     """The newest question, if its answer failed; then it is not in the history."""
     stop: StopOutcome = StopOutcome.NOTHING
+    decisions: Sequence[str] = ()
+    """Why the newest messages were answered or not, a line for each."""
 
     @property
     def argument(self) -> str:

@@ -74,6 +74,15 @@ COMMANDS = (
             ),
         ),
     ),
+    CommandSpec(
+        "settings",
+        marked("why: tell why the newest messages were answered or not (admins)"),
+        actions=(
+            CommandSpec(
+                "why", marked("tell why the newest messages were answered or not (admins)")
+            ),
+        ),
+    ),
     CommandSpec("help", marked("list all commands")),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}

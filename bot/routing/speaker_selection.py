@@ -11,20 +11,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Said, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.routing.wake_rules import (
     Dice,
+    continues_thread,
     is_addressed,
+    is_for_others,
     name_position,
+    own_rule,
     quoted_preset,
-    wakes_by_own_rules,
 )
 from bot.texts.text import marked
 
 MAX_ANSWERS_IN_A_ROW = 3
 """Characters stop answering each other after this many answers, until a human writes again."""
+
+_ADDRESSED = {
+    WakeReason.DM: marked("was addressed: this is a private chat"),
+    WakeReason.MENTION: marked("was addressed by a mention"),
+    WakeReason.REPLY: marked("was addressed by a reply"),
+    WakeReason.COMMAND: marked("was addressed by a command"),
+}
 
 _SCORE_REPLIED_TO = 200.0
 _SCORE_CALLED = 100.0  # minus up to 1: the earlier the name stands in the text, the sooner
@@ -71,8 +80,11 @@ def select_speakers(
         dice: draws the chances.
         now: the time that cooldowns are measured to.
     """
+    if is_for_others(incoming, recent, presets):
+        reason = "the message is for somebody else"
+        return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
-        return (_only_candidate(presets[0], incoming, dice),)
+        return (_only_candidate(presets[0], incoming, recent, dice),)
     quoted = quoted_preset(incoming.quote, recent, presets)
     candidates = [
         _chosen(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
@@ -83,11 +95,14 @@ def select_speakers(
             one if one.chosen else _with_reason(one, "another character was called")
             for one in candidates
         )
-    addressed = any(is_addressed(incoming, preset) for preset in presets)
+    addressed = any(
+        is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
+        for preset in presets
+    )
     chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
     drawn = [
-        _chosen(one, preset.talkativeness, marked("the wake rules of its preset match"))
-        if wakes_by_own_rules(incoming, preset, dice)
+        _chosen(one, preset.talkativeness, rule)
+        if (rule := own_rule(incoming, preset, dice))
         else _drawn(one, preset, chance)
         for one, preset in zip(candidates, presets, strict=True)
     ]
@@ -132,12 +147,18 @@ def select_reaction(
     return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
 
 
-def _only_candidate(preset: Preset, incoming: Said, dice: Dice) -> SpeakerCandidate:
+def _only_candidate(
+    preset: Preset, incoming: Said, recent: Sequence[Turn], dice: Dice
+) -> SpeakerCandidate:
     candidate = SpeakerCandidate(preset.name, 0.0, (marked("is the only character here"),))
-    if is_addressed(incoming, preset):
-        return _chosen(candidate, 0.0, marked("was addressed"))
-    if wakes_by_own_rules(incoming, preset, dice):
-        return _chosen(candidate, 0.0, marked("the wake rules of its preset match"))
+    if incoming.wake is not None and is_addressed(incoming, preset):
+        return _chosen(candidate, 0.0, _ADDRESSED[incoming.wake])
+    if preset.wake.names and name_position(preset, incoming.text) is not None:
+        return _chosen(candidate, 0.0, marked("was called by name"))
+    if continues_thread(incoming, recent, preset):
+        return _chosen(candidate, 0.0, marked("has answered in this thread before"))
+    if rule := own_rule(incoming, preset, dice):
+        return _chosen(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 
 
@@ -147,7 +168,7 @@ def _called_by_name(
     """Make every character a candidate; those whose name stands in the text are chosen."""
     candidates = []
     for preset in presets:
-        position = name_position(preset, text)
+        position = name_position(preset, text) if preset.wake.names else None
         if position is None:
             candidates.append(_scored_by_recency(preset, recent))
         else:  # recency does not count: whoever is named first speaks first

@@ -6,14 +6,19 @@ from typing import TypeAlias
 
 from bot.chat.incoming import Quote, Said, WakeReason
 from bot.chat.session import Turn
+from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.words import find_word
+from bot.texts.text import marked
 
 Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
 
 _MARKUP = "*_~` :"
 _SHORTEST_QUOTE_CHARS = 8
+
+
+_MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
 
 
 def is_addressed(incoming: Said, preset: Preset) -> bool:
@@ -29,14 +34,55 @@ def is_addressed(incoming: Said, preset: Preset) -> bool:
             return False
 
 
-def wakes_by_own_rules(incoming: Said, preset: Preset, dice: Dice) -> bool:
-    """Return whether the preset's own rules make it answer, whoever was addressed."""
-    text = incoming.text.casefold()
-    return (
-        preset.wake.always
-        or any(word.casefold() in text for word in preset.wake.words)
-        or dice() < preset.wake.chance
+def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
+    """Return which of the preset's own rules makes it answer, in words; None if none does."""
+    if preset.wake.always:
+        return marked("answers everything here")
+    word = next((one for one in preset.wake.words if _has_word(one, incoming.text)), None)
+    if word is not None:
+        return f"wakes at {word}"
+    drawn = dice()
+    if drawn < preset.wake.chance:
+        return f"chance: drew {drawn:.2f}, below {preset.wake.chance:.2f}"
+    return None
+
+
+def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Preset]) -> bool:
+    """Return whether a message talks to another person or bot: it replies to them or names them.
+
+    A message that begins with a character's name talks to that one, whoever else it mentions.
+    """
+    if incoming.wake is not None:
+        return False
+    if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
+        return False
+    quote = incoming.quote
+    is_reply_to_others = (
+        quote is not None
+        and quote.author is not None
+        and not quote.is_ours
+        and quoted_preset(quote, recent, presets) is None
     )
+    return is_reply_to_others or bool(incoming.mentions)
+
+
+def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
+    """Return whether the message stands in a thread in which the character has answered."""
+    if not (incoming.in_thread and preset.wake.sticky):
+        return False
+    return any(turn.preset == preset.name for turn in recent)
+
+
+def _has_word(word: str, text: str) -> bool:
+    if not is_regex(word):
+        return find_word(_normalized(word), _normalized(text)) is not None
+    pattern = compile_key(word)
+    if isinstance(pattern, str):
+        return False
+    try:
+        return pattern.search(text, timeout=_MAX_PATTERN_SECONDS) is not None
+    except TimeoutError:
+        return False
 
 
 def name_position(preset: Preset, text: str) -> int | None:

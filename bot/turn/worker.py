@@ -36,6 +36,7 @@ from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
+from bot.routing.decision_log import DecisionLog
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
@@ -107,6 +108,7 @@ class ConversationWorker:
         self._clock = clock
         self._leases = LeaseKeeper(conversations, clock)
         self._unanswered = UnansweredQuestions()
+        self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
         self._edited_messages = EditedMessages(
             conversations,
@@ -236,6 +238,7 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Finish with turns deleted, and release what backends have cached of them."""
+        self._decisions.forget(claim.conversation)
         try:
             return await self._finish(claim, message, result)
         finally:  # it may be committed although it failed
@@ -247,8 +250,10 @@ class ConversationWorker:
     ) -> tuple[str, InboxMessage | None]:
         stages = self._stages
         active = await stages.resolver.resolve(said.scopes)
-        recent = await self._recent(claim) if active.is_group else ()
+        needs_recent = active.is_group or said.in_thread
+        recent = await self._recent(claim) if needs_recent else ()
         decision = decide(said, active, recent, dice=stages.dice, now=self._now())
+        self._decisions.note(said, decision)
         match decision:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
@@ -266,6 +271,7 @@ class ConversationWorker:
                     self._now(),
                     self._unanswered.get(claim.conversation),
                     stages.stops.outcome_of(said),
+                    self._decisions.newest(claim.conversation),
                 )
                 return "command", await self._run_command(claim, message, request)
             case Unreadable(attachments):
@@ -342,6 +348,7 @@ class ConversationWorker:
 
     async def _delete_history(self, claim: Claim) -> Text:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""
+        self._decisions.forget(claim.conversation)
         try:
             turns = await self._conversations.forget(claim)
         finally:  # it may be committed although it failed

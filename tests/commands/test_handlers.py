@@ -349,4 +349,14 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
     told = await setup.run_command("/preset who /help")
     assert told.text == "That is a command: no character answers it."
     told = await setup.run_command("/preset who good morning")
-    assert told.text == "→ assistant answers (score 0.0): is the only character here, was addressed"
+    assert told.text == (
+        "→ assistant answers (score 0.0): is the only character here, was addressed by a mention"
+    )
+
+
+async def test_settings_why_is_for_admins_and_needs_messages(setup: Setup) -> None:
+    with pytest.raises(UserError, match="no message here"):
+        await setup.run_command("/settings why")
+    setup.admin = False
+    with pytest.raises(UserError, match="Only an admin"):
+        await setup.run_command("/settings why")

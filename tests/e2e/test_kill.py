@@ -28,7 +28,7 @@ from tests.e2e.kill_load import (
 )
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
+from tests.e2e.service_process import ServiceProcess, preset_json
 from tests.postgres import create_postgres_database
 
 pytestmark = pytest.mark.service
@@ -72,6 +72,9 @@ async def shape(
         for number in range(3 if is_distributed else 1):
             launcher = await stack.enter_async_context(running_launcher())
             service = ServiceProcess(tmp_path / f"service-{number}", platforms, model, launcher)
+            # The load's chatter in threads is to be observed, not answered.
+            unanswered = preset_json("tester", system="You are a tester.", wake={"sticky": False})
+            (service.presets / "tester.json").write_text(unanswered)
             stack.push_async_callback(service.kill)
             services.append(service)
         if is_distributed:

@@ -1,9 +1,14 @@
 """Test decide(): what happens to a message."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
+from pydantic import ValidationError
 
 from bot.chat.command import Command
-from bot.chat.incoming import WakeReason
+from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import COMMANDS, parse
@@ -19,6 +24,11 @@ def decided(text: str, wake: WakeReason | None, *presets: Preset, dice: float = 
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
     message = make_incoming(text, wake=wake)
     return decide(message, active, (), dice=lambda: dice, now=message.at)
+
+
+def decided_on(message: Said, *presets: Preset, recent: Sequence[Turn] = ()) -> Decision:
+    active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
+    return decide(message, active, recent, dice=lambda: 0.5, now=message.at)
 
 
 def outcome(
@@ -42,6 +52,99 @@ def test_preset_wakes_by_words_always_or_by_chance() -> None:
     assert outcome("hello", None, preset(wake={"always": True})) is Answer
     assert outcome("hello", None, preset(wake={"chance": 0.6}), dice=0.5) is Answer
     assert outcome("hello", None, preset(wake={"chance": 0.4}), dice=0.5) is Ignore
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "wakes"),
+    [
+        ("lamp", "Where is the LAMP?", True),
+        ("lamp", "a lamppost", False),
+        ("lamp", "clamp it", False),
+        ("good night", "So, good  night", False),
+        ("good night", "So, good night!", True),
+        ("ランプ", "このランプは", True),
+        ("/lamps?$/i", "two LAMPS", True),
+        ("/lamps?$/i", "lamps here", False),
+        ("/^\\d+ d6/", "3 d6", True),
+    ],
+)
+def test_words_wake_as_whole_words_and_patterns_where_they_match(
+    word: str, text: str, wakes: bool
+) -> None:
+    expected = Answer if wakes else Ignore
+    assert outcome(text, None, preset(wake={"words": [word]})) is expected
+
+
+def test_pattern_that_needs_too_long_does_not_wake() -> None:
+    slow = preset(wake={"words": ["/(a|aa)+$/"]})
+    assert outcome("a" * 5000 + "b", None, slow) is Ignore
+
+
+def test_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="cannot be used"):
+        preset(wake={"words": ["/(/"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("so what does Nora say?", {}, Answer),
+        ("I like Nora's norabilia", {}, Answer),
+        ("norabilia", {}, Ignore),
+        ("Nono, is it you?", {"aliases": ["Nono"]}, Answer),
+        ("Nora?", {"wake": {"names": False}}, Ignore),
+    ],
+)
+def test_character_is_called_by_its_names(
+    text: str, given: dict[str, object], expected: type[Decision]
+) -> None:
+    assert outcome(text, None, preset(role_name="Nora", **given)) is expected
+
+
+ALWAYS: dict[str, object] = {"wake": {"always": True, "chance": 1.0, "words": ["tea"]}}
+BOBS_MESSAGE = Quote(Person("discord:9", "Bob"), "7", "Tea, anyone?")
+
+
+@pytest.mark.parametrize(
+    ("mentions", "quote"),
+    [(("discord:9",), None), ((), BOBS_MESSAGE)],
+    ids=["mentions somebody", "replies to somebody"],
+)
+def test_message_for_somebody_else_wakes_nobody(
+    mentions: tuple[str, ...], quote: Quote | None
+) -> None:
+    waking = preset(role_name="Nora", **ALWAYS)
+    for text in ("tea?", "is nora there?"):
+        message = replace(make_incoming(text, wake=None), mentions=mentions, quote=quote)
+        assert type(decided_on(message, waking)) is Ignore
+        assert type(decided_on(message, waking, preset(name="luna", **ALWAYS))) is Ignore
+    to_nora = replace(
+        make_incoming("Nora, what does he mean?", wake=None), mentions=mentions, quote=quote
+    )
+    assert type(decided_on(to_nora, waking)) is Answer
+    mentioned = replace(
+        make_incoming("tea?", wake=WakeReason.MENTION), mentions=mentions, quote=quote
+    )
+    assert type(decided_on(mentioned, waking)) is Answer
+
+
+@pytest.mark.parametrize(
+    ("in_thread", "spoke", "sticky", "expected"),
+    [
+        (True, True, True, Answer),
+        (True, False, True, Ignore),
+        (False, True, True, Ignore),
+        (True, True, False, Ignore),
+    ],
+)
+def test_thread_in_which_it_has_answered_needs_no_mention(
+    in_thread: bool, spoke: bool, sticky: bool, expected: type[Decision]
+) -> None:
+    message = replace(make_incoming("and then?", wake=None), in_thread=in_thread)
+    answer = Turn("assistant", "Once.", None, message.at, "nora")
+    recent = [answer] if spoke else []
+    one = preset(wake={"sticky": sticky})
+    assert type(decided_on(message, one, recent=recent)) is expected
 
 
 def test_preset_can_refuse_to_wake_by_reply() -> None:

@@ -146,7 +146,9 @@ async def test_preset_who_explains_who_would_answer(database: Database) -> None:
 async def test_preset_who_explains_a_single_character(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend())
     await setup.say("/preset who hello", "/preset who")
-    assert setup.texts[0] == "→ nora answers (score 0.0): is the only character here, was addressed"
+    assert setup.texts[0] == (
+        "→ nora answers (score 0.0): is the only character here, was addressed by a mention"
+    )
     assert "/preset who good morning" in setup.texts[1]
 
 

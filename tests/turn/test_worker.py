@@ -821,3 +821,17 @@ async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
         ("assistant", "Fine."),
     ]
     assert "CANARY" not in setup.backend.prompts[0].messages[-1].content
+
+
+async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"role_name": "Nora"})
+    await setup.say(
+        make_incoming("good morning all", key="5:1", wake=None),
+        make_incoming("hi Nora", key="5:2", wake=None),
+        make_incoming("/settings why", key="5:3", wake=WakeReason.COMMAND),
+    )
+    assert setup.texts[-1].splitlines() == [
+        "Alice: “good morning all” – not answered: nora is the only character here, "
+        "was not addressed",
+        "Alice: “hi Nora” – answered: nora is the only character here, was called by name",
+    ]

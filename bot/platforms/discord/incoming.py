@@ -53,6 +53,7 @@ def message_to_said(
         author_is_admin=True if _is_private(message) else None,
         quote=_quote(original, bot),
         attachments=attachments,
+        in_thread=isinstance(message.channel, discord.Thread),
         mentions=_mentions(message, bot),
         locale=_locale(message.guild),
     )

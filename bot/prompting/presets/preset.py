@@ -18,6 +18,7 @@ from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import read_lorebook
+from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, StrictModel
 from bot.prompting.presets.names import name_problem, preset_id
@@ -45,11 +46,25 @@ class WakeRules(StrictModel):
 
     mention: StrictBool = True
     reply: StrictBool = True
+    names: StrictBool = True
+    """Whether the character's names call it, as whole words anywhere in a message."""
     words: NonEmptyTexts = ()
-    """Words that may stand anywhere in a message, in any case."""
+    """Whole words or phrases that may stand anywhere in a message, in any case; `/pattern/i` is a
+    regular expression."""
+    sticky: StrictBool = True
+    """Whether it answers everything in a thread or forum post where it has answered before."""
     always: StrictBool = False
     chance: Annotated[float, Field(ge=0, le=1)] = 0
     """The probability of answering a message that no other rule applies to."""
+
+    @field_validator("words")
+    @classmethod
+    def _check_patterns(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            problem = compile_key(word) if is_regex(word) else None
+            if isinstance(problem, str):
+                raise ValueError(f"{word!r} cannot be used: {problem}")  # noqa: TRY004 -- pydantic
+        return words
 
 
 class Fallback(StrictModel):

@@ -1,0 +1,66 @@
+"""Remember why the newest messages of each conversation were answered or not, for admins."""
+
+from collections import OrderedDict, deque
+
+from bot.chat.incoming import Said
+from bot.routing.decide import Answer, Decision, Ignore, Observe
+from bot.texts.text import Text, joined, looked_up, translatable
+
+_MAX_CONVERSATIONS = 1000
+_MAX_MESSAGES = 8
+_MAX_CHARS = 40
+
+
+class DecisionLog:
+    """What this process decided; it is lost with the process."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[Text]] = OrderedDict()
+
+    def note(self, said: Said, decision: Decision) -> None:
+        """Remember the decision on a message, unless it is a command."""
+        text = _describe(decision)
+        if text is None:
+            return
+        key = said.address.conversation
+        lines = self._lines.setdefault(key, deque(maxlen=_MAX_MESSAGES))
+        lines.append(
+            translatable(
+                "{name}: “{text}” – {outcome}",
+                name=said.author.name,
+                text=_short(said.text),
+                outcome=text,
+            )
+        )
+        self._lines.move_to_end(key)
+        if len(self._lines) > _MAX_CONVERSATIONS:
+            self._lines.popitem(last=False)
+
+    def newest(self, conversation: str) -> tuple[Text, ...]:
+        """Return a line for each of the newest messages, oldest first."""
+        return tuple(self._lines.get(conversation, ()))
+
+    def forget(self, conversation: str) -> None:
+        """Drop what is remembered of a conversation."""
+        self._lines.pop(conversation, None)
+
+
+def _describe(decision: Decision) -> Text | None:
+    match decision:
+        case Answer(candidates=candidates):
+            outcome = translatable("answered")
+        case Observe(candidates=candidates):
+            outcome = translatable("not answered, but remembered")
+        case Ignore(candidates=candidates) if candidates:
+            outcome = translatable("not answered")
+        case _:
+            return None
+    reasons = [
+        joined([one.preset, joined(map(looked_up, one.reasons), ", ")], " ") for one in candidates
+    ]
+    return joined([outcome, joined(reasons, "; ")], ": ")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS].rstrip()} …"
