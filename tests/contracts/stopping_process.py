@@ -23,30 +23,38 @@ from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import FakeSurface
 
 LANE = "telegram:5"
-_SPEED = 50.0
-"""Half a second counts as 25: longer than a request may take."""
+_STOPPED_SECONDS = 25.0
+"""What the stop counts as: longer than a request may take."""
 
 
-class FastClock(SystemClock):
-    """Its monotonic time runs faster, so that a lease ends soon."""
+class StoppingClock(SystemClock):
+    """Its monotonic time jumps when the process is stopped, so that nobody has to wait."""
+
+    def __init__(self) -> None:
+        self._stopped_seconds = 0.0
 
     @override
     def monotonic(self) -> float:
-        return time.monotonic() * _SPEED
+        return time.monotonic() + self._stopped_seconds
+
+    def stop(self) -> None:
+        """Stop this process until another one sends SIGCONT."""
+        self._stopped_seconds += _STOPPED_SECONDS
+        stop()
 
 
 class StoppingSurface(FakeSurface):
-    """With `stops`, the process is stopped while a request is on its way."""
+    """With a clock, the process is stopped while a request is on its way."""
 
-    def __init__(self, *, stops: bool) -> None:
+    def __init__(self, clock: StoppingClock | None) -> None:
         super().__init__()
-        self._stops = stops
+        self._clock = clock
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
         sent = await super().send(message)
-        if self._stops:
-            stop()
+        if self._clock is not None:
+            self._clock.stop()
         return sent
 
 
@@ -69,13 +77,13 @@ async def stop_in_a_transaction(database: Database) -> str:
 
 
 async def stop_in_a_send(database: Database, *, within: bool) -> str:
-    clock = FastClock()
-    surface = StoppingSurface(stops=within)
+    clock = StoppingClock()
+    surface = StoppingSurface(clock if within else None)
     outbox = SqlOutbox(database, clock, SenderIdentity("stopped", 0))
     sender = Sender(outbox, {"telegram": surface}, clock, settle_seconds=0)
     taken = await sender.take([LANE])
     if not within:
-        stop()
+        clock.stop()
     await sender.work(taken[LANE])
     return f"sent {len(surface.messages)}"
 
