@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 changed-tests bindings soak sbom docs catalogues lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom docs catalogues lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run --offer-setup
 
 test: lint $(if $(CI),bindings) ## everything that CI runs
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
-	@$(PARALLEL) service-tests-1 service-tests-2
+	@$(PARALLEL) service-tests-1 service-tests-2 service-tests-3
 
 PARALLEL := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 QUICK := -q -m "not service and not soak and not slow" --hypothesis-profile quick
@@ -32,14 +32,19 @@ quick-tests-1:
 quick-tests-2:
 	@$(BIN)/python -m pytest -p no:cacheprovider $(QUICK) tests $(HALF:%=--ignore=tests/%)
 
-# Tests that start servers mostly wait; more than two at once would be too much for two cores.
+# Tests that start servers mostly wait, so that three at once take a third of the time.
 SERVICE := -q -p no:cacheprovider -m "service and not soak"
+WIRES := tests/e2e tests/cli tests/platforms
+KILLS := $(addprefix tests/e2e/test_, kill.py fatal_message.py forced_races.py engine_kill.py edits.py)
 
 service-tests-1: # model engines, databases
-	@$(BIN)/python -m pytest $(SERVICE) tests --ignore=tests/e2e --ignore=tests/cli --ignore=tests/platforms
+	@$(BIN)/python -m pytest $(SERVICE) tests $(WIRES:%=--ignore=%)
 
-service-tests-2: # the whole service on the wires
-	@$(BIN)/python -m pytest $(SERVICE) tests/e2e tests/cli tests/platforms
+service-tests-2: # the whole service, killed and raced
+	@$(BIN)/python -m pytest $(SERVICE) $(KILLS)
+
+service-tests-3: # the whole service on the wires
+	@$(BIN)/python -m pytest $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
 
 changed-tests: # what failed the last time comes first
 	@tests="$$($(BIN)/python -m tests.changed)"; [ -z "$$tests" ] || \
