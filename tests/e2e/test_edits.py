@@ -164,15 +164,21 @@ async def test_media_without_text_in_private_get_a_clear_word(deployment: Deploy
     wire.sticker(chat)
     wire.poll(chat, "Tea?", ["yes", "no"])
     wire.photo(chat, b"\xff\xd8\xff" + bytes(64))
-    await wait_until(lambda: len(deployment.platforms.bot_texts(on_telegram)) == 4, 20)
     words = ["listen to voice messages", "see stickers", "vote in polls", "look at pictures"]
-    for word, text in zip(words, deployment.platforms.bot_texts(on_telegram), strict=True):
-        assert word in text
+
+    def shows_all() -> bool:
+        texts = deployment.platforms.bot_texts(on_telegram)  # "…" at first
+        pairs = zip(words, texts, strict=False)
+        return len(texts) == len(words) and all(word in text for word, text in pairs)
+
+    await wait_until(shows_all, 20)
 
     on_discord = deployment.platforms.discord
     who = on_discord.member(deployment.platforms.guild, "photographer")
     channel = on_discord.b.get_dm_channel(who.id).id
     on_discord.say(who, channel, "", files=[("cat.png", b"\x89PNG" + bytes(64))])
     where = Conversation(f"discord:{channel}", "", lambda *_: None, lambda *_: None)
-    await wait_until(lambda: len(deployment.platforms.bot_texts(where)) == 1, 20)
-    assert "look at pictures" in deployment.platforms.bot_texts(where)[0]
+    await wait_until(
+        lambda: any("look at pictures" in one for one in deployment.platforms.bot_texts(where)), 20
+    )
+    assert len(deployment.platforms.bot_texts(where)) == 1
