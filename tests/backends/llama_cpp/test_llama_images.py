@@ -96,6 +96,7 @@ async def test_answer_streams_and_ends_at_its_limit_a_stop_or_by_itself(
     assert cut.finish is not None
     assert cut.finish.reason is FinishReason.LENGTH
     assert usage(cut).output_tokens == 5
+    assert 0 < len(cut.deltas) <= 5  # what arrives during a read pause is one piece
     assert stopped.finish is not None
     assert stopped.finish.reason is FinishReason.STOP
     assert stopped.text == cut.text.rsplit(maxsplit=1)[0] + " "
