@@ -1,6 +1,8 @@
 """`troupe model`, `db` and `bench` as a person uses them."""
 
+import contextlib
 import hashlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,32 @@ def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
 
     assert before.startswith(f"no tables yet; this version of Troupe needs {NEWEST_REVISION}")
     assert after == f"{NEWEST_REVISION}\n"
+
+
+def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
+    troupe("db", "upgrade")
+    assert troupe("db", "backup", "backup.db").startswith("backup.db holds the database (0.")
+    told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
+    assert "set TROUPE_DATABASE_URL to the other\n" in told
+    for name in ("backup.db", "other.db"):
+        assert read_revision_of(folder / name) == NEWEST_REVISION
+
+
+def read_revision_of(file: Path) -> str:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        [(found,)] = connection.execute("SELECT version_num FROM alembic_version")
+    return str(found)
+
+
+def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
+    for words in (("backup", "backup.db"), ("copy", "--to", "sqlite:///other.db")):
+        with pytest.raises(SettingsError, match="there is no database in data yet"):
+            troupe("db", *words)
+    troupe("db", "upgrade")
+    with pytest.raises(SettingsError, match="--to is not a database URL; it looks like"):
+        troupe("db", "copy", "--to", "other")
+    with pytest.raises(SettingsError, match="name the one to copy to"):
+        troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
 
 
 def test_bench_slots_without_a_model_names_the_remedy() -> None:

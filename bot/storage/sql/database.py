@@ -134,8 +134,14 @@ async def _connect(url: str) -> AsyncIterator[Database]:
 
 def database_exists(url: str) -> bool:
     """Tell whether a database exists; `open_database` would create a new SQLite file."""
+    file = sqlite_file(url)
+    return file is None or file.is_file()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite database, None for another one."""
     parsed = parse_url(url)
-    return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def parse_url(url: str) -> URL:

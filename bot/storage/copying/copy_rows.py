@@ -1,0 +1,109 @@
+"""Copy every row of one database into another one, and compare the two row by row.
+
+What is there already and equal is left, so that a copy that was interrupted goes on. Vectors that
+pgvector keeps beside the tables are made again by the service.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, func, select, tuple_
+
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.engine.statements import DialectName
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import conversation, metadata, upsert
+from bot.storage.units.dialects import clock
+
+_ROWS_PER_PAGE = 500
+
+Row = Mapping[str, Any]
+Report = Callable[[str, int], None]
+"""Called with the name of each table that is copied, and the number of its rows."""
+
+
+async def copy_rows(source: Database, target: Database, report: Report) -> int:
+    """Copy all rows, compare them, and return their number.
+
+    Raises:
+        StoreError: A process works on the source, the target has rows that the source does not
+            have, a row cannot be stored there, or a database fails. The target can be used again
+            once the reason is gone; the source is not changed.
+    """
+    if await source.read(lambda c: _is_in_use(c, source.dialect)):
+        raise StoreError("a process is answering on this database; stop all of them, then copy it")
+    for table in metadata.sorted_tables:
+        await _check_that_rows_are_equal(target, source, table)
+    total = 0
+    for table in metadata.sorted_tables:
+        total += await _copy_table(source, target, table)
+        await _check_that_rows_are_equal(source, target, table)
+        number = await source.read(lambda c, table=table: _count(c, table))  # type: ignore[misc]
+        report(table.name, number)
+    return total
+
+
+async def _copy_table(source: Database, target: Database, table: Table) -> int:
+    insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
+    copied, last = 0, None
+    while rows := await _read_page(source, table, last):
+        await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
+        copied, last = copied + len(rows), _key(table, rows[-1])
+    if not target.is_sqlite and table.autoincrement_column is not None:
+        await target.write(lambda c: _continue_ids(c, table))
+    return copied
+
+
+async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
+    """Compare all rows of the source with those of the same keys in the target."""
+    last = None
+    while rows := await _read_page(source, table, last):
+        keys = [_key(table, row) for row in rows]
+        found = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
+        for row, key in zip(rows, keys, strict=True):
+            if found.get(key) != row:
+                raise StoreError(
+                    f"the two databases differ in the table {table.name}, row {key}: "
+                    "copy into a database that nothing else has used"
+                )
+        last = keys[-1]
+
+
+async def _read_page(
+    database: Database, table: Table, last: tuple[Any, ...] | None
+) -> Sequence[dict[str, Any]]:
+    key = tuple_(*table.primary_key)
+    page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
+    if last is not None:
+        page = page.where(key > tuple_(*last))
+    return await database.read(lambda c: [dict(row) for row in c.execute(page).mappings()])
+
+
+def _read_rows(
+    connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
+) -> dict[tuple[Any, ...], Row]:
+    wanted = select(table).where(tuple_(*table.primary_key).in_(keys))
+    return {_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
+
+
+def _key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(row[column.name] for column in table.primary_key)
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
+    is_held = conversation.c.lease_until > clock(dialect)
+    held = select(conversation.c.key).where(conversation.c.owner.is_not(None), is_held).limit(1)
+    return connection.execute(held, {"now": SystemClock().now()}).first() is not None
+
+
+def _continue_ids(connection: Connection, table: Table) -> None:
+    """Let the next id follow the largest one: PostgreSQL's sequence did not see the copied ids."""
+    highest = connection.execute(select(func.max(table.c.id))).scalar_one()
+    if highest is not None:
+        sequence = func.pg_get_serial_sequence(table.name, "id")
+        connection.execute(select(func.setval(sequence, highest)))

@@ -1,0 +1,147 @@
+"""Contract of copies: from SQLite and PostgreSQL into an empty SQLite and PostgreSQL database."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, func, insert, select
+from sqlalchemy import delete as delete_from
+
+from bot.chat.incoming import Said
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.copying.copy_rows import copy_rows
+from bot.storage.copying.sqlite_backup import back_up
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.tables import inbox, metadata, turn
+from tests.contracts.conftest import Store
+from tests.postgres import create_postgres_database
+from tests.samples import begin, make_incoming
+
+_ROWS = 602
+"""More than a page, and no whole number of them."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
+async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    if request.param == "postgresql":
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+    async with open_database(url) as database:
+        yield database
+
+
+def make_value(column: Any, number: int) -> Any:
+    if column.name == "owner":
+        return None  # nobody works on it
+    values = {bool: number % 2 == 0, int: number, bytes: bytes([0, number % 256, 255])}
+    values[float] = 1_763_000_000.123456 + number / 7
+    values[str] = f"Zo\u00eb \U0001f600 {'aZ_-'[number % 4]}{number:05}\r\n"
+    return values[column.type.python_type]
+
+
+def make_rows(table: Table) -> list[dict[str, Any]]:
+    return [{c.name: make_value(c, number) for c in table.columns} for number in range(1, _ROWS)]
+
+
+async def fill(database: Database) -> None:
+    for table in metadata.sorted_tables:
+        rows = make_rows(table)
+        await database.write(lambda c, t=table, r=rows: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
+
+
+async def count_all(database: Database) -> int:
+    counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables]
+    return await database.read(lambda c: sum(c.execute(one).scalar_one() for one in counts))
+
+
+async def test_every_row_of_every_table_is_copied(store: Store, target: Database) -> None:
+    await fill(store.database)
+    reported: dict[str, int] = {}
+    copied = await copy_rows(store.database, target, reported.__setitem__)
+    assert copied == await count_all(target) == (_ROWS - 1) * len(metadata.sorted_tables)
+    assert reported == {table.name: _ROWS - 1 for table in metadata.sorted_tables}
+
+
+async def test_interrupted_copy_goes_on(store: Store, target: Database) -> None:
+    await fill(store.database)
+    await copy_rows(store.database, target, lambda _table, _rows: None)
+    half = delete_from(turn).where(turn.c.id > _ROWS // 2)
+    await target.write(lambda c: c.execute(half).rowcount)
+    await copy_rows(store.database, target, lambda _table, _rows: None)
+    assert await count_all(target) == await count_all(store.database)
+
+
+async def test_used_database_is_refused_and_not_changed(store: Store, target: Database) -> None:
+    await store.inbox.receive([make_incoming(text="to be copied")], {})
+    await SqlInbox(target, SystemClock()).receive([make_incoming(text="of another one")], {})
+    before = await count_all(target)
+    with pytest.raises(StoreError, match=r"differ in the table \w+, row .*nothing else has used"):
+        await copy_rows(store.database, target, lambda _table, _rows: None)
+    assert await count_all(target) == before
+
+
+async def test_database_in_use_is_not_copied(store: Store, target: Database) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    await begin(store.conversations)
+    with pytest.raises(StoreError, match="stop all of them"):
+        await copy_rows(store.database, target, lambda _table, _rows: None)
+
+
+async def test_copy_takes_new_messages(store: Store, target: Database) -> None:
+    await store.inbox.receive([make_incoming(text="before")], {})
+    await copy_rows(store.database, target, lambda _table, _rows: None)
+    await SqlInbox(target, SystemClock()).receive([make_incoming(key="later", text="after")], {})
+    rows = await target.read(lambda c: c.execute(select(inbox.c.id).order_by(inbox.c.id)).all())
+    assert [row.id for row in rows] == [1, 2]
+    _claim, message = await begin(SqlConversations(target, SystemClock()))
+    assert isinstance(message.incoming, Said)
+    assert message.incoming.text == "before"
+
+
+def test_backup_is_made_while_the_database_is_written(tmp_path: Path) -> None:
+    file, stopped = tmp_path / "troupe.db", threading.Event()
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE pair (first INTEGER, second INTEGER)")
+
+    def write() -> None:
+        with contextlib.closing(sqlite3.connect(file)) as writer:
+            number = 0
+            while not stopped.is_set():
+                number += 1
+                with writer:
+                    writer.execute("INSERT INTO pair VALUES (?, ?)", (number, number))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        size = back_up(file, tmp_path / "copy.db")
+    finally:
+        stopped.set()
+        thread.join()
+    assert size == (tmp_path / "copy.db").stat().st_size
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM pair WHERE first != second").fetchone() == (0,)
+    assert sorted(found.name for found in tmp_path.glob("copy*")) == ["copy.db"]
+
+
+def test_backup_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "copy.db").write_text("mine")
+    with pytest.raises(StoreError, match="give the backup another name"):
+        back_up(tmp_path / "troupe.db", tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "mine"
+
+
+def test_failed_backup_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "troupe.db").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StoreError, match="could not be made: file is not a database"):
+        back_up(tmp_path / "troupe.db", tmp_path / "copy.db")
+    assert not list(tmp_path.glob("copy*"))
