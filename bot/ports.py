@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from bot.chat.incoming import Address, Incoming, Said
 from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
+from bot.chat.rate import Rate
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     Attempt,
@@ -555,6 +556,30 @@ class SharedValues(Protocol):
 
     async def drop(self, key: str) -> bool:
         """Delete a value, also one that is still to be kept; False: it stays until it expires."""
+        ...
+
+
+class RateLimits(Protocol):
+    """How often something may happen, and how much of it at once, over all processes.
+
+    What is kept may be lost at any time: then more is allowed for a moment.
+    """
+
+    async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
+        """Take the next moment at which all of these rates allow an event, each once.
+
+        Returns:
+            The seconds until that moment; 0: now. If it is later than `max_wait_seconds`, it was
+            not taken, and nothing was counted.
+        """
+        ...
+
+    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> bool:
+        """Hold one of `limit` places until `release`, or for so long if that never comes."""
+        ...
+
+    async def release(self, key: str, holder: str) -> None:
+        """Give a place back; one that is not held is no error."""
         ...
 
 

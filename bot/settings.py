@@ -87,6 +87,23 @@ class DeliverySettings(SettingsGroup):
     )
 
 
+class LimitSettings(SettingsGroup):
+    """How many answers a person and a channel get; messages over that wait, and none is lost."""
+
+    answers_per_person: int = Field(
+        15, ge=0, description="How many answers a person gets at once; 0: no limit."
+    )
+    answers_per_channel: int = Field(
+        15, ge=0, description="How many answers a channel gets at once; 0: no limit."
+    )
+    seconds: float = Field(
+        30,
+        gt=0,
+        description="In how many seconds so many answers are given. Further ones follow evenly:"
+        " with 15 in 30 s, one each 2 s.",
+    )
+
+
 class ConsoleSettings(SettingsGroup):
     """The HTTP server for health and metrics."""
 
@@ -191,6 +208,9 @@ class Settings(BaseSettings):
     )
     delivery: DeliverySettings = Field(
         DeliverySettings(), description="How messages are delivered."
+    )
+    limits: LimitSettings = Field(
+        LimitSettings(), description="How many answers a person and a channel get."
     )
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="The HTTP server for health and metrics."

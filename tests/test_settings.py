@@ -304,3 +304,8 @@ def test_every_setting_has_a_description() -> None:
         if not field.description and name != "kind"  # each kind narrows the one it inherits
     ]
     assert without == []
+
+
+def test_people_and_channels_get_fifteen_answers_in_half_a_minute() -> None:
+    limits = read_settings().limits
+    assert (limits.answers_per_person, limits.answers_per_channel, limits.seconds) == (15, 15, 30)

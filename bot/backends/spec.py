@@ -19,6 +19,12 @@ class ProviderSettings(BaseModel):
     model: str | None = Field(
         None, description='The model that a preset means by "default", by its name.'
     )
+    max_in_flight: int | None = Field(
+        None,
+        ge=1,
+        description="How many answers are requested at once, by all processes together; further"
+        " ones wait. By default as many as are asked for.",
+    )
     first_token_seconds: float = Field(
         30, gt=0, description="How long the first token of an answer may take."
     )

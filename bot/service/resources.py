@@ -13,7 +13,14 @@ from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, ChatSettings, PreloadingBackend, SharedValues, Signals
+from bot.ports import (
+    Backend,
+    ChatSettings,
+    PreloadingBackend,
+    RateLimits,
+    SharedValues,
+    Signals,
+)
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.files import find_preset, preset_version
 from bot.prompting.presets.preset import Preset
@@ -58,6 +65,8 @@ class Resources:
     retrieve_stories: RetrieveStories
     shared_values: SharedValues | None = None
     """None: no other process needs anything of this one's memory."""
+    rate_limits: RateLimits | None = None
+    """None: each process has its own."""
 
 
 @contextlib.asynccontextmanager
@@ -88,9 +97,9 @@ async def open_resources(
         await _refuse_upgrade_under_others(settings, use)
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        redis_url = await stack.enter_async_context(_open_redis(settings, use))
-        signals = await stack.enter_async_context(_open_signals(redis_url))
-        shared_values = await stack.enter_async_context(_open_shared_values(redis_url, database))
+        signals, shared_values, rate_limits = await stack.enter_async_context(
+            _open_coordination(settings, use, database)
+        )
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
@@ -119,6 +128,7 @@ async def open_resources(
             backends,
             retrieve_stories,
             shared_values,
+            rate_limits,
         )
 
 
@@ -197,28 +207,28 @@ async def _open_redis(settings: Settings, use: DataDirUse) -> AsyncIterator[str 
 
 
 @contextlib.asynccontextmanager
-async def _open_signals(redis_url: str | None) -> AsyncIterator[Signals]:
-    """Open the signals: in this process, or over a Redis."""
-    if redis_url is None:
-        yield InProcessSignals()
-        return
-    redis_signals = import_module("bot.storage.coordination.redis_signals")
-    async with redis_signals.open_signals(redis_url) as signals:
-        yield signals
-
-
-@contextlib.asynccontextmanager
-async def _open_shared_values(
-    redis_url: str | None, database: Database
-) -> AsyncIterator[SharedValues | None]:
-    """Share values over a Redis with the processes on the same database."""
-    if redis_url is None:
-        yield None
-        return
-    redis_values = import_module("bot.storage.coordination.redis_values")
-    prefix = f"troupe:{await read_installation_id(database)}:"
-    async with redis_values.open_values(redis_url, prefix, SystemClock()) as values:
-        yield values
+async def _open_coordination(
+    settings: Settings, use: DataDirUse, database: Database
+) -> AsyncIterator[tuple[Signals, SharedValues | None, RateLimits | None]]:
+    """Open what the processes on one database tell each other, over a Redis if there is one."""
+    async with contextlib.AsyncExitStack() as stack:
+        redis_url = await stack.enter_async_context(_open_redis(settings, use))
+        if redis_url is None:
+            yield InProcessSignals(), None, None
+            return
+        prefix = f"troupe:{await read_installation_id(database)}:"
+        clock = SystemClock()
+        redis_signals, redis_values, redis_rate_limits = (
+            import_module(f"bot.storage.coordination.{name}")
+            for name in ("redis_signals", "redis_values", "redis_rate_limits")
+        )
+        yield (
+            await stack.enter_async_context(redis_signals.open_signals(redis_url)),
+            await stack.enter_async_context(redis_values.open_values(redis_url, prefix, clock)),
+            await stack.enter_async_context(
+                redis_rate_limits.open_rate_limits(redis_url, prefix, clock)
+            ),
+        )
 
 
 async def prepare_models(

@@ -23,11 +23,12 @@ from bot.delivery.sender import LaneDelivery, Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import Clock, ConversationMemory, Platform, Surface
+from bot.ports import Clock, ConversationMemory, Platform, RateLimits, Surface
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.rate_limits import InProcessRateLimits
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
@@ -44,13 +45,16 @@ from bot.storage.units.lanes import SenderIdentity
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
+from bot.turn.answer_limits import AnswerLimits
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.provider_slots import ProviderSlots
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 
 _MAX_CONVERSATIONS = 4000  # at once in one process
 _MAX_LANES = 4000
 _IDLE_POLL_SECONDS = 0.02
+_SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
 
 class Wiring:
@@ -190,7 +194,46 @@ class Wiring:
             self._resources.retrieve_stories,
             self.summarizer,
         )
-        return AnswerPipeline(sources, self._resources.backends, self._replies, self.clock)
+        return AnswerPipeline(
+            sources,
+            self._resources.backends,
+            self._replies,
+            self.clock,
+            limits=None if self._is_in_terminal else self._answer_limits,
+            slots=self._provider_slots,
+        )
+
+    @cached_property
+    def _answer_limits(self) -> AnswerLimits:
+        limits = self.settings.limits
+        return AnswerLimits(
+            self._rate_limits,
+            self.clock,
+            per_person=limits.answers_per_person,
+            per_channel=limits.answers_per_channel,
+            seconds=limits.seconds,
+        )
+
+    @cached_property
+    def _provider_slots(self) -> ProviderSlots:
+        providers = self.settings.providers
+        limits = {name: one.max_in_flight for name, one in providers.items()}
+        longest = max((one.total_seconds for one in providers.values()), default=0.0)
+        return ProviderSlots(
+            self._rate_limits,
+            self.clock,
+            {name: limit for name, limit in limits.items() if limit is not None},
+            lease_seconds=longest + _SLOT_MARGIN_SECONDS,
+        )
+
+    @cached_property
+    def _rate_limits(self) -> RateLimits:
+        return self._resources.rate_limits or InProcessRateLimits(self.clock)
+
+    @property
+    def _is_in_terminal(self) -> bool:
+        """Whether the only person here is the operator."""
+        return all(spec.uses_terminal for spec in self._specs)
 
     @cached_property
     def _commands(self) -> CommandHandlers:

@@ -33,6 +33,11 @@ OUTBOX_SENDS = Counter(
 OUTBOX_RECONCILIATIONS = Counter(
     "troupe_reconciled_total", "Unknown outcomes that were looked up", ["platform", "arrived"]
 )
+LIMITED_MESSAGES = Counter(
+    "troupe_limited_total",
+    "Messages over the limit of a person or a channel, by outcome",
+    ["outcome"],  # slowed, refused
+)
 KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being processed", ["queue"])
 
 

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.prompt import FinishReason
+from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
@@ -24,8 +25,10 @@ from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import Text, language_of, translatable, translate
+from bot.turn.answer_limits import Admission, AnswerLimits
 from bot.turn.prompt_sources import PromptSources, TurnContext
+from bot.turn.provider_slots import ProviderSlots
 
 _log = structlog.get_logger(__name__)
 _ONLY_REASONING = translatable(
@@ -34,6 +37,7 @@ _ONLY_REASONING = translatable(
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
+_TOO_MANY = translatable("That is too much at once. Please try again in a minute.")
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
 
@@ -47,12 +51,16 @@ class AnswerPipeline:
         replies: LiveReplies,
         clock: Clock,
         dice: Dice = random.random,
+        limits: AnswerLimits | None = None,
+        slots: ProviderSlots | None = None,
     ) -> None:
         self._sources = sources
         self._backends = backends
         self._replies = replies
         self._clock = clock
         self._dice = dice
+        self._limits = limits
+        self._slots = slots
 
     async def answer(
         self,
@@ -68,7 +76,7 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
-        A speaker that fails is skipped if another one answers.
+        A speaker that fails is skipped if another one answers. Who asks for too much waits first.
 
         Args:
             claim: the conversation.
@@ -88,8 +96,11 @@ class AnswerPipeline:
 
         Raises:
             BackendError: nobody answered; what the first speaker failed with.
-            UserError: the same, where the author can fix it.
+            UserError: the same, where the author can fix it, or there were too many messages.
         """
+        admission = await self._limits.admit(said, stop) if self._limits else Admission()
+        if admission.is_refused:
+            return self._refuse(said, admission.notice, is_repetition=removed is not None)
         context = await self._sources.load(
             claim, message, said, active, speakers, removed, before, in_place_of
         )
@@ -106,9 +117,24 @@ class AnswerPipeline:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:
             raise failures[0]
+        if admission.notice is not None:
+            self._tell(context, admission.notice)
         return TurnResult(
             context.turns, context.parts, context.receipts, was_stopped=stop.requested
         )
+
+    def _refuse(self, said: Said, notice: Text | None, *, is_repetition: bool) -> TurnResult:
+        """Keep a message without an answer; raises `UserError` for what was answered before."""
+        if is_repetition:
+            raise UserError(notice or _TOO_MANY)
+        shown = translate(notice, language_of(said.locale)) if notice is not None else ""
+        return TurnResult(outgoing=self._replies.final_parts(said.address, shown))
+
+    def _tell(self, context: TurnContext, notice: Text) -> None:
+        """Append a notice of the service to what is sent."""
+        shown = translate(notice, language_of(context.said.locale))
+        address = context.said.address
+        context.parts.extend(self._replies.final_parts(address, shown, len(context.parts)))
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
@@ -163,13 +189,21 @@ class AnswerPipeline:
         )
         show_position = _discard if context.in_place_of else live_reply.show_queue_position
         waited = self._clock.now() - context.said.at.timestamp()
-        answer = await generate_answer(
-            backend, fitted.prompt, show, show_position, self._clock, stop
-        )
+        async with self._slot(preset.provider, stop, show_position):
+            answer = await generate_answer(
+                backend, fitted.prompt, show, show_position, self._clock, stop
+            )
         if not stop.requested:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
         return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
+
+    def _slot(
+        self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]
+    ) -> AbstractAsyncContextManager[None]:
+        if self._slots is None:
+            return nullcontext()
+        return self._slots.hold(provider, stop, show_position)
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
         limits = self._replies.limits(context.said.address)

@@ -37,6 +37,8 @@ def bot(ctx: Any) -> Any:
             "TROUPE_PROVIDERS__TEST__BASE_URL": ctx.llm_base,
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
             "TROUPE_CONSOLE__PORT": "0",
+            "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",
+            "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
             **_platform(ctx, platform),
         },
     )

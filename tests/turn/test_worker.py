@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -96,6 +97,7 @@ class Setup(Delivery):
         dice: Callable[[], float] = lambda: 0.99,
         retrieve_stories: RetrieveStories = no_stories,
         fallback: FakeBackend | None = None,
+        pipeline_parts: Mapping[str, Any] | None = None,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -130,7 +132,9 @@ class Setup(Delivery):
             self.conversations, resolver, personas, retrieve_stories, self.summarizer
         )
         backends = {"p": backend, "q": fallback or backend}
-        pipeline = AnswerPipeline(sources, backends, replies, self.clock, dice)
+        pipeline = AnswerPipeline(
+            sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
+        )
         self.stops = StopRequests(InProcessSignals(), self._is_platform_admin)
         setups = TurnStages(resolver, commands, pipeline, replies, self.stops, dice)
         self.worker = ConversationWorker(

@@ -107,6 +107,7 @@ async def measure(folder: Path, chats: int, messages: int) -> MessageCost:
         database_url=None,
         redis_url=None,
         providers={"bench": {"kind": "echo"}},
+        limits={"answers_per_person": 0, "answers_per_channel": 0},
     )
     platform = _MeasuringPlatform(chats, messages)
     with _platform_in_use(platform):

@@ -1,0 +1,24 @@
+"""Rates: how often something may happen."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many events at once, then one whenever the interval has passed."""
+
+    key: str
+    """What is counted, such as "person:telegram:5"; events of one key share the rate."""
+    count: int
+    seconds: float
+    """In which `count` events may happen on average."""
+
+    @property
+    def interval(self) -> float:
+        """The seconds between two events once the burst is used up."""
+        return self.seconds / self.count
+
+    @property
+    def tolerance(self) -> float:
+        """How far ahead of the average the events of a burst may be, in seconds."""
+        return self.interval * (self.count - 1)

@@ -1,0 +1,114 @@
+"""Slow people and channels down that ask for too many answers; their messages are kept.
+
+A message over the limit waits for its moment. One whose moment is too far away is not answered:
+its author is told when to try again, once, and it stays in the history.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from bot.chat.incoming import Said
+from bot.chat.rate import Rate
+from bot.ports import Clock, RateLimits
+from bot.replying.stop_flag import StopFlag
+from bot.telemetry.metrics import LIMITED_MESSAGES
+from bot.texts.text import Text, translatable, translatable_count
+
+_log = structlog.get_logger(__name__)
+_MAX_WAIT_SECONDS = 30.0
+_SECONDS_BETWEEN_NOTICES = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a message is answered, and what its author is told about that."""
+
+    is_refused: bool = False
+    notice: Text | None = None
+    """None: there is nothing to tell, or it was told already."""
+
+
+_ADMITTED = Admission()
+
+
+class AnswerLimits:
+    """Counts the answers that each person and each channel asks for, before work is done."""
+
+    def __init__(
+        self,
+        rates: RateLimits,
+        clock: Clock,
+        *,
+        per_person: int,
+        per_channel: int,
+        seconds: float,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            rates: what is counted.
+            clock: time.
+            per_person: so many answers at once; 0: no limit.
+            per_channel: the same for everybody in a channel together.
+            seconds: in which a person or a channel may have so many answers again.
+        """
+        self._rates = rates
+        self._clock = clock
+        self._per_person = per_person
+        self._per_channel = per_channel
+        self._seconds = seconds
+
+    async def admit(self, said: Said, stop: StopFlag) -> Admission:
+        """Wait until a message may be answered, or until it is stopped."""
+        rates = self._rates_of(said)
+        if not rates:
+            return _ADMITTED
+        wait = await self._rates.take(rates, _MAX_WAIT_SECONDS)
+        if wait <= 0:
+            return _ADMITTED
+        is_refused = wait > _MAX_WAIT_SECONDS
+        LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
+        _log.info(
+            "limited", conversation=said.address.conversation, by=said.author.id, seconds=wait
+        )
+        notice = await self._notice(said, rates, wait, is_refused=is_refused)
+        if not is_refused and not stop.requested:
+            with stop.ends_block():
+                await self._clock.sleep(wait)
+        return Admission(is_refused, notice)
+
+    def _rates_of(self, said: Said) -> list[Rate]:
+        """Return the rates that count; in a private chat, the person is the channel."""
+        counted = {
+            f"person:{said.author.id}": self._per_person,
+            f"channel:{said.address.conversation}": self._per_channel,
+        }
+        return [Rate(key, count, self._seconds) for key, count in counted.items() if count]
+
+    async def _notice(
+        self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
+    ) -> Text | None:
+        """Say what happens to the messages of a channel, once in ten minutes."""
+        told = Rate(f"told:{said.address.conversation}", 1, _SECONDS_BETWEEN_NOTICES)
+        if await self._rates.take([told]) > 0:
+            return None
+        most, seconds = min(rate.count for rate in rates), f"{self._seconds:g}"
+        rule = translatable_count(
+            "That is more than one message in {seconds} s.",
+            "That is more than {count} messages in {seconds} s.",
+            most,
+            seconds=seconds,
+        )
+        if is_refused:
+            return translatable(
+                "{rule} I have read yours, and answer again in {wait} s.",
+                rule=rule,
+                wait=max(1, round(wait)),
+            )
+        interval = max(rate.interval for rate in rates)
+        return translatable(
+            "⏳ {rule} I answer all of them, but more slowly now: one each {interval} s.",
+            rule=rule,
+            interval=f"{interval:g}",
+        )

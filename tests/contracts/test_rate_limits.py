@@ -1,0 +1,146 @@
+"""What every implementation of rate limits promises: one count over all processes, atomically."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from bot.chat.rate import Rate
+from bot.ports import RateLimits
+from bot.runtime.clock import SystemClock
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis_rate_limits import open_rate_limits
+from tests.fakes import FakeClock
+
+# One event in a thousand seconds: the time that a test takes does not matter.
+SLOW = Rate("person:telegram:5", 3, 3000)
+OTHER = Rate("channel:telegram:-7", 100, 100_000)
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass
+class Peers:
+    """Two processes' ends of the same limits."""
+
+    here: RateLimits
+    there: RateLimits
+
+
+@pytest.fixture(params=[pytest.param("valkey", marks=pytest.mark.service), "in_process"])
+async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
+    if request.param == "in_process":
+        one = InProcessRateLimits(SystemClock())
+        yield Peers(one, one)
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+        ends = [
+            await stack.enter_async_context(open_rate_limits(url, "test:", SystemClock()))
+            for _ in range(2)
+        ]
+        yield Peers(*ends)
+
+
+def about(seconds: float) -> object:
+    return pytest.approx(seconds, abs=TIMEOUT_SECONDS)
+
+
+async def test_burst_is_free_and_the_next_event_waits(peers: Peers) -> None:
+    assert [await peers.here.take([SLOW]) for _ in range(3)] == [0, 0, 0]
+    assert await peers.there.take([SLOW]) == about(1000)
+    assert await peers.here.take([SLOW]) == about(1000)  # neither was counted
+
+
+async def test_events_that_wait_follow_each_other_evenly(peers: Peers) -> None:
+    waits = [await peers.here.take([SLOW], 5000) for _ in range(8)]
+    assert waits == [0, 0, 0, *(about(1000 * n) for n in range(1, 6))]
+    assert await peers.there.take([SLOW], 5000) == about(6000)  # too far away: not counted
+    assert await peers.there.take([SLOW], 7000) == about(6000)
+
+
+async def test_event_is_counted_against_all_rates_or_none(peers: Peers) -> None:
+    tight = Rate("channel:telegram:-8", 4, 4000)
+    for _ in range(3):
+        assert await peers.here.take([SLOW, tight]) == 0
+    assert await peers.here.take([SLOW, tight]) > 0  # refused by SLOW
+    assert await peers.there.take([tight]) == 0  # its fourth
+    assert await peers.there.take([tight]) > 0
+
+
+async def test_keys_are_counted_apart(peers: Peers) -> None:
+    for _ in range(3):
+        await peers.here.take([SLOW])
+    assert await peers.here.take([Rate("person:telegram:6", 3, 3000)]) == 0
+
+
+async def test_concurrent_events_are_never_more_than_the_rate(peers: Peers) -> None:
+    async with asyncio.TaskGroup() as group:
+        takes = [
+            group.create_task(end.take([OTHER]))
+            for _ in range(150)
+            for end in (peers.here, peers.there)
+        ]
+    assert sum(one.result() == 0 for one in takes) == OTHER.count
+
+
+async def test_places_are_held_until_released(peers: Peers) -> None:
+    assert await peers.here.acquire("p", 2, "a", 600)
+    assert await peers.there.acquire("p", 2, "b", 600)
+    assert await peers.there.acquire("p", 2, "b", 600)  # again
+    assert not await peers.here.acquire("p", 2, "c", 600)
+    assert await peers.here.acquire("q", 2, "c", 600)
+    await peers.there.release("p", "a")
+    await peers.there.release("p", "nobody")
+    assert await peers.here.acquire("p", 2, "c", 600)
+    assert not await peers.here.acquire("p", 2, "d", 600)
+
+
+async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
+    assert await peers.here.acquire("p", 1, "dead", 0.05)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while not await peers.there.acquire("p", 1, "alive", 600):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.service
+async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_rate_limits(url, "test:", clock) as limits,
+        Redis.from_url(url) as client,
+    ):
+        assert await limits.take([SLOW]) == 0
+        server = int((await client.info("server"))["process_id"])
+        os.kill(server, signal.SIGSTOP)
+        try:
+            assert [await limits.take([SLOW]) for _ in range(4)] == [0, 0, 0, 1000]
+            assert await limits.acquire("p", 1, "a", 600)
+            assert not await limits.acquire("p", 1, "b", 600)
+            await limits.release("p", "a")
+            assert await limits.acquire("p", 1, "b", 600)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        await clock.advance(20)
+        assert await limits.take([SLOW]) == 0  # asked again: its second there
+
+
+@pytest.mark.service
+async def test_keys_expire(tmp_path: Path) -> None:
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_rate_limits(url, "test:", SystemClock()) as limits,
+        Redis.from_url(url) as client,
+    ):
+        await limits.take([SLOW])
+        await limits.acquire("p", 1, "a", 600)
+        keys = sorted(await client.keys("*"))
+        assert keys == [b"test:places:p", b"test:rate:person:telegram:5"]
+        assert [0 < await client.ttl(key) <= 1000 for key in keys] == [True, True]
