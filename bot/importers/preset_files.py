@@ -1,5 +1,6 @@
 """Import presets from files of RodelAgent, ollama, SillyTavern, koboldcpp and LMDeploy."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -21,6 +22,8 @@ from bot.templates.lmdeploy.role_template import SAMPLING_KEYS
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
 _JSON_STARTS = ("{", "//", "/*")
+_BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
+_FROM_COMMENT = re.compile(r"^#\s*FROM\s+(\S+)\s*$", re.MULTILINE)
 _TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
 _TEMPLATE_KEYS = ("template", "names_in_template")
 _STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
@@ -102,9 +105,12 @@ def _from_modelfile(
         model, found_provider, model_notes = _resolve_model(source, file.parent)
     except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
         raise PresetError(f"{file}: FROM {source[:80]} is not a usable path: {error}") from None
-    preset = preset_from_modelfile(
-        text, name or _preset_name(source), model, provider=provider or found_provider
-    )
+    try:
+        preset = preset_from_modelfile(
+            text, name or _preset_name(source, text), model, provider=provider or found_provider
+        )
+    except PresetError as error:
+        raise PresetError(f"{file}: {error}") from None
     notes = [] if provider and provider != found_provider else model_notes
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
@@ -238,7 +244,13 @@ def _is_path(source: str, folder: Path) -> bool:
     return looks_like_path or (folder / source).exists() or PureWindowsPath(source).drive != ""
 
 
-def _preset_name(source: str) -> str:
-    """Return `Phi-3-mini-4k-instruct-q4` for `./Phi-3-mini-4k-instruct-q4.gguf`."""
+def _preset_name(source: str, text: str) -> str:
+    """Return `Phi-3-mini-4k-instruct-q4` for `./Phi-3-mini-4k-instruct-q4.gguf`.
+
+    `ollama show --modelfile` names a file by its hash, and the model in a comment.
+    """
     name = PureWindowsPath(source).name  # splits at both kinds of slashes
-    return name.removesuffix(".gguf").replace(":", "-").lstrip(".-~") or "imported"
+    if _BLOB.fullmatch(name):
+        comment = _FROM_COMMENT.search(text)
+        name = PureWindowsPath(comment[1]).name if comment else ""
+    return name.removesuffix(".gguf").replace(":", "-").strip().lstrip(".-~") or "imported"
