@@ -20,7 +20,7 @@ RetrieveStories: TypeAlias = Callable[[Preset, str], Awaitable[RetrievedStories 
 """Retrieves stories for a preset and the newest message; None if the preset has none."""
 
 _log = structlog.get_logger(__name__)
-_TIMEOUT_SECONDS = 3.0  # better an answer without its stories than a late one
+_TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
 
 
@@ -41,7 +41,7 @@ class StoryRetriever:
     async def retrieve(self, preset: Preset, newest: str) -> RetrievedStories | None:
         """Retrieve the stories for every query of the persona.
 
-        Queries that cannot be embedded in time are left out.
+        Queries that cannot be embedded in time are left out; the receipt of the answer says so.
 
         Raises:
             StoreError: the stories cannot be read.

@@ -18,7 +18,12 @@ from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
-from bot.prompting.compose.instructions import build_instructions, build_prompter, fill_card_persona
+from bot.prompting.compose.instructions import (
+    build_instructions,
+    build_prompter,
+    fill_card_persona,
+    story_queries_for,
+)
 from bot.prompting.draft.draft import Draft, PromptPart, group_history
 from bot.prompting.personas.persona import FilledText
 from bot.prompting.presets.messages import PresetMessage
@@ -31,11 +36,12 @@ from bot.prompting.speakers.labels import uses_tags
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import IncrementalMap
 from bot.templates import names
-from bot.texts.text import translatable
+from bot.texts.text import marked, translatable
 
 T = TypeVar("T")
 
 _MAX_QUOTE_CHARS = 300
+_NOT_RETRIEVED = marked("the search failed or took too long")
 _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
 _MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
@@ -99,7 +105,7 @@ def compose(
         context=tuple(_part("quote", _quote(incoming, session, inputs), priority=1)),
         newest=newest,
         stories=filled.stories,
-        left_out=_beyond_max_rounds(len(inputs.turns) - len(sent), preset),
+        left_out=_left_out(inputs, len(inputs.turns) - len(sent), stories),
     )
     return apply_card(draft, inputs)
 
@@ -259,9 +265,20 @@ def _quote(incoming: Said, session: Session, inputs: PromptInputs) -> str:
     return "\n".join(f"> {line}" for line in lines)
 
 
-def _beyond_max_rounds(turns: int, preset: Preset) -> tuple[DroppedItem, ...]:
-    reason = f"max_rounds is {preset.max_rounds}"
-    return (DroppedItem("history", "", reason, turns),) if turns else ()
+def _left_out(
+    inputs: PromptInputs, dropped_turns: int, stories: Mapping[str, Sequence[Story]] | None
+) -> tuple[DroppedItem, ...]:
+    """Report what is missing before the budget is applied."""
+    items = []
+    if dropped_turns:
+        reason = f"max_rounds is {inputs.preset.max_rounds}"
+        items.append(DroppedItem("history", "", reason, dropped_turns))
+    if stories is not None:
+        wanted = story_queries_for(inputs.preset, inputs.incoming.text).items()
+        missing = sum(limit for query, limit in wanted if query not in stories)
+        if missing:
+            items.append(DroppedItem("stories", "", _NOT_RETRIEVED, missing))
+    return tuple(items)
 
 
 def _turn_messages(

@@ -321,6 +321,17 @@ def test_stories_over_budget_are_dropped_worst_first() -> None:
     assert [span.name for span in result.draft.layout if span.section == "stories"] == ["Tale 0"]
 
 
+def test_stories_that_were_not_searched_for_are_reported_as_dropped() -> None:
+    who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}")
+    draft = compose(who, Session(1, ()), make_incoming("hi"), stories={})
+    [dropped] = draft.left_out
+    assert (dropped.section, dropped.count) == ("stories", 2)
+    assert dropped.why == "the search failed or took too long"
+    searched: dict[str, list[Story]] = {"hi": []}
+    for found in (searched, None):
+        assert compose(who, Session(1, ()), make_incoming("hi"), stories=found).left_out == ()
+
+
 def test_card_with_stories() -> None:
     who = preset(macros=True, role_name="Nora", persona="{{char}} knows:\n{{RAG-dialogue}}")
     found = {"hi": [Story(0, "{{user}} broke a lamp.", 0.9)]}
