@@ -61,6 +61,8 @@ def list_devices() -> list[str]:
             check=True,
             env=child_environment(),
         )
+    except subprocess.TimeoutExpired:
+        return [f"not known: the engine did not list them within {_LIST_DEVICES_SECONDS} s"]
     except (OSError, subprocess.SubprocessError):
         return []
     return listed.stdout.splitlines()
