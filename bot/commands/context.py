@@ -16,6 +16,20 @@ _MAX_NAME_CHARS = 60
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 
+_SECTION_NAMES = {
+    "system": translatable("system"),
+    "persona": translatable("persona"),
+    "lore": translatable("lore"),
+    "stories": translatable("stories"),
+    "pinned": translatable("pinned"),
+    "summary": translatable("summary"),
+    "history": translatable("history"),
+    "people": translatable("people"),
+    "quote": translatable("quote"),
+    "post_history": translatable("post_history"),
+    "newest": translatable("newest"),
+}
+
 WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 """Returns the exact prompt of a receipt with this number, secrets removed."""
 
@@ -114,7 +128,7 @@ def _bars(receipt: Receipt) -> Iterator[Text]:
         yield translatable(
             "{bar} {section} {tokens} ({share})",
             bar=bar,
-            section=looked_up(section),
+            section=_section_name(section),
             tokens=tokens,
             share=f"{tokens / whole:.0%}",
         )
@@ -125,7 +139,7 @@ def _named_spans(receipt: Receipt) -> Iterator[Text]:
     for span in named[:_MAX_LISTED]:
         yield translatable(
             "{section}: {name}",
-            section=looked_up(span.section),
+            section=_section_name(span.section),
             name=_quoted(span.name, span.score),
         )
     if len(named) > _MAX_LISTED:
@@ -160,9 +174,15 @@ def _section_noun(one: DroppedItem) -> Text:
                 "the descriptions of people", "{count} descriptions of people", one.count
             )
         case section if one.count == 1:
-            return looked_up(section)
+            return _section_name(section)
         case section:
-            return translatable("{count} {section}", count=one.count, section=looked_up(section))
+            return translatable(
+                "{count} {section}", count=one.count, section=_section_name(section)
+            )
+
+
+def _section_name(section: str) -> Text:
+    return _SECTION_NAMES.get(section) or looked_up(section)
 
 
 def _quoted(name: str, score: float | None) -> str:

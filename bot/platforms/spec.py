@@ -98,5 +98,8 @@ class PlatformContext:
     chat: str = ""
     """Which of its chats a terminal opens, if it is not the usual one."""
 
+    locale: str | None = None
+    """The language of whoever started the service, such as "zh_CN.UTF-8"."""
+
     bot_id: str = ""
     """What its addresses carry: empty for the first bot of the platform on this database."""

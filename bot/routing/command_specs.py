@@ -11,28 +11,28 @@ COMMANDS = (
             CommandSpec(
                 "use",
                 marked("make this preset answer in this channel (admins)"),
-                (CommandOption("name", "the preset", completes=True),),
+                (CommandOption("name", marked("the preset"), completes=True),),
             ),
             CommandSpec(
                 "add",
                 marked("let one more character answer here (admins)"),
-                (CommandOption("name", "the preset", completes=True),),
+                (CommandOption("name", marked("the preset"), completes=True),),
             ),
             CommandSpec(
                 "remove",
                 marked("remove a character; the others stay (admins)"),
-                (CommandOption("name", "the preset", completes=True),),
+                (CommandOption("name", marked("the preset"), completes=True),),
             ),
             CommandSpec("list", marked("list all presets and mark the active ones")),
             CommandSpec(
                 "who",
                 marked("tell who would answer a message, and why"),
-                (CommandOption("text", "the message"),),
+                (CommandOption("text", marked("the message")),),
             ),
             CommandSpec(
                 "show",
                 marked("show a preset; without a name: the active one"),
-                (CommandOption("name", "the preset", required=False, completes=True),),
+                (CommandOption("name", marked("the preset"), required=False, completes=True),),
             ),
             CommandSpec("reset", marked("undo the choice of presets for this channel (admins)")),
         ),
@@ -40,7 +40,11 @@ COMMANDS = (
     CommandSpec(
         "new",
         marked("begin a new conversation; `/new 2` with the second greeting"),
-        (CommandOption("greeting", "the number of the greeting to begin with", required=False),),
+        (
+            CommandOption(
+                "greeting", marked("the number of the greeting to begin with"), required=False
+            ),
+        ),
     ),
     CommandSpec(
         "me",
@@ -48,7 +52,7 @@ COMMANDS = (
             "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes"
             " it"
         ),
-        (CommandOption("text", "I am a tall knight", required=False),),
+        (CommandOption("text", marked("I am a tall knight"), required=False),),
     ),
     CommandSpec("stop", marked("stop the answer that is being written; what is there stays")),
     CommandSpec("retry", marked("answer the newest question again")),
@@ -68,7 +72,7 @@ COMMANDS = (
         (
             CommandOption(
                 "show",
-                "prompt: exactly what was sent to the model, as a file",
+                marked("prompt: exactly what was sent to the model, as a file"),
                 required=False,
                 choices=("prompt",),
             ),

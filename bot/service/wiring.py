@@ -29,6 +29,7 @@ from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.terminal_locale import terminal_locale
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
@@ -125,6 +126,7 @@ class Wiring:
             clock=self.clock,
             data_dir=self.settings.data_dir,
             chat=self._resources.resolver.default.id if self.options.preset else "",
+            locale=terminal_locale(),
         )
         platforms = {}
         for spec in self._specs:

@@ -6,6 +6,7 @@ bot/texts/locales are gettext's; `make catalogues` renews them.
 """
 
 import gettext
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final, Self
 
 _FOLDER = Path(__file__).parent / "locales"
 _DOMAIN = "troupe"
+_LANGUAGE_END = re.compile(r"[-_.@]")
 LANGUAGES: Final = ("en", "zh")
 """The languages of the service; the first needs no catalogue."""
 
@@ -101,8 +103,8 @@ def translate(text: str, language: str) -> str:
 
 
 def language_of(locale: str | None) -> str:
-    """Return the language of the service for a locale such as "zh-CN"; English for most."""
-    language = (locale or "").replace("_", "-").partition("-")[0].lower()
+    """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English for most."""
+    language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()
     return language if language in LANGUAGES else LANGUAGES[0]
 
 

@@ -9,6 +9,7 @@ from discord.app_commands import Choice
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.platforms.discord.requests import REQUEST_ERRORS
+from bot.texts.text import looked_up, translate
 
 CompletePreset = Callable[[str], Sequence[str]]
 """Return the names of presets that fit what was typed; nothing else is ever completed."""
@@ -19,6 +20,8 @@ _IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
 _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
 _MAX_SUMMARY_CHARS = 100
+LOCALES = {"zh": ("zh-CN", "zh-TW")}
+"""Discord's names for each language of the service but English."""
 
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
@@ -67,7 +70,7 @@ async def send_suggestions(interaction: discord.Interaction, complete: CompleteP
 def _describe(spec: CommandSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "description": spec.summary[:_MAX_SUMMARY_CHARS],
+        **_describe_in_words(spec.summary),
         "options": [_describe_option(option) for option in spec.options],
     }
 
@@ -77,11 +80,23 @@ def _describe_option(option: CommandOption) -> dict[str, Any]:
     return {
         "type": _STRING,
         "name": option.name,
-        "description": option.summary[:_MAX_SUMMARY_CHARS],
+        **_describe_in_words(option.summary),
         "required": option.required,
         "autocomplete": option.completes,
         **({"choices": choices} if choices else {}),
     }
+
+
+def _describe_in_words(summary: str) -> dict[str, Any]:
+    """Return the description in English, and in other languages where it is translated."""
+    translated = {
+        locale: text[:_MAX_SUMMARY_CHARS]
+        for language, locales in LOCALES.items()
+        if (text := translate(looked_up(summary), language)) != summary
+        for locale in locales
+    }
+    described: dict[str, Any] = {"description": summary[:_MAX_SUMMARY_CHARS]}
+    return {**described, "description_localizations": translated} if translated else described
 
 
 def _matches(theirs: object, ours: object) -> bool:

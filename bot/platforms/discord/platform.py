@@ -125,7 +125,8 @@ class DiscordPlatform(Platform):
         try:
             async with bounded_request(gateway):
                 route = Route("GET", path, application_id=application)
-                theirs: list[dict[str, Any]] = await gateway.http.request(route)
+                whole = {"with_localizations": "true"}  # else without the translations
+                theirs: list[dict[str, Any]] = await gateway.http.request(route, params=whole)
                 if commands_differ(ours, theirs):
                     route = Route("PUT", path, application_id=application)
                     await gateway.http.request(route, json=ours)

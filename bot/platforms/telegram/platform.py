@@ -36,6 +36,7 @@ from bot.platforms.telegram.incoming import UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, Intake, Platform, Surface
+from bot.texts.text import LANGUAGES, looked_up, translate
 
 Response = TypeVar("Response")
 
@@ -70,7 +71,7 @@ class TelegramPlatform(Platform):
         self._api = BotApi(settings)
         self._surface = TelegramSurface(self._api)
         self._poll_seconds = settings.poll_seconds
-        self._bot_commands = to_bot_commands(commands)
+        self._commands = commands
         self._clock = clock
         self._bot_id = bot_id
         self._offset_cursor = offset_cursor(bot_id)
@@ -215,8 +216,11 @@ class TelegramPlatform(Platform):
 
     async def _register_commands(self) -> None:
         try:
-            if await self._api.call(GetMyCommands()) != self._bot_commands:
-                await self._api.call(SetMyCommands(commands=self._bot_commands))
+            for language in LANGUAGES:
+                code = None if language == LANGUAGES[0] else language  # None: all other languages
+                ours = to_bot_commands(self._commands, language)
+                if await self._api.call(GetMyCommands(language_code=code)) != ours:
+                    await self._api.call(SetMyCommands(commands=ours, language_code=code))
         except PlatformError as error:
             _log.warning("telegram_commands_not_offered", reason=str(error))
 
@@ -253,15 +257,16 @@ def _pause_seconds(error: TroupeError, tries: int) -> float:
     return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
 
 
-def to_bot_commands(commands: Sequence[CommandSpec]) -> list[BotCommand]:
+def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
     """Return the commands that Telegram lists; their actions are named in the description."""
     return [
-        BotCommand(command=command.name, description=_description(command)) for command in commands
+        BotCommand(command=command.name, description=_description(command, language))
+        for command in commands
     ]
 
 
-def _description(command: CommandSpec) -> str:
-    if not command.actions:
-        return command.summary[:_MAX_DESCRIPTION_CHARS]
-    actions = ", ".join(action.name for action in command.actions)
-    return f"{command.summary} ({actions})"[:_MAX_DESCRIPTION_CHARS]
+def _description(command: CommandSpec, language: str) -> str:
+    summary = translate(looked_up(command.summary), language)
+    if command.actions:
+        summary = f"{summary} ({', '.join(action.name for action in command.actions)})"
+    return summary[:_MAX_DESCRIPTION_CHARS]

@@ -7,7 +7,9 @@ stands between that and the prompt, which can be written in all the time.
 import asyncio
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer
@@ -17,15 +19,17 @@ from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.utils import get_cwidth
 
 from bot.platforms.terminal.input_history import InputHistory
+from bot.texts.text import translatable, translate
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.1
 _SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
 _ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
 _MAX_GROWING_CHARS = 3000  # to render more with each update takes too long
-_ENDS_HINT = "Press Ctrl-C again to end the chat."
+_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 class ChatScreen:
@@ -36,6 +40,7 @@ class ChatScreen:
         completer: suggests while a command is written.
         on_line: takes each line that was entered.
         on_stop: is called when the answer is to be stopped.
+        language: of the screen's own texts.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class ChatScreen:
         on_line: Callable[[str], None],
         on_stop: Callable[[], None],
         *,
+        language: str = "en",
         input_: Input | None = None,
         output: Output | None = None,
     ) -> None:
@@ -52,6 +58,7 @@ class ChatScreen:
         """Who writes; stands at the prompt."""
         self._on_line = on_line
         self._on_stop = on_stop
+        self._language = language
         self._output = output or _open_output()
         self._growing: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
@@ -146,14 +153,15 @@ class ChatScreen:
 
     def _status(self) -> str:
         if self._ctrl_c_ends:
-            return _ENDS_HINT
+            return translate(_ENDS_HINT, self._language)
         if self._busy_since is None or self._growing:
             return ""
         seconds = time.monotonic() - self._busy_since
         if seconds < _SECONDS_BEFORE_SPINNER:
             return ""
         frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
-        return f"{frame} reading … {seconds:.0f} s (Ctrl-C stops)"
+        told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
+        return f"{frame} {translate(told, self._language)}"
 
     async def _keep_spinning(self) -> None:
         while True:
@@ -215,4 +223,6 @@ def _open_output() -> Output:
 
 def _cropped(text: str, columns: int) -> str:
     line = " ".join(text.split())
-    return line if len(line) < columns // 2 else f"{line[: columns // 2]} …"
+    cells = list(accumulate(map(get_cwidth, line)))
+    fitting = bisect_right(cells, columns // 2)
+    return line if fitting == len(line) else f"{line[:fitting]} …"

@@ -7,17 +7,22 @@ from prompt_toolkit.document import Document
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
+from bot.texts.text import looked_up, translate
 
 
 class CommandCompleter(Completer):
     """Completes the word of a command that the cursor stands behind."""
 
     def __init__(
-        self, commands: Sequence[CommandSpec], complete_preset: Callable[[str], Sequence[str]]
+        self,
+        commands: Sequence[CommandSpec],
+        complete_preset: Callable[[str], Sequence[str]],
+        language: str = "en",
     ) -> None:
-        """Take the commands, and what suggests the names of presets."""
+        """Take the commands, what suggests the names of presets, and the person's language."""
         self._commands = commands
         self._complete_preset = complete_preset
+        self._language = language
 
     @override
     def get_completions(
@@ -35,7 +40,8 @@ class CommandCompleter(Completer):
             for spec in specs:
                 if spec.name.startswith(name.lower()):
                     shown = f"{mark}{spec.name}"
-                    yield Completion(spec.name, -len(name), shown, spec.summary)
+                    summary = translate(looked_up(spec.summary), self._language)
+                    yield Completion(spec.name, -len(name), shown, summary)
             return
         for spec in specs:
             if spec.name == name.lower():

@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
-    CommandSpec("as", "write under another name", (CommandOption("name", "the name"),)),
-    CommandSpec("quit", "end this chat"),
+    CommandSpec(
+        "as", marked("write under another name"), (CommandOption("name", marked("the name")),)
+    ),
+    CommandSpec("quit", marked("end this chat")),
 )
 """The commands that only a terminal has; it runs them itself."""
 
@@ -20,13 +23,17 @@ class LocalChat:
     Args:
         chat: which conversation of the terminal it is; empty: the usual one. One with a name has
             settings of its own, which end with it.
+        locale: the language of the person, such as "zh_CN.UTF-8".
     """
 
-    def __init__(self, chat: str = "") -> None:
+    def __init__(self, chat: str = "", locale: str | None = None) -> None:
         self.run = uuid.uuid4().hex
         """Makes ids differ from those of earlier runs."""
         self.address = Address("terminal", chat or "local")
         self.person = to_person(_login_name())
+        self.language = language_of(locale)
+        """Of the texts that the terminal shows itself."""
+        self._locale = locale
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
@@ -43,14 +50,17 @@ class LocalChat:
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
             author_is_admin=True,  # this person can edit the settings, too
+            locale=self._locale,
         )
 
     def rename(self, name: str) -> str:
         """Let somebody else write; return a sentence that says who writes now."""
         if not name.strip():
-            return f"Your name is {self.person.name}; /as NAME changes it."
+            told = translatable("Your name is {name}; /as NAME changes it.", name=self.person.name)
+            return translate(told, self.language)
         self.person = to_person(name.strip())
-        return f"Your name is now {self.person.name}."
+        told = translatable("Your name is now {name}.", name=self.person.name)
+        return translate(told, self.language)
 
 
 def to_person(name: str) -> Person:

@@ -17,8 +17,11 @@ from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.local_chat import LocalChat
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
+from bot.texts.text import translatable, translate
 
-_WELCOME = "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
+_WELCOME = translatable(
+    "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
+)
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
@@ -29,7 +32,9 @@ def make(_settings: None, context: PlatformContext) -> Platform:
         )
         if client is not None:
             return client
-    return TerminalPlatform(wait_until_idle=context.wait_until_idle, chat=context.chat)
+    return TerminalPlatform(
+        wait_until_idle=context.wait_until_idle, chat=LocalChat(context.chat, context.locale)
+    )
 
 
 class TerminalPlatform(Platform):
@@ -41,7 +46,7 @@ class TerminalPlatform(Platform):
         wait_until_idle: Callable[[], Awaitable[None]],
         source: int | None = None,
         screen: TextIO | None = None,
-        chat: str = "",
+        chat: LocalChat | None = None,
     ) -> None:
         """Read from a file descriptor and print to a screen.
 
@@ -49,7 +54,7 @@ class TerminalPlatform(Platform):
             wait_until_idle: waits until every received line was answered and printed.
             source: the file descriptor to read from; by default that of standard input, if open.
             screen: where to print; by default standard output.
-            chat: which conversation it is, see `LocalChat`.
+            chat: which conversation it is; by default the usual one.
         """
         self._wait_until_idle = wait_until_idle
         screen = screen or sys.stdout
@@ -57,8 +62,8 @@ class TerminalPlatform(Platform):
             source = sys.stdin.fileno()
         self._source = source
         self._interactive = source is not None and os.isatty(source) and screen.isatty()
-        self._chat = LocalChat(chat)
-        self._surface = TerminalSurface(screen, self._chat.run)
+        self._chat = chat or LocalChat()
+        self._surface = TerminalSurface(screen, self._chat.run, self._chat.language)
 
     @property
     @override
@@ -79,7 +84,7 @@ class TerminalPlatform(Platform):
     async def run(self, intake: Intake) -> None:
         try:
             if self._interactive:
-                self._surface.note(_WELCOME)
+                self._surface.note(translate(_WELCOME, self._chat.language))
             await self._wait_until_idle()  # answers left from an earlier run
             self._show_prompt()
             async for line in read_lines(self._source):

@@ -17,10 +17,11 @@ from bot.platforms.terminal.local_chat import OWN_COMMANDS, LocalChat
 from bot.platforms.terminal.screen_surface import ScreenSurface
 from bot.ports import Intake, Platform, Surface
 from bot.runtime.tasks import cancel_and_wait
+from bot.texts.text import translatable, translate
 
 HISTORY_FILE = "terminal_history"
 _END_SECONDS = 2.0  # for a stopped answer to be printed
-_WELCOME = (
+_WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
 )
@@ -37,7 +38,8 @@ class ScreenPlatform(Platform):
     ) -> None:
         """Use standard input and output, unless others are given."""
         self._wait_until_idle = context.wait_until_idle
-        self._chat = LocalChat(context.chat)
+        self._chat = LocalChat(context.chat, context.locale)
+        language = self._chat.language
         self._lines: deque[str] = deque()
         self._line_entered = asyncio.Event()
         self._stop_requested = asyncio.Event()
@@ -46,14 +48,15 @@ class ScreenPlatform(Platform):
         self._history = InputHistory(folder / HISTORY_FILE) if folder else None
         self._screen = ChatScreen(
             self._history,
-            CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset),
+            CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset, language),
             self._enter,
             self._stop_requested.set,
+            language=language,
             input_=input_,
             output=output,
         )
         self._screen.name = self._chat.person.name
-        self._surface = ScreenSurface(self._screen, self._chat.run)
+        self._surface = ScreenSurface(self._screen, self._chat.run, language)
 
     @property
     @override
@@ -72,7 +75,7 @@ class ScreenPlatform(Platform):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._surface.note(f"{_WELCOME}\n")
+        self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
         reading = asyncio.create_task(self._screen.read(), name="read terminal")
         answering = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
         stopping = asyncio.create_task(self._send_stops(intake), name="stop answers")

@@ -25,11 +25,13 @@ class ScreenSurface(Surface):
     Args:
         screen: where they are shown.
         run: makes ids differ from those of earlier runs.
+        language: of the surface's own texts.
     """
 
-    def __init__(self, screen: ChatScreen, run: str) -> None:
+    def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         self._screen = screen
         self._run = run
+        self._language = language
         self._renderer = TextRenderer(lambda: screen.columns)
         self._newest: GrowingMessage | None = None
         self._newest_id = ""
@@ -51,7 +53,8 @@ class ScreenSurface(Surface):
         self._begin(message_id, message.text)
         if message.file is not None:
             self.end_message()
-            self._print(self._renderer.plain(strip_control_characters(printed_file(message.file))))
+            file = printed_file(message.file, self._language)
+            self._print(self._renderer.plain(strip_control_characters(file)))
         self._by_nonce[message.nonce] = message_id
         _drop_oldest(self._by_nonce)
         return message_id

@@ -10,6 +10,7 @@ from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.errors import Refused
 from bot.ports import Surface
 from bot.runtime.control_characters import strip_control_characters
+from bot.texts.text import translatable, translate
 
 LIMITS = Limits(
     max_units=1_000_000,
@@ -25,9 +26,10 @@ _MAX_KEPT = 100  # messages whose text is kept, to print only what an edit adds
 class TerminalSurface(Surface):
     """Prints messages and what edits add to them; printed text cannot be changed."""
 
-    def __init__(self, screen: TextIO, run: str) -> None:
+    def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         self._screen = screen
         self._run = run
+        self._language = language
         self._shown: dict[str, str] = {}
         """The printed text of each message, oldest first."""
         self._by_nonce: dict[str, str] = {}
@@ -44,7 +46,7 @@ class TerminalSurface(Surface):
             return self._by_nonce[message.nonce]
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
-        self._print_whole(message_id, _printed(message))
+        self._print_whole(message_id, self._printed(message))
         _keep_newest(self._by_nonce, message.nonce, message_id)
         return message_id
 
@@ -91,6 +93,11 @@ class TerminalSurface(Surface):
         if self._mid_line:
             self._write("\n")
 
+    def _printed(self, message: OutgoingMessage) -> str:
+        if message.file is None:
+            return message.text
+        return f"{message.text}\n{printed_file(message.file, self._language)}"
+
     def _print_whole(self, message_id: str, text: str) -> None:
         self.end_line()
         self._write(text)
@@ -111,15 +118,10 @@ class TerminalSurface(Surface):
         self._mid_line = not text.endswith("\n")
 
 
-def _printed(message: OutgoingMessage) -> str:
-    if message.file is None:
-        return message.text
-    return f"{message.text}\n{printed_file(message.file)}"
-
-
-def printed_file(file: Attachment) -> str:
+def printed_file(file: Attachment, language: str) -> str:
     """Print a file after its text: people want to read it, and no private file is left behind."""
-    return f"--- {file.name} ---\n{file.text.rstrip()}\n--- end of {file.name} ---"
+    end = translate(translatable("--- end of {name} ---", name=file.name), language)
+    return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"
 
 
 def _keep_newest(kept: dict[str, str], key: str, value: str) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.platforms.discord.commands import commands_differ, to_payload
+from bot.platforms.discord.commands import LOCALES, commands_differ, to_payload
+from bot.routing import command_specs
+from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
 
@@ -65,6 +67,16 @@ def test_option_choices_are_listed() -> None:
             }
         ]
     )
+
+
+def test_descriptions_are_in_the_languages_of_the_service() -> None:
+    assert set(LOCALES) == set(LANGUAGES[1:])
+    for spec in command_specs.COMMANDS:
+        payload = to_payload(spec)
+        for one in (payload, *payload["options"]):
+            described = {one["description"], *one["description_localizations"].values()}
+            assert all(1 <= len(text) <= 100 for text in described)
+            assert len(described) == 2, "English, and one Chinese text"
 
 
 def registered() -> list[dict[str, Any]]:

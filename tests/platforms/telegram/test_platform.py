@@ -11,6 +11,7 @@ from bot.chat.incoming import Address, Edited, Joined, MediaKind, Said, WakeReas
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import PlatformError, PlatformFatal
 from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
+from bot.routing.command_specs import COMMANDS
 from tests.platforms.telegram.conftest import Rig
 from tests.waiting import wait_until
 
@@ -256,12 +257,14 @@ async def test_commands_are_registered_once(rig: Rig) -> None:
         async with rig.running():
             await rig.wait_for_poll()
 
-    (menu,) = rig.telegram.commands.values()
+    menu, chinese = rig.telegram.commands.values()
     assert menu == [
         {"command": "preset", "description": "Who answers here (use, list)"},
         {"command": "help", "description": "What I can do"},
     ]
-    assert len(rig.calls("setMyCommands")) == 1
+    assert [one["command"] for one in chinese] == ["preset", "help"]
+    languages = [one.get("language_code") for one in rig.calls("setMyCommands")]
+    assert languages == [None, "zh"], "once for each language, not again at the second start"
 
 
 async def test_refused_commands_do_not_stop_the_bot(rig: Rig) -> None:
@@ -270,6 +273,14 @@ async def test_refused_commands_do_not_stop_the_bot(rig: Rig) -> None:
     async with rig.running():
         rig.telegram.say(ALICE, "hello")
         await rig.wait_for_texts("hello")
+
+
+def test_commands_are_described_in_chinese() -> None:
+    described = to_bot_commands(COMMANDS, "zh")
+    assert described[0].description.startswith("选择这里由谁回答")
+    assert not {one.description for one in described} & {
+        one.description for one in to_bot_commands(COMMANDS)
+    }
 
 
 def test_description_is_cut_to_the_limit() -> None:

@@ -91,7 +91,12 @@ class FakeService(Intake):
 
 @asynccontextmanager
 async def chatting(
-    service: FakeService, terminal: Terminal, folder: Path | None = None
+    service: FakeService,
+    terminal: Terminal,
+    folder: Path | None = None,
+    *,
+    locale: str | None = None,
+    renamed: str = "Your name is now alice.",
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Chat as alice in a terminal; the block gets the task of the platform."""
     context = PlatformContext(
@@ -99,6 +104,7 @@ async def chatting(
         complete_preset=lambda typed: [one for one in ("nora", "luna") if one.startswith(typed)],
         wait_until_idle=service.wait_until_idle,
         data_dir=folder,
+        locale=locale,
     )
     with (
         os.fdopen(os.dup(terminal.theirs)) as keys,
@@ -109,7 +115,7 @@ async def chatting(
         service.platform = ScreenPlatform(context, input_=Vt100Input(keys), output=output)
         task = asyncio.create_task(service.platform.run(service))
         terminal.enter("/as alice")
-        await terminal.shows("Your name is now alice.", "alice>")
+        await terminal.shows(renamed, "alice>")
         try:
             yield task
         finally:
@@ -332,6 +338,33 @@ async def test_chinese_fits_the_screen() -> None:
                 *("alice> 你好", "诺拉", "“你今天来得很早，”她说，hello world 给"),
                 *("两个人各倒了一杯茶。港口的灯塔在夜里亮", "着。", "alice>"),
             )
+
+
+async def test_terminal_speaks_chinese_at_sixty_columns() -> None:
+    service = FakeService({"你好": "[诺拉]\n好。"})
+    service.go_on.clear()
+    renamed = "您现在的名字是alice。"
+    with open_terminal(60) as terminal:
+        async with chatting(service, terminal, locale="zh_CN.UTF-8", renamed=renamed):
+            await terminal.shows_text(
+                "请写消息。/help 列出命令，/as 名字 更改您的名字，/quit 结束\n"
+                "聊天。Alt-Enter 换行，Tab 补全命令，Ctrl-C 停止回答。\n"
+            )
+            terminal.enter("你好")
+            await terminal.shows_text("正在阅读 …… 1 秒（Ctrl-C 停止）")
+            terminal.enter("再来一杯碧螺春，" * 9)
+            await terminal.shows_text("⏎ 再来一杯碧螺春，再来一杯碧螺 …")
+            service.go_on.set()
+            await terminal.shows_text("You said 再来一杯碧螺春")
+            assert {one.locale for one in service.received} == {"zh_CN.UTF-8"}
+            terminal.press("/qu")
+            await terminal.shows_text("结束聊天")
+            terminal.press(CTRL_C)
+            await terminal.shows("再按一次 Ctrl-C 结束聊天。", "alice>")
+            terminal.enter("/as")
+            await terminal.shows("您的名字是alice；用 /as 名字 可以更改。", "alice>")
+            await service.send("a file", "n1", Attachment("prompt.txt", "text"))
+            await terminal.shows("--- prompt.txt ---", "text", "--- prompt.txt 结束 ---", "alice>")
 
 
 async def test_answer_longer_than_the_screen_is_whole_in_the_end(service: FakeService) -> None:
