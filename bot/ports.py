@@ -7,7 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, Said
-from bot.chat.outgoing import Limits, OutboxRow, OutgoingMessage, OutgoingPart
+from bot.chat.outgoing import (
+    Limits,
+    MessageContent,
+    OutboxRow,
+    OutgoingMessage,
+    OutgoingPart,
+)
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
 from bot.chat.rate import Rate
 from bot.chat.receipt import Receipt
@@ -46,8 +52,8 @@ class Surface(Protocol):
         """
         ...
 
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
-        """Replace the text of one of the bot's messages; may be repeated."""
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        """Replace what one of the bot's messages says and shows; may be repeated."""
         ...
 
     async def delete(self, address: Address, message_id: str) -> None:
@@ -64,7 +70,7 @@ class Surface(Protocol):
         """Look for a message whose outcome is unknown; return its id, None if it never arrived.
 
         Args:
-            message: The message as it was sent; text and file name must match.
+            message: The message as it was sent; what people see and the file name must match.
             after: Only messages newer than this one are considered.
             known: Ids of messages that are accounted for already.
         """

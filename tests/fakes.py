@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -127,7 +127,8 @@ class FakeSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        text = content.text
         await self._record("edit", text)
         if message_id not in self.messages:
             raise MessageNotFound(f"no message {message_id}")

@@ -57,6 +57,47 @@ class OutboxState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Face:
+    """The character that a message comes from, for readers."""
+
+    name: str
+    avatar: str | None = None
+    """The address of its picture."""
+
+
+class ButtonStyle(StrEnum):
+    """What a button looks like, where the platform has several looks."""
+
+    PLAIN = "plain"
+    PRIMARY = "primary"
+    DANGER = "danger"
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A button under a message."""
+
+    label: str
+    """In the language of its reader."""
+    data: str
+    """What a press of it brings back (`Pressed.data`); at most 64 bytes."""
+    style: ButtonStyle = ButtonStyle.PLAIN
+    row: int = 0
+    """The buttons of one row stand side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContent:
+    """What a message says and shows; each surface renders it for its platform."""
+
+    text: str
+    """Markdown, as the model wrote it."""
+    face: Face | None = None
+    """None: the bot speaks in its own name."""
+    buttons: tuple[Button, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """A text file that is sent in one request with its message."""
 
@@ -70,7 +111,7 @@ class OutgoingMessage:
     """One message for a platform; each attempt to send it passes the same value."""
 
     address: Address
-    text: str
+    content: MessageContent
     nonce: str
     """Unique to this message, at most 25 characters. A platform with idempotency keys returns the
     first message when the same nonce is sent again."""
@@ -80,20 +121,28 @@ class OutgoingMessage:
     """The token of the native command that is answered."""
     file: Attachment | None = None
 
+    @property
+    def text(self) -> str:
+        return self.content.text
+
 
 @dataclass(frozen=True, slots=True)
 class OutgoingPart:
-    """The final text of one part of an answer; the parts of a turn are numbered from 0.
+    """What one part of an answer says in the end; the parts of a turn are numbered from 0.
 
     A part with a file is never opened early: it is sent as a whole, without a placeholder, and its
     text is one short line, because some platforms allow less text beside a file.
     """
 
     part: int
-    text: str
+    content: MessageContent
     placeholder: str | None = None
     """The text to open the message with, if it receives its own by an edit."""
     file: Attachment | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +155,7 @@ class OutboxRow:
     address: Address
     part: int
     op: OutboxOperation
-    text: str
+    content: MessageContent
     reply_to: str | None
     """The platform's id of the message that is answered."""
     interaction: str | None
@@ -119,3 +168,7 @@ class OutboxRow:
     file: Attachment | None = None
     send_before: float = math.inf
     """By `Clock.monotonic`: a request that has not begun by then is not made any more."""
+
+    @property
+    def text(self) -> str:
+        return self.content.text

@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import RateLimited
 from bot.ports import Clock, Surface
 
@@ -89,10 +89,10 @@ class RateLimitedSurface(Surface):
             raise self._block(message.address, error) from None
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
         await self._wait(address)
         try:
-            await self._surface.edit(address, message_id, text)
+            await self._surface.edit(address, message_id, content)
         except RateLimited as error:
             raise self._block(address, error) from None
 

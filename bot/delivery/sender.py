@@ -185,7 +185,7 @@ class Sender:
             case OutboxOperation.SEND:
                 return await surface.send(_to_message(row))
             case OutboxOperation.EDIT:
-                await surface.edit(row.address, _target_id(row), row.text)
+                await surface.edit(row.address, _target_id(row), row.content)
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
@@ -269,7 +269,7 @@ def make_nonce(turn: str, part: int) -> str:
 def _to_message(row: OutboxRow) -> OutgoingMessage:
     return OutgoingMessage(
         row.address,
-        row.text,
+        row.content,
         make_nonce(row.turn, row.part),
         reply_to=row.reply_to,
         interaction=row.interaction,

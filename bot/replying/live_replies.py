@@ -8,7 +8,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutboxRow, OutgoingPart
+from bot.chat.outgoing import Limits, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
@@ -140,4 +140,4 @@ class TypingIndicator:
 def final_parts(text: str, limits: Limits, first_part: int = 0) -> tuple[OutgoingPart, ...]:
     """Split a final text into numbered parts; none if nothing of it is visible."""
     texts = enumerate(split(text, limits), first_part)
-    return tuple(OutgoingPart(part, one, limits.placeholder) for part, one in texts)
+    return tuple(OutgoingPart(part, MessageContent(one), limits.placeholder) for part, one in texts)

@@ -14,7 +14,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
@@ -175,7 +175,8 @@ class LiveReply:
             elif self._shown[part] != texts[part]:
                 async with self._in_flight:
                     message_id = self._message_ids[part]
-                    await self._surface.edit(self._address, message_id, texts[part])
+                    content = MessageContent(texts[part])
+                    await self._surface.edit(self._address, message_id, content)
                 self._shown[part] = texts[part]
             part += 1
 
@@ -187,9 +188,8 @@ class LiveReply:
         text = self._limits.placeholder or text
         if part == len(self._rows):
             async with self._in_flight:
-                self._rows.append(
-                    await self._open_part(OutgoingPart(self._first_part + part, text))
-                )
+                opening = OutgoingPart(self._first_part + part, MessageContent(text))
+                self._rows.append(await self._open_part(opening))
         self._message_ids.append(await self._wait_until_sent(self._rows[part]))
         self._shown.append(text)
 

@@ -16,7 +16,7 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -323,7 +323,7 @@ class ConversationWorker:
         if result.file is None:
             outgoing = self._stages.replies.final_parts(message.incoming.address, text)
         else:
-            outgoing = (OutgoingPart(0, text, file=result.file),)
+            outgoing = (OutgoingPart(0, MessageContent(text), file=result.file),)
         greeting = result.greeting
         turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
         stored = TurnResult(turns, outgoing, new_session=result.new_session, removes=result.removes)

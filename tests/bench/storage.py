@@ -24,7 +24,7 @@ import psutil
 import uvloop
 
 from bot.chat.incoming import Incoming, Said
-from bot.chat.outgoing import OutboxRow, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Message
 from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.prompting.presets.preset import Preset
@@ -110,7 +110,7 @@ class StorageOnly:
                 Turn("user", asked.text, asked.author, asked.at),
                 Turn("assistant", _ANSWER, None, asked.at, "nora", 1),
             ]
-            result = TurnResult(turns, [OutgoingPart(0, _ANSWER)], [_RECEIPT])
+            result = TurnResult(turns, [OutgoingPart(0, MessageContent(_ANSWER))], [_RECEIPT])
             finished = await self._conversations.finish(claimed.claim, message, result)
             row: OutboxRow | None = finished.row
             while row is not None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import inspect, select
 
 from bot.chat.incoming import Person, Quote, Said
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.chat.storable import make_storable
 from bot.errors import PresetError
@@ -56,7 +56,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
 
     turns = [Turn("user", text, author, datetime(2026, 11, 21, tzinfo=UTC), "nora", 1)]
     await store.conversations.finish(
-        claim, message, TurnResult(turns=turns, outgoing=[OutgoingPart(0, text)])
+        claim, message, TurnResult(turns=turns, outgoing=[OutgoingPart(0, MessageContent(text))])
     )
     await store.chat_settings.set(stored, "persona", stored, author.id)
     [found] = (await read_session(store.database)).turns

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from sqlalchemy import Connection, text
 
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
@@ -101,7 +101,7 @@ async def answer(database: Database, number: int) -> None:
     key = incoming.address.conversation
     await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})
     [begun] = await conversations.begin([key], "me", 15)
-    result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+    result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
     finished = await conversations.finish(begun.claim, begun.message, result)
     assert finished.row is not None
     outbox = SqlOutbox(database, clock, sender)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import OutboxRow, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
@@ -154,11 +154,14 @@ async def test_no_step_of_a_message_scans_a_table(process: Process) -> None:
     await process.step("receive", lambda: process.inbox.receive(messages, {"discord:1": "2"}))
     claim, message = await _begin(process, "telegram:new")
     opened = await process.step(
-        "open", lambda: process.conversations.open(claim, message, OutgoingPart(0, "…"))
+        "open",
+        lambda: process.conversations.open(claim, message, OutgoingPart(0, MessageContent("…"))),
     )
     await _mark_sent(process, opened.row)
     said = [Turn("user", "a", ALICE, message.incoming.at)] * 2
-    result = TurnResult(said, [OutgoingPart(0, "Hi."), OutgoingPart(1, "There.")])
+    result = TurnResult(
+        said, [OutgoingPart(0, MessageContent("Hi.")), OutgoingPart(1, MessageContent("There."))]
+    )
     finished = await process.step(
         "finish", lambda: process.conversations.finish(claim, message, result)
     )

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import update
 from typing_extensions import override
 
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
@@ -88,7 +88,9 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
         assert begun is not None
         assert await ahead.ready(10, ["telegram"]) == []
         assert await claim(ahead, "ahead") is None
-        await here.finish(begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, "hi")]))
+        await here.finish(
+            begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
+        )
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         other = SqlOutbox(database, AheadClock(), SenderIdentity("ahead", 0))
         assert len(await outbox.take([LANE])) == 1
@@ -121,7 +123,7 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
     await store.inbox.receive([make_incoming()], {})
     begun = await claim(store.conversations, "me")
     assert begun is not None
-    parts = [OutgoingPart(0, "hi"), OutgoingPart(1, "there")]
+    parts = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("there"))]
     await store.conversations.finish(begun.claim, begun.message, TurnResult(outgoing=parts))
     async with stopped_process(mode, empty_database) as process:
         lease_ends = update(lane).values(due_at=0.0)  # 20 s later

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.retention import delete_expired
@@ -49,7 +49,7 @@ async def test_answered_messages_and_sent_rows_are_deleted(
     store: Store, days: float, left: tuple[int, int]
 ) -> None:
     claim, message = await take_message(store)
-    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     await send_rows(store, 2)
     await make_older(store, days)
@@ -59,12 +59,14 @@ async def test_answered_messages_and_sent_rows_are_deleted(
 
 async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> None:
     claim, message = await take_message(store)
-    await store.conversations.open(claim, message, OutgoingPart(0, "…"))
+    await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
     await send_rows(store, 1)
     await make_older(store, 100)
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (1, 1), "the answer will be an edit of this message"
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("a"))])
+    )
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (0, 2), "the edit needs the message's id"
     [row] = await store.outbox.take(["telegram:5"])
@@ -75,7 +77,7 @@ async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_delete
     store: Store,
 ) -> None:
     claim, message = await take_message(store)
-    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
     names = tuple(message.part_name(part.part) for part in parts)
     answer = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
     await store.conversations.finish(claim, message, TurnResult([answer], outgoing=parts))

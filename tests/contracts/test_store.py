@@ -13,7 +13,17 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, insert, select, text, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
-from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState, OutgoingPart
+from bot.chat.outgoing import (
+    Attachment,
+    Button,
+    ButtonStyle,
+    Face,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    OutgoingPart,
+)
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -78,7 +88,7 @@ async def begin(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
 
 async def answer(store: Store, *texts: str) -> tuple[Claim, InboxMessage]:
     claim, message = await begin(store)
-    outgoing = [OutgoingPart(part, text) for part, text in enumerate(texts)]
+    outgoing = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate(texts)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
     return claim, message
 
@@ -232,11 +242,11 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
     assert new is not None
     assert new.claim.epoch > old.claim.epoch
     claim, message = old.claim, old.message
-    result = TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, "x")])
+    result = TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, MessageContent("x"))])
     for stale in (
         store.conversations.finish(claim, message, result),
         store.conversations.release(claim),
-        store.conversations.open(claim, message, OutgoingPart(0, "x")),
+        store.conversations.open(claim, message, OutgoingPart(0, MessageContent("x"))),
         store.conversations.undo_attempt(claim, message),
         store.conversations.forget(claim),
     ):
@@ -311,7 +321,7 @@ async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None
     assert first is not None
     assert second is not None
     for begun in (first, second):
-        result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         await store.conversations.finish(begun.claim, begun.message, result)
     rows = await store.outbox.take([LANE, "telegram@77:5"])
     assert [row.address.bot_id for row in rows] == ["", "77"]
@@ -326,7 +336,7 @@ async def test_only_conversations_and_lanes_of_served_bots_are_given(store: Stor
     for key in (LANE, "telegram@77:5"):
         begun = await claimed(store, key)
         assert begun is not None
-        result = TurnResult(outgoing=[OutgoingPart(0, "hi")])
+        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         await store.conversations.finish(begun.claim, begun.message, result)
     assert await due(store, "telegram@77") == ["telegram@77:5"]
     assert await due(store) == [LANE]
@@ -361,7 +371,7 @@ async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
 async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: Store) -> None:
     claim, message = await begin(store)
     reply = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
-    outgoing = [OutgoingPart(0, "hi"), OutgoingPart(1, "!")]
+    outgoing = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("!"))]
     await store.conversations.finish(
         claim, message, TurnResult(turns=[said("hello"), reply], outgoing=outgoing)
     )
@@ -373,7 +383,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
 
 async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> None:
     claim, message = await begin(store)
-    outgoing = [OutgoingPart(0, "hi"), OutgoingPart(1, "!")]
+    outgoing = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("!"))]
     finished = await store.sending_conversations.finish(
         claim, message, TurnResult(outgoing=outgoing)
     )
@@ -390,7 +400,7 @@ async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> N
 async def test_unstorable_characters_are_replaced(store: Store) -> None:
     claim, message = await begin(store)
     odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
-    part = OutgoingPart(0, odd, file=Attachment("prompt.txt", odd))
+    part = OutgoingPart(0, MessageContent(odd), file=Attachment("prompt.txt", odd))
     await store.conversations.finish(claim, message, TurnResult(turns=[said(odd)], outgoing=[part]))
     row = await taken(store)
     session = await read_session(store.database, LANE, 1)
@@ -473,25 +483,31 @@ async def test_load_session_gives_the_newest_turns_oldest_first(store: Store) ->
 
 async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
     claim, message = await begin(store)
-    first = await store.conversations.open(claim, message, OutgoingPart(0, "…"))
-    again = await store.conversations.open(claim, message, OutgoingPart(0, "other"))
+    first = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
+    again = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("other")))
     assert again.row_id == first.row_id
 
 
 async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
     claim, message = await begin(store)
-    first = await store.sending_conversations.open(claim, message, OutgoingPart(0, "…"))
+    first = await store.sending_conversations.open(
+        claim, message, OutgoingPart(0, MessageContent("…"))
+    )
     assert first.row is not None
     assert first.row.id == first.row_id
-    second = await store.sending_conversations.open(claim, message, OutgoingPart(1, "…"))
+    second = await store.sending_conversations.open(
+        claim, message, OutgoingPart(1, MessageContent("…"))
+    )
     assert second.row is None, "the first one of its lane is under way"
 
 
 async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) -> None:
     claim, message = await begin(store)
     for part in (0, 1):
-        await store.conversations.open(claim, message, OutgoingPart(part, "…"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "done")]))
+        await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("done"))])
+    )
     done = []
     row = await take(store)
     while row is not None:
@@ -508,7 +524,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
 
 async def test_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
     claim, message = await begin(store)
-    outgoing = [OutgoingPart(0, "all of it", placeholder="…")]
+    outgoing = [OutgoingPart(0, MessageContent("all of it"), placeholder="…")]
     await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
     opening = await taken(store)
     assert (opening.op, opening.text) == (OutboxOperation.SEND, "…")
@@ -650,7 +666,10 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
     claim, message = await begin(store)
-    parts = [OutgoingPart(0, "here", file=FILE), OutgoingPart(1, "done", placeholder="…")]
+    parts = [
+        OutgoingPart(0, MessageContent("here"), file=FILE),
+        OutgoingPart(1, MessageContent("done"), placeholder="…"),
+    ]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     sent = []
     row = await take(store)
@@ -670,7 +689,7 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
 ) -> None:
     claim, message = await begin(store)
     await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, "x", file=FILE)])
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("x"), file=FILE)])
     )
     row = await taken(store)
     await store.outbox.mark_unknown(row, not_before=0)
@@ -682,6 +701,30 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
     columns = select(outbox.c.file_name, outbox.c.file_text)
     left = await store.database.read(lambda c: c.execute(columns).one())
     assert tuple(left) == (None, None)
+
+
+async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Store) -> None:
+    claim, message = await begin(store)
+    content = MessageContent(
+        "**Hi**",
+        Face('Nora "诺拉" 🎭', "https://example.org/nora.png"),
+        (Button("重试", "retry:1/0", ButtonStyle.DANGER), Button("2/3", "next", row=1)),
+    )
+    nameless = MessageContent("plain")
+    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    final = [OutgoingPart(0, nameless), OutgoingPart(1, content, placeholder="…")]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=final))
+    sent = []
+    row = await take(store)
+    while row is not None:
+        sent.append((row.op, row.part, row.content))
+        row = await store.outbox.mark_sent(row, f"m{row.part}")
+    assert sent == [
+        (OutboxOperation.SEND, 0, content),
+        (OutboxOperation.EDIT, 0, nameless),
+        (OutboxOperation.SEND, 1, replace(content, text="…")),
+        (OutboxOperation.EDIT, 1, content),
+    ]
 
 
 async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
@@ -746,7 +789,9 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
 
 async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
     claim, message = await begin(store)
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[OutgoingPart(0, "a")]))
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("a"))])
+    )
 
     def unit(connection: Connection) -> bool:
         config = make_alembic_config()
@@ -763,7 +808,7 @@ async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(sto
 async def test_turns_are_found_by_the_messages_they_were_said_in(store: Store) -> None:
     claim, message = await begin(store)
     asked = replace(said("why?"), message_id="41")
-    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
     names = tuple(message.part_name(part.part) for part in parts)
     answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
     await store.conversations.finish(claim, message, TurnResult([asked, answer], parts))
@@ -829,7 +874,7 @@ async def exchange_of(store: Store) -> tuple[Claim, Exchange, OutboxRow]:
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))
     answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
-    parts = [OutgoingPart(0, "a"), OutgoingPart(1, "b")]
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
     result = TurnResult([said("before"), asked, answer], parts)
     await store.conversations.finish(claim, message, result, go_on=False)
     second = await store.outbox.mark_sent(await taken(store), "42")
@@ -854,7 +899,9 @@ async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> No
     claim, message = await begin(store, key="5:1:e2")
     new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
     change = HistoryChange({found.question.id: "how?"}, {found.answers[0].id: new})
-    result = TurnResult(outgoing=[OutgoingPart(0, "c")], change=change, in_place_of=found.parts)
+    result = TurnResult(
+        outgoing=[OutgoingPart(0, MessageContent("c"))], change=change, in_place_of=found.parts
+    )
     await store.conversations.finish(claim, message, result)
 
     expected = ["before", "how?", "c"]
@@ -944,7 +991,7 @@ async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store
     unsent = await taken(store)
     assert (unsent.text, unsent.turn) == ("an answer", "telegram:5:1")
     await store.inbox.receive([make_incoming("again", key="5:1")], {})  # known before
-    result = TurnResult([said("hello")], [OutgoingPart(0, "hi")])
+    result = TurnResult([said("hello")], [OutgoingPart(0, MessageContent("hi"))])
     finished = await store.conversations.finish(begun.claim, begun.message, result)
     assert finished.next_message is None
     following = await store.outbox.mark_sent(unsent, "90")

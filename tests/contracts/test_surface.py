@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, OutgoingMessage
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Surface
@@ -41,11 +41,15 @@ class ChannelRig(ABC):
     async def send(
         self, text: str = TEXT, file: Attachment | None = FILE, nonce: str = "n1"
     ) -> str:
-        return await self.surface.send(OutgoingMessage(self.address, text, nonce=nonce, file=file))
+        return await self.surface.send(
+            OutgoingMessage(self.address, MessageContent(text), nonce=nonce, file=file)
+        )
 
     async def find(self, known: Sequence[str] = (), file: Attachment | None = FILE) -> str | None:
         return await self.surface.find(
-            OutgoingMessage(self.address, TEXT, file=file, nonce="n"), after=None, known=set(known)
+            OutgoingMessage(self.address, MessageContent(TEXT), file=file, nonce="n"),
+            after=None,
+            known=set(known),
         )
 
 
@@ -207,7 +211,7 @@ async def test_terminal_prints_a_file_once_after_its_text() -> None:
         await surface.send(
             OutgoingMessage(
                 Address("terminal", "local"),
-                "Here.",
+                MessageContent("Here."),
                 nonce="n1",
                 file=Attachment("prompt-17.txt", "You are Nora.\x1b[2J\n"),
             )

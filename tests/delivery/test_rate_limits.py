@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Limits, MessageContent
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.errors import RateLimited
 from tests.fakes import CHAT, FakeClock, FakeSurface
@@ -70,7 +70,7 @@ async def test_blocked_chat_gets_no_typing_indicator() -> None:
     limited = RateLimitedSurface(surface, RateLimiter(), clock)
     surface.fail_next("edit", RateLimited(30))
     with pytest.raises(RateLimited):
-        await limited.edit(CHAT, "1", "text")
+        await limited.edit(CHAT, "1", MessageContent("text"))
     with pytest.raises(RateLimited) as refused:
         await limited.typing(CHAT)
     assert refused.value.retry_after_seconds == 30
@@ -100,5 +100,7 @@ async def test_best_effort_call_never_waits() -> None:
     clock, surface, limiter = FakeClock(), FakeSurface(), RateLimiter()
     limiter.block(CHAT.lane, clock.monotonic(), 1)
     with pytest.raises(RateLimited):
-        await RateLimitedSurface(surface, limiter, clock, best_effort=True).edit(CHAT, "1", "text")
+        await RateLimitedSurface(surface, limiter, clock, best_effort=True).edit(
+            CHAT, "1", MessageContent("text")
+        )
     assert surface.calls == []

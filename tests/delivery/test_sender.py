@@ -9,7 +9,13 @@ import pytest
 from sqlalchemy import select, update
 
 from bot.chat.incoming import Said
-from bot.chat.outgoing import Attachment, Limits, OutboxState, OutgoingPart
+from bot.chat.outgoing import (
+    Attachment,
+    Limits,
+    MessageContent,
+    OutboxState,
+    OutgoingPart,
+)
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender, make_nonce
 from bot.errors import (
@@ -65,7 +71,10 @@ class Delivery:
         claim, message = await begin(conversations, LANE)
         placeholder = self.surface.limits(message.incoming.address).placeholder
         opened_with = None if file else placeholder
-        parts = [OutgoingPart(part, text, opened_with, file) for part, text in enumerate(texts)]
+        parts = [
+            OutgoingPart(part, MessageContent(text), opened_with, file)
+            for part, text in enumerate(texts)
+        ]
         await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:

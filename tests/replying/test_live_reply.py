@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.outgoing import Limits, OutgoingMessage, OutgoingPart
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.live_replies import TypingIndicator, final_parts
 from bot.replying.live_reply import LiveReply
@@ -38,7 +38,9 @@ class Outbox:
 
     async def wait_until_sent(self, row: int) -> str:
         text = self.openings[row - 1].text
-        return await self._surface.send(OutgoingMessage(CHAT, text, nonce=f"n{row}"))
+        return await self._surface.send(
+            OutgoingMessage(CHAT, MessageContent(text), nonce=f"n{row}")
+        )
 
 
 class Setup:
@@ -174,7 +176,7 @@ async def test_placeholder_opens_the_message_and_an_edit_adds_the_text() -> None
         live.feed(ENOUGH)
         await setup.clock.advance(0.9)
 
-    assert setup.outbox.openings == [OutgoingPart(0, "…")]
+    assert setup.outbox.openings == [OutgoingPart(0, MessageContent("…"))]
     assert setup.surface.calls == [("send", "…"), ("edit", ENOUGH)]
 
 
@@ -344,7 +346,7 @@ async def test_platform_without_typing_indicator_is_not_called() -> None:
 
 def test_final_parts_carry_number_and_placeholder() -> None:
     assert final_parts("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
-        OutgoingPart(0, "One sentence.", "…"),
-        OutgoingPart(1, "And two.", "…"),
+        OutgoingPart(0, MessageContent("One sentence."), "…"),
+        OutgoingPart(1, MessageContent("And two."), "…"),
     )
     assert final_parts(" \n", LIMITS) == ()

@@ -25,7 +25,7 @@ import uvloop
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Person, Said, WakeReason
-from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.platforms.spec import PlatformContext, PlatformSpec
@@ -221,8 +221,8 @@ class _MemorySurface(Surface):
         return str(self._sent[message.address.chat])
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
-        self._show(address, text)
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        self._show(address, content.text)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:

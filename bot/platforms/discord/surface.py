@@ -10,8 +10,9 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, Refused
+from bot.platforms.discord.buttons import to_components
 from bot.platforms.discord.client import RestClient
 from bot.platforms.discord.requests import bounded_request
 from bot.ports import Surface
@@ -36,11 +37,11 @@ class DiscordSurface(Surface):
     async def send(self, message: OutgoingMessage) -> str:
         interaction, file = message.interaction, message.file
         if interaction is not None and file is not None:
-            return await self._respond(interaction, message.text, file)
+            return await self._respond(interaction, message.content, file)
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token has expired: send it to the channel
-                return await self._respond(interaction, message.text)
-        body = {**_content(message.text), "nonce": message.nonce, "enforce_nonce": True}
+                return await self._respond(interaction, message.content)
+        body = {**_render(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
             body["message_reference"] = {
                 "message_id": message.reply_to,
@@ -51,8 +52,8 @@ class DiscordSurface(Surface):
         return str((await self._call(route, **_with_file(body, file)))["id"])
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
-        await self._call(_message_route("PATCH", address, message_id), json=_content(text))
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        await self._call(_message_route("PATCH", address, message_id), json=_render(content))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -87,7 +88,9 @@ class DiscordSurface(Surface):
         page: list[dict[str, Any]] = await self._call(route, params=params)
         return page[::-1]
 
-    async def _respond(self, interaction: str, text: str, file: Attachment | None = None) -> str:
+    async def _respond(
+        self, interaction: str, content: MessageContent, file: Attachment | None = None
+    ) -> str:
         """Edit the deferred response of a command; doing it twice is the same as once."""
         application, _, token = interaction.partition(":")
         route = Route(
@@ -96,7 +99,7 @@ class DiscordSurface(Surface):
             webhook_id=application,
             webhook_token=token,
         )
-        return str((await self._call(route, **_with_file(_content(text), file)))["id"])
+        return str((await self._call(route, **_with_file(_render(content), file)))["id"])
 
     async def _call(self, route: Route, **request: Any) -> Any:
         client = await self._rest.logged_in_client()
@@ -134,11 +137,17 @@ def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
     }
 
 
-def _content(text: str) -> dict[str, Any]:
+def _render(content: MessageContent) -> dict[str, Any]:
+    """Return the fields of a message; an edit that leaves one out would not change it."""
     # An edit needs the allowed mentions again. A link preview would fetch any address that a model
     # was talked into writing, with data of the conversation in it.
     no_mentions = {"parse": [], "replied_user": False}
-    return {"content": text, "allowed_mentions": no_mentions, "flags": _SUPPRESS_EMBEDS}
+    return {
+        "content": content.text,
+        "allowed_mentions": no_mentions,
+        "flags": _SUPPRESS_EMBEDS,
+        "components": to_components(content.buttons),
+    }
 
 
 def _message_route(method: str, address: Address, message_id: str) -> Route:

@@ -17,9 +17,10 @@ from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
+from bot.platforms.telegram.buttons import to_keyboard
 from bot.ports import Surface
 
 # Edits and messages share one rate limit: about 1 a second in a private chat,
@@ -74,18 +75,15 @@ class TelegramSurface(Surface):
             to["reply_parameters"] = reply
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
-            upload = SendDocument(document=document, **_formatted_caption(message.text), **to)
+            upload = SendDocument(document=document, **_render_caption(message.content), **to)
             return str((await self._api.call(upload)).message_id)
-        text = _formatted_text(message.text)
-        sent = await self._api.send(
-            "sendMessage", {**text, "link_preview_options": _NO_PREVIEW, **to}
-        )
+        sent = await self._api.send("sendMessage", {**_render(message.content), **to})
         return _message_id(sent)
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
         try:
-            await self._edit(address, int(message_id), text)
+            await self._edit(address, int(message_id), content)
         except NotModified:
             return
 
@@ -134,12 +132,12 @@ class TelegramSurface(Surface):
         return None
 
     async def _probe(self, message: OutgoingMessage, message_id: int) -> _ProbeResult:
-        address, text = message.address, message.text
+        address = message.address
         try:
             if message.file is None:
-                await self._edit(address, message_id, text)
+                await self._edit(address, message_id, message.content)
             else:
-                await self._api.call(_to_caption_edit(address, message_id, text))
+                await self._api.call(_to_caption_edit(address, message_id, message.content))
         except NotModified:
             return _ProbeResult.OURS
         except NotEditable:
@@ -148,12 +146,18 @@ class TelegramSurface(Surface):
             return _ProbeResult.NOTHING
         return _ProbeResult.OURS
 
-    async def _edit(self, address: Address, message_id: int, text: str) -> None:
+    async def _edit(self, address: Address, message_id: int, content: MessageContent) -> None:
         to = {"chat_id": int(address.chat), "message_id": message_id}
-        await self._api.send(
-            "editMessageText",
-            {**to, **_formatted_text(text), "link_preview_options": _NO_PREVIEW},
-        )
+        await self._api.send("editMessageText", {**to, **_render(content)})
+
+
+def _render(content: MessageContent) -> dict[str, Any]:
+    """Return the fields of a message."""
+    return {
+        **_formatted_text(content.text),
+        "link_preview_options": _NO_PREVIEW,
+        "reply_markup": to_keyboard(content.buttons),
+    }
 
 
 def _is_private(address: Address) -> bool:
@@ -164,16 +168,22 @@ def _topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def _to_caption_edit(address: Address, message_id: int, text: str) -> EditMessageCaption:
+def _to_caption_edit(
+    address: Address, message_id: int, content: MessageContent
+) -> EditMessageCaption:
     return EditMessageCaption(
-        chat_id=int(address.chat), message_id=message_id, **_formatted_caption(text)
+        chat_id=int(address.chat), message_id=message_id, **_render_caption(content)
     )
 
 
-def _formatted_caption(text: str) -> dict[str, Any]:
+def _render_caption(content: MessageContent) -> dict[str, Any]:
     """Return the fields of a caption; Telegram takes at most 1,024 characters there."""
-    fields = _formatted_text(text)
-    return {"caption": fields["text"], "caption_entities": fields["entities"]}
+    fields = _formatted_text(content.text)
+    return {
+        "caption": fields["text"],
+        "caption_entities": fields["entities"],
+        "reply_markup": to_keyboard(content.buttons),
+    }
 
 
 def _formatted_text(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.chat_screen import ChatScreen
 from bot.platforms.terminal.growing_message import GrowingMessage
@@ -60,7 +60,8 @@ class ScreenSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        text = content.text
         if message_id == self._newest_id and self._newest is not None:
             if self._newest.update(strip_control_characters(text)):
                 self._texts[message_id] = text

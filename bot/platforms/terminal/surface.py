@@ -6,7 +6,7 @@ from typing import TextIO
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.ports import Surface
 from bot.runtime.control_characters import strip_control_characters
@@ -51,7 +51,8 @@ class TerminalSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, text: str) -> None:
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        text = content.text
         shown = self._shown.get(message_id)
         if shown == text:
             return

@@ -1,6 +1,7 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Person, split_conversation_key
-from bot.chat.outgoing import OutboxOperation, OutboxState, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -44,6 +45,7 @@ from bot.storage.units import history, lanes
 from bot.storage.units.changes import ChangedRows
 from bot.storage.units.dialects import served_text
 from bot.storage.units.events import decode_event
+from bot.storage.units.message_columns import encode_content
 
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
@@ -196,7 +198,7 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        change = _change(message, opening, OutboxOperation.SEND, opening.text, opened=None)
+        change = _change(message, opening, OutboxOperation.SEND, opening.content, opened=None)
         row, at = {**_common(message), **change}, self._moment()
         number, taken = await self._database.run(
             lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
@@ -258,12 +260,12 @@ def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChange
     changes, outgoing = [], result.outgoing
     for one in outgoing:
         if one.placeholder is None:
-            changes.append(_change(message, one, OutboxOperation.EDIT, one.text, opened=True))
-            changes.append(_change(message, one, OutboxOperation.SEND, one.text, opened=False))
+            changes.append(_change(message, one, OutboxOperation.EDIT, one.content, opened=True))
+            changes.append(_change(message, one, OutboxOperation.SEND, one.content, opened=False))
         else:
-            opening = _change(message, one, OutboxOperation.SEND, one.placeholder, opened=False)
-            changes.append(opening)
-            changes.append(_change(message, one, OutboxOperation.EDIT, one.text, opened=None))
+            opening = replace(one.content, text=one.placeholder)
+            changes.append(_change(message, one, OutboxOperation.SEND, opening, opened=False))
+            changes.append(_change(message, one, OutboxOperation.EDIT, one.content, opened=None))
     return units.PartChanges(
         _common(message),
         changes,
@@ -290,7 +292,7 @@ def _change(
     message: InboxMessage,
     one: OutgoingPart,
     op: OutboxOperation,
-    text: str,
+    content: MessageContent,
     *,
     opened: bool | None,
 ) -> dict[str, object]:
@@ -299,7 +301,7 @@ def _change(
     return {
         "part": one.part,
         "op": op,
-        "text": make_storable(text),
+        **encode_content(content),
         "interaction": message.incoming.interaction if one.part == 0 else None,  # one response
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,

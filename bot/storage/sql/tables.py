@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0011"
+NEWEST_REVISION = "0012"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -168,6 +168,8 @@ outbox = Table(
     Column("error", Text),
     Column("file_name", Text),  # the attachment of a send; NULL once it is sent
     Column("file_text", Text),
+    Column("face", Text),  # as JSON, see units/message_columns.py; NULL: the bot's own
+    Column("buttons", Text),  # as JSON; NULL: none
     UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
 )

@@ -17,8 +17,11 @@ from bot.errors import Fenced
 from bot.storage.engine.statements import DialectName, Unit
 from bot.storage.units import changes, functions, history, lanes
 from bot.storage.units import conversation_sql as sql
+from bot.storage.units.message_columns import NOTHING
 
 _encode = msgspec.json.Encoder().encode
+_NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
+"""The columns of a row that deletes a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,7 @@ class PartChanges:
             for change in self.changes
             if change["opened"] in {None, change["part"] in opened}
         ]
-        nothing = {"interaction": None, "file_name": None, "file_text": None}
-        delete = {**self.common, "op": OutboxOperation.DELETE, "text": "", **nothing}
+        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
         surplus = sorted(set(opened).difference(self.parts))
         return rows + [{**delete, "part": part} for part in surplus]
 
@@ -66,8 +68,7 @@ class PartChanges:
             for change in self.changes
             if change["opened"] in {None, change["part"] in places}
         ]
-        gone = {"interaction": None, "file_name": None, "file_text": None, "text": ""}
-        delete = {**self.common, "op": OutboxOperation.DELETE, **gone}
+        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
         surplus = range(len(self.parts), len(targets))
         return rows + [{**delete, "part": number, **targets[number]} for number in surplus]
 

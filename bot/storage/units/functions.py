@@ -51,7 +51,7 @@ _TURN_TYPES = _types(
 )
 _CHANGE_TYPES = {
     **{name: _ROW_TYPES[name] for name in ("part", "op", "text", "interaction")},
-    **{name: _ROW_TYPES[name] for name in ("file_name", "file_text")},
+    **{name: _ROW_TYPES[name] for name in ("file_name", "file_text", "face", "buttons")},
     "opened": "boolean",
 }
 _HEAD_RECORD = ", ".join(f"_head.{name}" for name in HEAD_NAMES)
@@ -188,7 +188,7 @@ _QUEUE_CHANGES = f"""
 FOR _one IN
     SELECT * FROM json_to_recordset(_changes) AS change({_record(_CHANGE_TYPES)})
     UNION ALL
-    SELECT part, '{OutboxOperation.DELETE}', '', NULL, NULL, NULL, NULL
+    SELECT part, '{OutboxOperation.DELETE}', '', NULL, NULL, NULL, NULL, NULL, NULL
     FROM unnest(_opened) AS part WHERE part <> ALL (_parts)
 LOOP
     CONTINUE WHEN _one.opened <> (_one.part = ANY (_opened));

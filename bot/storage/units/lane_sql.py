@@ -12,7 +12,7 @@ SENDING_SECONDS = 20.0
 
 OUTBOX_ROW = (
     *("turn", "part", "op", "platform", "bot_id", "chat", "thread", "lane", "text", "reply_to"),
-    *("interaction", "file_name", "file_text"),
+    *("interaction", "file_name", "file_text", "face", "buttons"),
 )
 _BEGUN = ("state", "owner", "attempts", "started_at")
 QUEUE = Statement(lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW))
@@ -87,7 +87,7 @@ HEAD_COLUMNS = (
     *(outbox.c.id, outbox.c.turn, outbox.c.part, outbox.c.op, outbox.c.platform, outbox.c.bot_id),
     *(outbox.c.chat, outbox.c.thread, outbox.c.text, outbox.c.reply_to, outbox.c.interaction),
     *(outbox.c.state, outbox.c.attempts, outbox.c.not_before, outbox.c.file_name),
-    *(outbox.c.file_text, outbox.c.started_at),
+    *(outbox.c.file_text, outbox.c.face, outbox.c.buttons, outbox.c.started_at),
     func.coalesce(outbox.c.external_id, _opened.c.external_id).label("external_id"),
 )
 HEAD = Statement(
@@ -106,7 +106,7 @@ HEAD = Statement(
 )
 UNSENT = Statement(select(outbox.c.id).where(is_unsent, outbox.c.lane == bindparam("of")).limit(1))
 _THIS_ROW = outbox.c.id == bindparam("row")
-_NO_FILE = {"file_name": None, "file_text": None}
+_NO_EXTRAS = {"file_name": None, "file_text": None, "face": None, "buttons": None}
 BEGIN = Statement(
     update(outbox)
     .where(_THIS_ROW)
@@ -136,7 +136,7 @@ SENT = Statement(
         external_id=func.coalesce(bindparam("arrived_as"), outbox.c.external_id),
         owner=None,
         text="",
-        **_NO_FILE,
+        **_NO_EXTRAS,
     ).returning(outbox.c.lane)
 )
 LATER = Statement(
@@ -146,6 +146,6 @@ LATER = Statement(
 )
 DEAD = Statement(
     _HELD_ROW.values(
-        state=OutboxState.DEAD, error=bindparam("reason"), owner=None, **_NO_FILE
+        state=OutboxState.DEAD, error=bindparam("reason"), owner=None, **_NO_EXTRAS
     ).returning(outbox.c.lane)
 )

@@ -11,11 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, OutboxOperation, OutboxRow, OutboxState
+from bot.chat.outgoing import (
+    Attachment,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+)
 from bot.errors import Fenced
 from bot.storage.engine.statements import DialectName, Query, Rows, Unit
 from bot.storage.units import functions, lane_sql
 from bot.storage.units.lane_sql import SENDING_SECONDS
+from bot.storage.units.message_columns import decode_content, encode_content
 
 _NOTICE_PART = 10_000
 """Parts from here on say that another part could not be delivered; no answer has so many."""
@@ -188,7 +195,7 @@ def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) ->
         address=Address(row["platform"], row["chat"], row["thread"], row["bot_id"]),
         part=row["part"],
         op=OutboxOperation(row["op"]),
-        text=row["text"],
+        content=decode_content(row["text"], row["face"], row["buttons"]),
         reply_to=row["reply_to"],
         interaction=row["interaction"],
         state=OutboxState.PENDING,
@@ -251,7 +258,7 @@ def _notice(row: OutboxRow, text: str) -> dict[str, object]:
         "chat": row.address.chat,
         "thread": row.address.thread,
         "lane": row.address.lane,
-        "text": text,
+        **encode_content(MessageContent(text)),
         "reply_to": row.reply_to,
         "interaction": None,
         "file_name": None,
@@ -302,14 +309,15 @@ def _to_row(columns: Sequence[Any]) -> tuple[OutboxRow, float, float | None]:
     (id_, turn, part, op, platform, bot_id, chat, thread, text, reply_to, interaction) = columns[
         :11
     ]
-    (state, attempts, not_before, file_name, file_text, started_at, external_id) = columns[11:]
+    (state, attempts, not_before, file_name, file_text, face, buttons) = columns[11:18]
+    started_at, external_id = columns[18:]
     row = OutboxRow(
         id=id_,
         turn=turn,
         address=Address(platform, chat, thread, bot_id),
         part=part,
         op=OutboxOperation(op),
-        text=text,
+        content=decode_content(text, face, buttons),
         reply_to=reply_to,
         interaction=interaction,
         state=OutboxState(state),

@@ -8,7 +8,13 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address, WakeReason
-from bot.chat.outgoing import Attachment, OutgoingMessage
+from bot.chat.outgoing import (
+    Attachment,
+    Button,
+    ButtonStyle,
+    MessageContent,
+    OutgoingMessage,
+)
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -64,7 +70,7 @@ async def find(
     after: str | None,
     known: Set[str],
 ) -> str | None:
-    message = OutgoingMessage(at, text, nonce="n", file=file)
+    message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
     return await surface.find(message, after=after, known=known)
 
 
@@ -84,9 +90,9 @@ async def test_limits_match_discord(chat: Chat) -> None:
 async def test_request_bodies(chat: Chat) -> None:
     asked = chat.say("hello")
     sent = await chat.surface.send(
-        OutgoingMessage(chat.address, "hi @everyone", nonce="n1", reply_to=asked)
+        OutgoingMessage(chat.address, MessageContent("hi @everyone"), nonce="n1", reply_to=asked)
     )
-    await chat.surface.edit(chat.address, sent, "hi")
+    await chat.surface.edit(chat.address, sent, MessageContent("hi"))
 
     post = chat.requests("POST")[0]["json"]
     assert post.pop("message_reference")["message_id"] == asked
@@ -95,20 +101,43 @@ async def test_request_bodies(chat: Chat) -> None:
             "content": "hi @everyone",
             "allowed_mentions": {"parse": [], "replied_user": False},
             "flags": 4,
+            "components": [],
             "nonce": "n1",
             "enforce_nonce": True,
         }
     )
     assert chat.requests("PATCH", sent)[0]["json"] == snapshot(
-        {"content": "hi", "allowed_mentions": {"parse": [], "replied_user": False}, "flags": 4}
+        {
+            "content": "hi",
+            "allowed_mentions": {"parse": [], "replied_user": False},
+            "flags": 4,
+            "components": [],
+        }
     )
+
+
+async def test_buttons_stand_in_their_rows_until_an_edit_without_them(chat: Chat) -> None:
+    buttons = (Button("Stop", "stop", ButtonStyle.DANGER), Button("2/3", "next", row=1))
+    content = MessageContent("hi", buttons=buttons)
+    sent = await chat.surface.send(OutgoingMessage(chat.address, content, nonce="n1"))
+
+    [message] = chat.wire.messages(chat.channel.id)
+    looks = [(one["label"], one["custom_id"], one["style"]) for one in chat.wire.buttons(message)]
+    assert looks == [("Stop", "stop", 4), ("2/3", "next", 2)]
+    assert len(message["components"]) == 2
+
+    await chat.surface.edit(chat.address, sent, MessageContent("hi"))
+    [message] = chat.wire.messages(chat.channel.id)
+    assert chat.wire.buttons(message) == []
 
 
 async def test_nobody_is_ever_pinged(chat: Chat) -> None:
     text = f"@everyone @here <@{chat.alice.id}>"
     asked = chat.say("hello")
-    sent = await chat.surface.send(OutgoingMessage(chat.address, "…", nonce="n1", reply_to=asked))
-    await chat.surface.edit(chat.address, sent, text)
+    sent = await chat.surface.send(
+        OutgoingMessage(chat.address, MessageContent("…"), nonce="n1", reply_to=asked)
+    )
+    await chat.surface.edit(chat.address, sent, MessageContent(text))
     message = chat.wire.b.get_message(chat.channel.id, int(sent))
     assert message.content == text
     assert not message.mention_everyone
@@ -141,11 +170,16 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
     ):
         sent = await chat.surface.send(
             OutgoingMessage(
-                chat.address, text, nonce=nonce, reply_to=asked, interaction=interaction, file=file
+                chat.address,
+                MessageContent(text),
+                nonce=nonce,
+                reply_to=asked,
+                interaction=interaction,
+                file=file,
             )
         )
         if interaction is None:
-            await chat.surface.edit(chat.address, sent, f"{text} {nonce}")
+            await chat.surface.edit(chat.address, sent, MessageContent(f"{text} {nonce}"))
 
     bodies = [one["json"] for one in chat.wire.log if "content" in (one["json"] or {})]
     assert len(bodies) == 8, "the last one is tried twice"
@@ -158,9 +192,9 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
 
 
 async def test_same_nonce_returns_the_first_message(chat: Chat) -> None:
-    first = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
-    again = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
-    other = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n2"))
+    first = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    again = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    other = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n2"))
     assert first == again != other
     assert chat.texts == ["hi", "hi"]
 
@@ -169,18 +203,21 @@ async def test_lost_response_is_an_unknown_outcome_and_the_message_is_found(chat
     asked = chat.say("hello")
     chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
-        await chat.surface.send(OutgoingMessage(chat.address, " hi\n", nonce="n1"))
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent(" hi\n"), nonce="n1"))
     found = await find(chat.surface, chat.address, " hi\n", after=asked, known=set())
     assert found is not None
-    assert await chat.surface.send(OutgoingMessage(chat.address, " hi\n", nonce="n1")) == found
+    assert (
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent(" hi\n"), nonce="n1"))
+        == found
+    )
     assert len(chat.texts) == 2
 
 
 async def test_find_returns_only_unknown_messages_of_ours_after_the_given_one(chat: Chat) -> None:
-    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     asked = chat.say("hello")
     chat.say("hi")
-    known = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n2"))
+    known = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n2"))
     assert await find(chat.surface, chat.address, "hi", after=asked, known={known}) is None
     assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == known
     assert await find(chat.surface, chat.address, "hi", after=None, known=set()) is not None
@@ -190,31 +227,33 @@ async def test_find_pages_through_many_messages(chat: Chat) -> None:
     asked = chat.say("hello")
     for number in range(230):
         chat.say(f"{number}")
-    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == sent
     assert await find(chat.surface, chat.address, "ho", after=asked, known=set()) is None
 
 
 async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
-    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     await chat.surface.delete(chat.address, sent)
     await chat.surface.delete(chat.address, sent)
     assert chat.texts == []
 
 
 async def test_edit_of_a_deleted_message_raises_message_not_found(chat: Chat) -> None:
-    sent = await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     await chat.surface.delete(chat.address, sent)
     with pytest.raises(MessageNotFound):
-        await chat.surface.edit(chat.address, sent, "ho")
+        await chat.surface.edit(chat.address, sent, MessageContent("ho"))
 
 
 async def test_forbidden_message_is_refused(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=403, code=50013)
     with pytest.raises(Refused, match="50013"):
-        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     with pytest.raises(Refused):
-        await chat.surface.send(OutgoingMessage(chat.address, "x" * 2001, nonce="n2"))
+        await chat.surface.send(
+            OutgoingMessage(chat.address, MessageContent("x" * 2001), nonce="n2")
+        )
 
 
 async def test_typing_is_sent(chat: Chat) -> None:
@@ -224,40 +263,40 @@ async def test_typing_is_sent(chat: Chat) -> None:
 
 async def test_short_rate_limit_is_waited_out(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=0.3)
-    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     assert chat.texts == ["hi"]
 
 
 async def test_long_rate_limit_is_left_to_the_outbox(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
     with pytest.raises(RateLimited) as limited:
-        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     assert limited.value.retry_after_seconds == 40
 
 
 async def test_bad_gateway_is_retried(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=502)
-    await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     assert chat.texts == ["hi"]
 
 
 async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=503, after=True)
     with pytest.raises(OutcomeUnknown, match="503"):
-        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
 async def test_request_times_out(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", delay=10.5)
     with pytest.raises(OutcomeUnknown, match="10 s"):
-        await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
 async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=4, is_global=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await chat.surface.send(OutgoingMessage(chat.address, "hi", nonce="n1"))
+            await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     async with asyncio.timeout(1):
         await chat.surface.typing(chat.address)
 
@@ -265,7 +304,9 @@ async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other(chat
 async def test_send_works_after_the_gateway_closed(wire: SimWire) -> None:
     platform = platform_for(wire)
     chat = Chat(wire, platform, FakeIntake())
-    await platform.surface.send(OutgoingMessage(chat.address, "the last words", nonce="n1"))
+    await platform.surface.send(
+        OutgoingMessage(chat.address, MessageContent("the last words"), nonce="n1")
+    )
     await platform.close()
     assert chat.texts == ["the last words"]
 
@@ -274,7 +315,7 @@ async def test_send_raises_unreachable_while_discord_is_down(wire: SimWire) -> N
     await wire.stop()
     with pytest.raises(Unreachable):
         await platform_for(wire).surface.send(
-            OutgoingMessage(Address("discord", "1"), "hi", nonce="n1")
+            OutgoingMessage(Address("discord", "1"), MessageContent("hi"), nonce="n1")
         )
 
 
@@ -312,8 +353,12 @@ async def test_command_is_deferred_received_and_answered_privately(chat: Chat) -
     assert incoming.address == chat.address
 
     answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": incoming.interaction}
-    first = await chat.surface.send(OutgoingMessage(incoming.address, "nova it is", **answer))
-    again = await chat.surface.send(OutgoingMessage(incoming.address, "nova it is", **answer))
+    first = await chat.surface.send(
+        OutgoingMessage(incoming.address, MessageContent("nova it is"), **answer)
+    )
+    again = await chat.surface.send(
+        OutgoingMessage(incoming.address, MessageContent("nova it is"), **answer)
+    )
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
@@ -325,7 +370,11 @@ async def test_file_for_a_command_is_sent_privately_and_once(chat: Chat) -> None
     for _ in range(2):  # an unknown outcome is simply repeated
         await chat.surface.send(
             OutgoingMessage(
-                incoming.address, "here", nonce="n1", interaction=incoming.interaction, file=FILE
+                incoming.address,
+                MessageContent("here"),
+                nonce="n1",
+                interaction=incoming.interaction,
+                file=FILE,
             )
         )
     assert result.ephemeral
@@ -342,7 +391,11 @@ async def test_file_for_a_command_is_never_sent_to_the_channel(chat: Chat) -> No
     with pytest.raises(Refused):
         await chat.surface.send(
             OutgoingMessage(
-                incoming.address, "here", nonce="n1", interaction=incoming.interaction, file=FILE
+                incoming.address,
+                MessageContent("here"),
+                nonce="n1",
+                interaction=incoming.interaction,
+                file=FILE,
             )
         )
     assert chat.texts == before
@@ -350,12 +403,15 @@ async def test_file_for_a_command_is_never_sent_to_the_channel(chat: Chat) -> No
 
 async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None:
     for _ in range(2):
-        await chat.surface.send(OutgoingMessage(chat.address, "@everyone", nonce="n1", file=FILE))
+        await chat.surface.send(
+            OutgoingMessage(chat.address, MessageContent("@everyone"), nonce="n1", file=FILE)
+        )
     assert chat.requests("POST")[0]["json"] == snapshot(
         {
             "content": "@everyone",
             "allowed_mentions": {"parse": [], "replied_user": False},
             "flags": 4,
+            "components": [],
             "nonce": "n1",
             "enforce_nonce": True,
             "attachments": [{"id": 0, "filename": "prompt-1.txt"}],
@@ -369,7 +425,9 @@ async def test_command_with_an_expired_token_is_answered_in_the_channel(chat: Ch
     [incoming] = await wait_until(lambda: chat.intake.received)
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     await chat.surface.send(
-        OutgoingMessage(incoming.address, "done", nonce="n1", interaction=incoming.interaction)
+        OutgoingMessage(
+            incoming.address, MessageContent("done"), nonce="n1", interaction=incoming.interaction
+        )
     )
     assert chat.texts[-1] == "done"
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Edited, Joined, MediaKind, Said, WakeReason
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import PlatformError, PlatformFatal
 from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
 from bot.routing.command_specs import COMMANDS
@@ -35,7 +35,7 @@ async def test_privacy_mode_delivers_only_messages_for_the_bot(rig: Rig) -> None
         rig.telegram.say(ALICE, "🌟 @sim_bot hello", chat=GROUP)
         await rig.wait_for_texts("🌟 @sim_bot hello")
         answer = await bot.surface.send(
-            OutgoingMessage(Address("telegram", str(GROUP)), "hi", nonce="")
+            OutgoingMessage(Address("telegram", str(GROUP)), MessageContent("hi"), nonce="")
         )
         rig.telegram.say(ALICE, "and you?", chat=GROUP, reply_to=int(answer))
         await rig.wait_for_texts("and you?")

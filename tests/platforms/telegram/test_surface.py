@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, OutgoingMessage
+from bot.chat.outgoing import Attachment, Button, MessageContent, OutgoingMessage
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -44,7 +44,7 @@ async def surface(rig: Rig) -> AsyncIterator[Surface]:
 async def send(
     surface: Surface, text: str, at: Address = PRIVATE_CHAT, to: str | None = None
 ) -> str:
-    return await surface.send(OutgoingMessage(at, text, nonce="n", reply_to=to))
+    return await surface.send(OutgoingMessage(at, MessageContent(text), nonce="n", reply_to=to))
 
 
 async def find(
@@ -56,7 +56,7 @@ async def find(
     after: str | None,
     known: Set[str],
 ) -> str | None:
-    message = OutgoingMessage(at, text, nonce="n", file=file)
+    message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
     return await surface.find(message, after=after, known=known)
 
 
@@ -88,7 +88,7 @@ async def test_mentions_are_code_in_any_request(
 ) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     sent = await send(surface, text, GROUP_CHAT, to="1")
-    await surface.edit(GROUP_CHAT, sent, f"{text}!")
+    await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"))
 
     for call in [*rig.calls("sendMessage"), *rig.calls("editMessageText")]:
         text_sent, entities = str(call["text"]), call.get("entities", [])
@@ -113,6 +113,31 @@ def test_mention_entities_stop_at_the_limit() -> None:
 
 
 # --- requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("file", [None, Attachment("prompt-1.txt", "You are Nora.")])
+async def test_buttons_stand_in_their_rows(
+    rig: Rig, surface: Surface, file: Attachment | None
+) -> None:
+    content = MessageContent("hi", buttons=(Button("Stop", "stop"), Button("2/3", "next", row=1)))
+    message = OutgoingMessage(PRIVATE_CHAT, content, nonce="n", file=file)
+    sent = await surface.send(message)
+
+    shown = rig.telegram.msgs[ALICE][int(sent)]
+    assert shown["reply_markup"]["inline_keyboard"] == [
+        [{"text": "Stop", "callback_data": "stop"}],
+        [{"text": "2/3", "callback_data": "next"}],
+    ]
+    assert await surface.find(message, after=None, known=set()) == sent
+
+
+@pytest.mark.service
+async def test_edit_without_buttons_removes_them(rig: Rig, surface: Surface) -> None:
+    content = MessageContent("hi", buttons=(Button("Stop", "stop"),))
+    sent = await surface.send(OutgoingMessage(PRIVATE_CHAT, content, nonce="n"))
+    await surface.edit(PRIVATE_CHAT, sent, MessageContent("hi"))
+    assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
 
 
 @pytest.mark.service
@@ -157,7 +182,9 @@ async def test_message_is_sent_to_its_topic(rig: Rig, surface: Surface) -> None:
 async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     sent = await surface.send(
-        OutgoingMessage(GROUP_CHAT, "for @alice", nonce="n", reply_to="1", file=file)
+        OutgoingMessage(
+            GROUP_CHAT, MessageContent("for @alice"), nonce="n", reply_to="1", file=file
+        )
     )
 
     (call,) = rig.calls("sendDocument")
@@ -178,7 +205,7 @@ async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface
 async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "…")
     for _ in range(2):
-        await surface.edit(PRIVATE_CHAT, sent, "done, @alice")
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("done, @alice"))
     assert rig.telegram.texts(ALICE) == ["done, @alice"]
 
     for _ in range(2):
@@ -189,7 +216,7 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
 @pytest.mark.service
 async def test_edit_of_a_deleted_message_raises_message_not_found(surface: Surface) -> None:
     with pytest.raises(MessageNotFound):
-        await surface.edit(PRIVATE_CHAT, "99", "text")
+        await surface.edit(PRIVATE_CHAT, "99", MessageContent("text"))
 
 
 @pytest.mark.service
@@ -309,7 +336,9 @@ async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> No
     await send(surface, "of a version before", GROUP_CHAT)
     rig.telegram.fault("sendDocument", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
-        await surface.send(OutgoingMessage(GROUP_CHAT, "for @alice", nonce="n", file=file))
+        await surface.send(
+            OutgoingMessage(GROUP_CHAT, MessageContent("for @alice"), nonce="n", file=file)
+        )
 
     found = await find(surface, GROUP_CHAT, "for @alice", file, after="1", known=set())
 

@@ -13,7 +13,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Said
-from bot.chat.outgoing import Attachment, OutgoingMessage
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
 from bot.ports import Intake
@@ -80,13 +80,17 @@ class FakeService(Intake):
 
     async def send(self, text: str, nonce: str, file: Attachment | None = None) -> str:
         assert self.platform is not None
-        message = OutgoingMessage(self.received[-1].address, text, nonce=nonce, file=file)
+        message = OutgoingMessage(
+            self.received[-1].address, MessageContent(text), nonce=nonce, file=file
+        )
         self.newest = await self.platform.surface.send(message)
         return self.newest
 
     async def edit(self, message_id: str, text: str) -> None:
         assert self.platform is not None
-        await self.platform.surface.edit(self.received[-1].address, message_id, text)
+        await self.platform.surface.edit(
+            self.received[-1].address, message_id, MessageContent(text)
+        )
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, Said, WakeReason
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.platform import TerminalPlatform
@@ -61,7 +61,7 @@ class FakeService(Intake):
 
 async def send(surface: object, text: str, nonce: str) -> str:
     assert isinstance(surface, TerminalSurface)
-    return await surface.send(OutgoingMessage(CHANNEL, text, nonce=nonce))
+    return await surface.send(OutgoingMessage(CHANNEL, MessageContent(text), nonce=nonce))
 
 
 def piped(text: bytes) -> int:
@@ -172,9 +172,9 @@ async def test_edit_prints_only_what_it_adds() -> None:
     surface_, screen = surface()
     message = await send(surface_, "Once", "n1")
 
-    await surface_.edit(CHANNEL, message, "Once upon")
-    await surface_.edit(CHANNEL, message, "Once upon")
-    await surface_.edit(CHANNEL, message, "Once upon a time.")
+    await surface_.edit(CHANNEL, message, MessageContent("Once upon"))
+    await surface_.edit(CHANNEL, message, MessageContent("Once upon"))
+    await surface_.edit(CHANNEL, message, MessageContent("Once upon a time."))
 
     assert screen.getvalue() == "Once upon a time."
 
@@ -183,10 +183,10 @@ async def test_edit_of_printed_text_prints_the_message_again() -> None:
     surface_, screen = surface()
     first = await send(surface_, "Wrong", "n1")
 
-    await surface_.edit(CHANNEL, first, "Right")
+    await surface_.edit(CHANNEL, first, MessageContent("Right"))
     await send(surface_, "Next", "n2")
-    await surface_.edit(CHANNEL, first, "Right")
-    await surface_.edit(CHANNEL, "of-an-earlier-run:1", "Old")
+    await surface_.edit(CHANNEL, first, MessageContent("Right"))
+    await surface_.edit(CHANNEL, "of-an-earlier-run:1", MessageContent("Old"))
     surface_.end_line()
 
     assert screen.getvalue() == "Wrong\nRight\nNext\nOld\n"

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import Query, StartUnit, Unit
@@ -61,7 +61,7 @@ class Chat:
     async def open(self) -> None:
         await self.receive("5")
         self.claim, message = await begin(self.conversations)
-        result = TurnResult(outgoing=[OutgoingPart(0, "Hi.")])
+        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("Hi."))])
         finished = await self.conversations.finish(self.claim, message, result)
         self.message = finished.next_message
         assert finished.row is not None
