@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 from tests.platforms.terminal.screen import CTRL_C, Terminal, open_terminal
 from tests.waiting import wait_until
@@ -157,6 +158,22 @@ async def test_ctrl_c_stops_the_model_and_twice_ends_the_process(
         )
         terminal.press(CTRL_C)
         await wait_until(lambda: "Press Ctrl-C" not in "\n".join(terminal.lines))
+
+
+async def test_repetition_of_the_included_model_is_cut(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    looping = {"temperature": 0, "repeat_penalty": 0.8}
+    preset = {"name": "poet", "provider": "local", "model": "default", "parameters": looping}
+    (tmp_path / "presets" / "poet.json").write_text(
+        json.dumps({**preset, "max_output_tokens": 2000}), encoding="utf-8"
+    )
+    await lend_model(tmp_path / "data")
+    answer, errors = chat(settings, "Write a poem about rain.\n", "--preset", "poet")
+    mark = "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+    assert answer.strip().endswith(f"\n\n{mark}")
+    assert len(answer) < 2500, "long before the limit of 2000 tokens"
+    assert errors == ""
 
 
 def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
