@@ -134,6 +134,19 @@ class Platform(Protocol):
         ...
 
 
+@runtime_checkable
+class HistoryReader(Protocol):
+    """A platform that can list what was said in a channel."""
+
+    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+        """Return people's messages just before this one, oldest first; at most so many are read.
+
+        Raises:
+            PlatformError: they cannot be read.
+        """
+        ...
+
+
 # --- models ----------------------------------------------------------------------------------
 
 

@@ -85,6 +85,12 @@ class DeliverySettings(SettingsGroup):
         description="How long after a request without a response the platform may still carry it"
         " out. Only then is it checked whether the message arrived.",
     )
+    answerable_minutes: float = Field(
+        5,
+        ge=0,
+        description="How old a message may be that a platform delivers only when the service is"
+        " back. An older one is background of what is said next, and not answered.",
+    )
 
 
 class LimitSettings(SettingsGroup):

@@ -147,6 +147,8 @@ class Said:
     """The author's language as the platform tells it, such as "pt-BR"."""
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
+    is_late: bool = False
+    """Whether it was delivered so long after it was written that nobody waits for an answer."""
 
     @property
     def is_answered_in_public(self) -> bool:

@@ -28,6 +28,8 @@ class Turn:
     """The platform's id of a person's message."""
     sent_as: tuple[str, ...] = ()
     """The names of the parts that an answer was sent as. Not loaded with a session."""
+    observed: bool = False
+    """Whether nobody was asked: background of what is said later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class TurnResult:
     in_place_of: Sequence[str] = ()
     """Names of parts that were sent before: the outgoing parts take their places one by one, and
     those that are left over are deleted."""
+    earlier: Sequence[Turn] = ()
+    """Turns that precede the message: what was said before anything of the channel was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,11 @@ class Session:
     """/new starts the next one; earlier ones are kept."""
     turns: tuple[Turn, ...]
     """The newest turns, oldest first."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever stored of its conversation."""
+        return not self.turns and self.number == 1
 
 
 @dataclass(frozen=True, slots=True)

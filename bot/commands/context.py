@@ -173,6 +173,10 @@ def _section_noun(one: DroppedItem) -> Text:
             return translatable_count(
                 "the descriptions of people", "{count} descriptions of people", one.count
             )
+        case "observed":
+            return translatable_count(
+                "line of background", "{count} lines of background", one.count
+            )
         case section if one.count == 1:
             return _section_name(section)
         case section:

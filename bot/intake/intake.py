@@ -38,7 +38,7 @@ class InboxIntake(Intake):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._inbox.receive([_with_storable_text(one) for one in messages], cursors)
+        await self._inbox.receive([with_storable_text(one) for one in messages], cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
         self._announce(messages)
@@ -49,13 +49,13 @@ class InboxIntake(Intake):
         return await self._inbox.cursors(prefix)
 
 
-def _with_storable_text(incoming: Incoming) -> Incoming:
+def with_storable_text(incoming: Incoming) -> Incoming:
     """Replace what databases cannot or should not store in all texts that people wrote."""
     match incoming:
         case Said():
-            return _storable(incoming)
+            return storable_said(incoming)
         case Edited():
-            return replace(incoming, said=_storable(incoming.said))
+            return replace(incoming, said=storable_said(incoming.said))
         case Pressed():
             values = tuple(make_storable(value) for value in incoming.values)
             author, data = _person(incoming.author), make_storable(incoming.data)
@@ -66,7 +66,8 @@ def _with_storable_text(incoming: Incoming) -> Incoming:
             return incoming
 
 
-def _storable(said: Said) -> Said:
+def storable_said(said: Said) -> Said:
+    """Replace what databases cannot or should not store in the texts of a message."""
     quote = said.quote
     if quote is not None:
         quote = replace(

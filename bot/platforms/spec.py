@@ -101,5 +101,8 @@ class PlatformContext:
     locale: str | None = None
     """The language of whoever started the service, such as "zh_CN.UTF-8"."""
 
+    answerable_seconds: float = 300
+    """How old a message may be that it fetches after a pause; older ones are not answered."""
+
     bot_id: str = ""
     """What its addresses carry: empty for the first bot of the platform on this database."""

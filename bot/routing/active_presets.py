@@ -47,6 +47,11 @@ class ActiveCharacters:
     def is_group(self) -> bool:
         return len(self.members) > 1
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether any of them reads what people say to each other."""
+        return any(preset.context == "all" for preset in self.presets)
+
     def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
         """Return the members with these preset names, in the order of the names."""
         by_name = {member.preset.name: member for member in self.members}

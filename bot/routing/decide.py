@@ -68,6 +68,8 @@ def decide(
     """
     if incoming.author_is_bot:
         return Ignore()
+    if incoming.is_late:
+        return _decide_late(incoming, active)
     if not incoming.text.strip():
         is_meant = incoming.wake is not None and incoming.attachments
         return Unreadable(incoming.attachments) if is_meant else Ignore()
@@ -78,9 +80,16 @@ def decide(
     speakers = active.pick([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
-    if any(preset.context == "all" for preset in active.presets):
-        return Observe(candidates)
-    return Ignore(candidates)
+    return Observe(candidates) if active.reads_all else Ignore(candidates)
+
+
+def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
+    """Remember a message that came too late to be answered; only deletions are still made."""
+    command = _command(incoming, active)
+    if command is not None:
+        return command if command.name == "forget" else Ignore()
+    is_kept = incoming.wake is not None or active.reads_all
+    return Observe() if is_kept and incoming.text.strip() else Ignore()
 
 
 def _command(incoming: Said, active: ActiveCharacters) -> Command | None:

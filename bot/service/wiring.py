@@ -23,7 +23,14 @@ from bot.delivery.sender import LaneDelivery, Sender
 from bot.intake.intake import InboxIntake
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import Clock, ConversationMemory, Platform, RateLimits, Surface
+from bot.ports import (
+    Clock,
+    ConversationMemory,
+    HistoryReader,
+    Platform,
+    RateLimits,
+    Surface,
+)
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS
 from bot.runtime.clock import SystemClock
@@ -47,6 +54,7 @@ from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.answer_limits import AnswerLimits
+from bot.turn.channel_reader import ChannelReader
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.provider_slots import ProviderSlots
 from bot.turn.stops import StopRequests
@@ -125,6 +133,7 @@ class Wiring:
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
             data_dir=self.settings.data_dir,
+            answerable_seconds=self.settings.delivery.answerable_minutes * 60,
             chat=self._resources.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),
         )
@@ -195,6 +204,7 @@ class Wiring:
             self._personas,
             self._resources.retrieve_stories,
             self.summarizer,
+            ChannelReader(self._read_before),
         )
         return AnswerPipeline(
             sources,
@@ -266,6 +276,12 @@ class Wiring:
 
     async def _is_platform_admin(self, incoming: Said) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
+
+    async def _read_before(self, said: Said, limit: int) -> Sequence[Said]:
+        platform = self.platforms[said.address.source]
+        if not isinstance(platform, HistoryReader):
+            return ()
+        return await platform.read_before(said, limit)
 
     # --- worker pools -----------------------------------------------------------------------
 

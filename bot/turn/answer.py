@@ -14,6 +14,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
 from bot.ports import Backend, Clock
+from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.fit import FittedPrompt
@@ -119,9 +120,7 @@ class AnswerPipeline:
             raise failures[0]
         if admission.notice is not None:
             self._tell(context, admission.notice)
-        return TurnResult(
-            context.turns, context.parts, context.receipts, was_stopped=stop.requested
-        )
+        return context.to_result(was_stopped=stop.requested)
 
     def _refuse(self, said: Said, notice: Text | None, *, is_repetition: bool) -> TurnResult:
         """Keep a message without an answer; raises `UserError` for what was answered before."""
@@ -212,7 +211,8 @@ class AnswerPipeline:
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
         """Have the turns summarized that no longer fit into the history."""
         if any(one.section == "history" for one in fitted.dropped):
-            kept = sum(len(unit.messages) for unit in fitted.draft.history)
+            _, observed = split_observed(context.session.turns)
+            kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
             self._sources.summarizer.request(preset, context.claim.conversation, kept)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:

@@ -49,12 +49,12 @@ class EditedMessages:
         exchange = await self._load_exchange(claim, said)
         if exchange is None:
             is_question = said.wake is not None and parse(said.text) is None
-            is_new = edited.at - said.at < _MAX_AGE
+            is_new = edited.at - said.at < _MAX_AGE and not said.is_late
             return said if is_question and is_new else TurnResult()
         if said.text == exchange.question.turn.text:  # only a preview or a picture has changed
             return TurnResult()
         change = HistoryChange({exchange.question.id: said.text})
-        if not exchange.is_newest:
+        if said.is_late or not exchange.is_newest:
             return TurnResult(change=change)
         active = await self.resolver.resolve(said.scopes)
         now = datetime.fromtimestamp(self.clock.now(), UTC)

@@ -8,7 +8,7 @@ from functools import partial
 from bot.chat.incoming import Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange
+from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.personas import UserPersonas
 from bot.ports import Conversations
 from bot.prompting.compose.compose import compose
@@ -18,6 +18,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
+from bot.turn.channel_reader import ChannelReader
 
 _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
@@ -37,6 +38,8 @@ class TurnContext:
     """By preset: of all active characters, and of those in the history."""
     personas: Mapping[str, str]
     """How people describe themselves, by user id."""
+    earlier: tuple[Turn, ...] = ()
+    """Those turns of the session that are not stored yet: what a new channel was read for."""
     in_place_of: tuple[str, ...] = ()
     """The names of parts that were sent before, whose messages this answer gets."""
     replaces_answers: bool = False
@@ -44,6 +47,16 @@ class TurnContext:
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+
+    def to_result(self, *, was_stopped: bool) -> TurnResult:
+        """Return what the speakers have added."""
+        return TurnResult(
+            self.turns,
+            self.parts,
+            self.receipts,
+            was_stopped=was_stopped,
+            earlier=self.earlier,
+        )
 
     def part_name(self, part: int) -> str:
         """Name what a part of the answer is sent as."""
@@ -61,6 +74,7 @@ class PromptSources:
     personas: UserPersonas
     retrieve_stories: RetrieveStories
     summarizer: Summarizer
+    channel_reader: ChannelReader
 
     async def load(
         self,
@@ -86,6 +100,9 @@ class PromptSources:
             max_turns += removed.newer + removed.count
             session = await self.conversations.load_session(claim, max_turns)
             session = replace(session, turns=removed.removed_from(session.turns))
+        is_new_channel = before is None and removed is None and session.is_new
+        earlier = await self.channel_reader.read(said, active) if is_new_channel else ()
+        session = replace(session, turns=(*session.turns, *earlier))
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,
@@ -95,6 +112,7 @@ class PromptSources:
             session,
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
+            earlier,
             tuple(in_place_of),
             replaces_answers=removed is not None and before is None,
         )

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
+from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -258,7 +258,9 @@ class ConversationWorker:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
-                turns = [_user_turn(said)]
+                # In a private chat there is nobody else that it was said to.
+                turn = replace(_user_turn(said), observed=said.wake is not WakeReason.DM)
+                turns = [turn]
                 return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 if command.name in READS_HISTORY:
@@ -296,7 +298,7 @@ class ConversationWorker:
                 claim, message, said, active, speakers, stop, removed
             )
         self._unanswered.drop(claim.conversation)
-        turns = [_user_turn(said), *result.turns]
+        turns = [*result.earlier, _user_turn(said), *result.turns]
         return await self._finish(claim, message, replace(result, turns=turns, supersedes=removed))
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:

@@ -426,6 +426,28 @@ async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
     assert session.number == 2
 
 
+async def test_observed_turn_stays_one(store: Store) -> None:
+    claim, message = await begin(store)
+    turns = [replace(said("a"), observed=True), said("b")]
+    await store.conversations.finish(claim, message, TurnResult(turns=turns))
+    session = await read_session(store.database, LANE, 10)
+    assert session.turns == tuple(turns)
+    claim, message = await begin(store, "5:2")
+    assert (await store.conversations.load_session(claim, 10)).turns == tuple(turns)
+
+
+async def test_session_that_is_deleted_whole_is_not_new_again(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("a"), said("b")]))
+    for number in (2, 3):
+        claim, message = await begin(store, f"5:{number}")
+        ids = await store.database.read(lambda c: c.execute(select(turn.c.id)).scalars().all())
+        change = HistoryChange(deleted=[ids[0]])
+        await store.conversations.finish(claim, message, TurnResult(change=change))
+        session = await read_session(store.database, LANE, 10)
+        assert (session.number, session.is_new) == (number - 1, False)
+
+
 async def test_finish_removes_turns_of_the_session_before_it_appends(store: Store) -> None:
     claim, message = await begin(store)
     await store.conversations.finish(claim, message, TurnResult(turns=[said("old")]))

@@ -17,7 +17,9 @@ from tests.samples import make_incoming
 
 
 def preset(**given: object) -> Preset:
-    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
+    """Return a preset that keeps questions and answers only."""
+    fixed = {"name": "nora", "provider": "p", "model": "m", "context": "addressed"}
+    return Preset.model_validate({**fixed, **given})
 
 
 def decided(text: str, wake: WakeReason | None, *presets: Preset, dice: float = 0.5) -> Decision:

@@ -107,10 +107,11 @@ async def test_message_to_others_is_observed_if_a_preset_wants_it(database: Data
     assert setup.texts == []
     await setup.say(make_incoming("is it not, nils?", wake=None, key="5:8", author=BOB))
     assert setup.texts == ["**Nils Holm**\nYes?"]
-    assert last_prompt(setup)[-2:] == [
-        ("user", "Alice:nice weather"),
-        ("user", "Bob:is it not, nils?"),
-    ]
+    role, newest = last_prompt(setup)[-1]
+    assert (role, newest.splitlines()[1:]) == (
+        "user",
+        ["> Alice:nice weather", "", "Bob:is it not, nils?"],
+    )
 
 
 async def test_reply_is_answered_by_the_character_that_wrote_the_quote(database: Database) -> None:

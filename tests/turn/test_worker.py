@@ -39,6 +39,7 @@ from bot.storage.units.lanes import SenderIdentity
 from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
+from bot.turn.channel_reader import ChannelReader, ReadBefore
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -49,6 +50,10 @@ from tests.waiting import advance_in_steps, wait_until
 CHAT = "telegram:5"
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
 NORA = {"name": "nora", "provider": "p", "model": "m"}
+
+
+async def read_nothing(_said: Said, _limit: int) -> Sequence[Said]:
+    return ()
 
 
 class FullDiskConversations(SqlConversations):
@@ -98,6 +103,7 @@ class Setup(Delivery):
         retrieve_stories: RetrieveStories = no_stories,
         fallback: FakeBackend | None = None,
         pipeline_parts: Mapping[str, Any] | None = None,
+        read_before: ReadBefore = read_nothing,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -129,7 +135,12 @@ class Setup(Delivery):
             personas,
         )
         sources = PromptSources(
-            self.conversations, resolver, personas, retrieve_stories, self.summarizer
+            self.conversations,
+            resolver,
+            personas,
+            retrieve_stories,
+            self.summarizer,
+            ChannelReader(read_before),
         )
         backends = {"p": backend, "q": fallback or backend}
         pipeline = AnswerPipeline(
@@ -338,7 +349,7 @@ async def test_observed_message_is_stored_but_not_answered(database: Database) -
 
 
 async def test_ignored_message_is_neither_answered_nor_stored(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database, backend=FakeBackend(), preset={"context": "addressed"})
     await setup.say(make_incoming("nice weather", wake=None))
     assert (setup.texts, await setup.history(), await setup.crashes_of_pending()) == ([], [], [])
 
@@ -828,7 +839,9 @@ async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
 
 
 async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"role_name": "Nora"})
+    setup = Setup(
+        database, backend=FakeBackend(["Hi."]), preset={"role_name": "Nora", "context": "addressed"}
+    )
     await setup.say(
         make_incoming("good morning all", key="5:1", wake=None),
         make_incoming("hi Nora", key="5:2", wake=None),

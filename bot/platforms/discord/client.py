@@ -87,7 +87,9 @@ class DiscordClient(discord.Client):
         }
         return state
 
-    def parse_message(self, channel: MessageChannel, data: Payload) -> discord.Message | None:
+    def parse_message(
+        self, channel: MessageChannel | discord.PartialMessageable, data: Payload
+    ) -> discord.Message | None:
         """Parse a message of a channel's history; None, and a log line, if that fails."""
         return skip_unreadable(
             "MESSAGE", lambda: self._connection.create_message(channel=channel, data=data)

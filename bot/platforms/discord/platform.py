@@ -1,6 +1,7 @@
 """Discord as a platform: connection, registration of commands, and permissions."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,15 +14,21 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Said
 from bot.errors import PlatformError, PlatformFatal, Unreachable
-from bot.platforms.discord.client import RestClient, set_api_addresses
+from bot.platforms.discord.client import (
+    DiscordClient,
+    RestClient,
+    set_api_addresses,
+    skip_unreadable,
+)
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
+from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.requests import bounded_request, translate
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.spec import PlatformContext
-from bot.ports import Clock, Intake, Platform
+from bot.ports import Clock, HistoryReader, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
@@ -34,10 +41,11 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         complete=context.complete_preset,
         clock=context.clock,
         bot_id=context.bot_id,
+        answerable_seconds=context.answerable_seconds,
     )
 
 
-class DiscordPlatform(Platform):
+class DiscordPlatform(Platform, HistoryReader):
     """Guild channels, threads and direct messages of one bot user."""
 
     def __init__(
@@ -48,6 +56,7 @@ class DiscordPlatform(Platform):
         complete: CompletePreset,
         clock: Clock,
         bot_id: str = "",
+        answerable_seconds: float = math.inf,
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
@@ -55,6 +64,7 @@ class DiscordPlatform(Platform):
         self._complete = complete
         self._clock = clock
         self._bot_id = bot_id
+        self._answerable_seconds = answerable_seconds
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
@@ -83,7 +93,9 @@ class DiscordPlatform(Platform):
             bot = await gateway.log_in()
             await self._register_commands(gateway)
             self._gateway = gateway
-            self._receiver = MessageReceiver(gateway, bot, intake, self._clock, self._bot_id)
+            self._receiver = MessageReceiver(
+                gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
+            )
             try:
                 await _run_until_closed(gateway, self._receiver)
             finally:
@@ -111,6 +123,23 @@ class DiscordPlatform(Platform):
             member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
         may = member.guild_permissions
         return may.administrator or may.manage_guild
+
+    @override
+    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+        client = await self._rest.logged_in_client()
+        channel = client.get_partial_messageable(int(said.address.chat))
+        before = int(said.message_id) if said.message_id else None
+        async with bounded_request(client):
+            newest_first = await client.http.logs_from(channel.id, limit, before=before)
+        parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
+        found = (self._to_said(client, message) for message in parsed if message is not None)
+        return [one for one in found if one is not None]
+
+    def _to_said(self, client: DiscordClient, message: discord.Message) -> Said | None:
+        bot = client.user
+        if bot is None:  # it is not logged in
+            return None
+        return skip_unreadable("MESSAGE", lambda: message_to_said(message, bot, self._bot_id))
 
     def _guild_id(self, incoming: Said) -> int | None:
         prefix = f"{incoming.address.source}:guild:"

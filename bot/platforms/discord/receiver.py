@@ -1,6 +1,7 @@
 """Store what the gateway delivers; after a new session the missed messages come first."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,6 +34,7 @@ from bot.platforms.discord.incoming import (
     press_to_incoming,
 )
 from bot.platforms.discord.requests import bounded_request
+from bot.platforms.late_messages import mark_late
 from bot.ports import Clock, Intake
 
 StoreResult = TypeVar("StoreResult")
@@ -69,12 +71,14 @@ class MessageReceiver:
         intake: Intake,
         clock: Clock,
         bot_id: str = "",
+        answerable_seconds: float = math.inf,
     ) -> None:
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
         self._clock = clock
         self._bot_id = bot_id
+        self._answerable_seconds = answerable_seconds
         self._cursors = ChannelCursors(bot_id)
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
@@ -92,8 +96,13 @@ class MessageReceiver:
             if isinstance(events[-1], SessionStarted):
                 await self._catch_up(events[-1])
 
-    async def _store_events(self, events: Sequence[GatewayEvent]) -> None:
-        """Store messages and commands in order, and with them the cursors that count them."""
+    async def _store_events(
+        self, events: Sequence[GatewayEvent], oldest_question: float = 0
+    ) -> None:
+        """Store messages and commands in order, and with them the cursors that count them.
+
+        Messages from before `oldest_question`, in Unix seconds, are not answered any more.
+        """
         incomings: list[Incoming] = []
         received: list[tuple[int, int]] = []
         kept: set[int] = set()
@@ -105,7 +114,7 @@ class MessageReceiver:
             else:
                 incoming = self._to_incoming(event)
             if incoming is not None:
-                incomings.append(incoming)
+                incomings.append(mark_late(incoming, oldest_question))
             if isinstance(event, discord.Message):
                 received.append((event.channel.id, event.id))
                 if incoming is not None:
@@ -160,7 +169,8 @@ class MessageReceiver:
         async with self._read_slots:
             while (page := await self._next_page(channel, after)).messages or page.has_more:
                 if page.messages:
-                    await self._store_events(page.messages)
+                    oldest_question = self._clock.now() - self._answerable_seconds
+                    await self._store_events(page.messages, oldest_question)
                 after = page.last
                 if not page.has_more:
                     break

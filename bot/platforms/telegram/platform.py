@@ -1,5 +1,6 @@
 """Telegram as a platform: poll, store, and only then acknowledge, batch by batch."""
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from bot.errors import (
     StoreError,
     TroupeError,
 )
+from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import UPDATE_TYPES, to_incoming
@@ -44,6 +46,7 @@ _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
 _MAX_DESCRIPTION_CHARS = 256  # of a command
+_MAX_UPDATES = 100  # in one response: there may be more
 
 _log = structlog.get_logger(__name__)
 
@@ -53,7 +56,11 @@ _decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
     return TelegramPlatform(
-        settings, commands=context.commands, clock=context.clock, bot_id=context.bot_id
+        settings,
+        commands=context.commands,
+        clock=context.clock,
+        bot_id=context.bot_id,
+        answerable_seconds=context.answerable_seconds,
     )
 
 
@@ -67,6 +74,7 @@ class TelegramPlatform(Platform):
         commands: Sequence[CommandSpec],
         clock: Clock,
         bot_id: str = "",
+        answerable_seconds: float = math.inf,
     ) -> None:
         self._api = BotApi(settings)
         self._surface = TelegramSurface(self._api)
@@ -77,6 +85,8 @@ class TelegramPlatform(Platform):
         self._offset_cursor = offset_cursor(bot_id)
         self._connection_error: str | None = "not connected yet"
         self._has_conflict = False
+        self._answerable_seconds = answerable_seconds
+        self._is_catching_up = True
 
     @property
     @override
@@ -116,11 +126,16 @@ class TelegramPlatform(Platform):
         offset = None if stored is None else int(stored)
         while True:
             updates = await self._poll(offset)
+            incomings = self._parse_updates(updates, bot)
+            if self._is_catching_up:
+                oldest = self._clock.now() - self._answerable_seconds
+                incomings = [mark_late(one, oldest) for one in incomings]
+            self._is_catching_up = len(updates) >= _MAX_UPDATES
             if not updates:
                 continue
             # After a week without updates Telegram may continue with a lower id: do not compare.
             offset = updates[-1]["update_id"] + 1
-            await self._store_messages(intake, self._parse_updates(updates, bot), offset)
+            await self._store_messages(intake, incomings, offset)
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
         """Wait for the next updates; `offset` acknowledges those before it."""
@@ -198,6 +213,7 @@ class TelegramPlatform(Platform):
                 self._set_connection_error(
                     str(error), has_conflict=isinstance(error, PollingConflict)
                 )
+                self._is_catching_up = True
                 await self._clock.sleep(_pause_seconds(error, tries))
                 tries += 1
             else:

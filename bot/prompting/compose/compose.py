@@ -1,6 +1,7 @@
 """Compose the draft of a prompt from a preset, a history and a new message: stable parts first.
 
-system -> the preset's pinned messages -> summary -> history -> quote and newest message. Backends
+system -> the preset's pinned messages -> summary -> history -> observed lines, quote and newest
+message. Backends
 cache the prefix of a prompt, so what changes with every message comes last. The macros and the
 lorebook of a card are applied at the end (card.py); afterwards the draft is fitted into the token
 budget (draft/fit.py).
@@ -16,6 +17,7 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
+from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
 from bot.prompting.compose.instructions import (
@@ -31,16 +33,13 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
-from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.speakers.labels import uses_tags
-from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import IncrementalMap
 from bot.templates import names
 from bot.texts.text import marked, translatable
 
 T = TypeVar("T")
 
-_MAX_QUOTE_CHARS = 300
 _NOT_RETRIEVED = marked("the search failed or took too long")
 _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
 _MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
@@ -84,8 +83,8 @@ def compose(
     inputs = gather_inputs(preset, session, incoming, answers, characters or {}, personas or {})
     inputs = replace(inputs, max_input_tokens=lower_limit(preset.max_input_tokens, model_limit))
     tagged = _has_tags(inputs)
-    before = len(inputs.turns) - len(answers)
-    sent = (*last_rounds(inputs.turns[:before], preset.max_rounds), *inputs.turns[before:])
+    turns, observed = split_observed(inputs.turns, 1 + len(answers))
+    sent = _newest_rounds(turns, preset.max_rounds, len(answers))
     *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
     questions = [turn.speaker is not None for turn in sent[:-1]]
     history = group_history(earlier, questions=questions, key=inputs.history_key)
@@ -95,17 +94,18 @@ def compose(
         instruction, newest = _fill_prompter(prompter, newest.content)
         system = _part("system", instruction, required=True)
         if not isinstance(prompter, ChatPrompter):  # it has no turns
-            pinned, history = [], ()
+            pinned, history, observed = [], (), []
+    background = build_background(observed, inputs, tagged=tagged)
     draft = Draft(
         base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=tuple(_part("quote", _quote(incoming, session, inputs), priority=1)),
+        context=background.parts,
         newest=newest,
         stories=filled.stories,
-        left_out=_left_out(inputs, len(inputs.turns) - len(sent), stories),
+        left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
     return apply_card(draft, inputs)
 
@@ -139,6 +139,19 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
     roles. Zero and negative numbers keep all (docs/sources.md#rodel).
     """
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
+
+
+def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
+    """Return the turns of the last rounds; lines that were only observed count for none.
+
+    So many answers at the end belong to the new question.
+    """
+    if max_rounds <= 0:
+        return turns
+    asked = len(turns) - answers
+    counted = [at for at, turn in enumerate(turns[:asked]) if not turn.observed]
+    kept = last_rounds(counted, max_rounds)
+    return turns[kept[0] :] if len(kept) < len(counted) else turns
 
 
 def _has_tags(inputs: PromptInputs) -> bool:
@@ -241,28 +254,6 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
     instruction, user = (str(each["content"]).strip("\n") for each in messages)
     # Models answer user messages: if all values are in the instruction, it becomes the question.
     return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
-
-
-def _quote(incoming: Said, session: Session, inputs: PromptInputs) -> str:
-    """Return the message that this one replies to, unless it is the turn just before.
-
-    Every line is marked, so that nothing in it reads like an instruction or another speaker.
-    """
-    quoted = incoming.quote
-    if quoted is None or not quoted.text:
-        return ""
-    quote = quoted.text
-    # Where several characters answer, the first line of a message names the speaker.
-    forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
-    if session.turns and session.turns[-1].text.strip() in forms:
-        return ""
-    short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    lines = strip_hidden_text(short).splitlines()
-    if quoted.author is not None and not quoted.is_ours:
-        people = inputs.speakers.people
-        name = people.get(quoted.author.id) or clean_name(quoted.author.name)
-        lines.insert(0, f"{name} wrote:")
-    return "\n".join(f"> {line}" for line in lines)
 
 
 def _left_out(

@@ -154,7 +154,9 @@ class Preset(StrictModel):
     trim_inputs: StrictBool = False
     prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_to_object)] = None
     scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
-    context: Literal["addressed", "all"] = "addressed"
+    context: Literal["addressed", "all"] = "all"
+    """Whether it reads what people say to each other, as background; `addressed`: only questions
+    and answers."""
     wake: WakeRules = Field(default_factory=WakeRules)
     aliases: NonEmptyTexts = ()
     """Further names that people address it by."""

@@ -49,7 +49,7 @@ from bot.storage.units.message_columns import encode_content
 
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id),
+    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.observed),
 )
 _OF: BindParameter[str] = bindparam("of")
 _SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
@@ -334,6 +334,7 @@ def _to_turn_row(one: Turn) -> dict[str, object]:
         "preset_version": one.preset_version,
         "message_id": one.message_id,
         "sent_as": history.encode_parts(one.sent_as),
+        "observed": one.observed,
     }
 
 
@@ -344,6 +345,7 @@ def _from_turn_row(row: Mapping[str, object]) -> Turn:
 
 def to_turn(row: Sequence[Any]) -> Turn:
     """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    role, speaker_id, speaker_name, text, at, preset, version, message_id, *_ = row
+    role, speaker_id, speaker_name, text, at, preset, version, message_id, observed, *_ = row
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    return Turn(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id)
+    moment = datetime.fromtimestamp(at, UTC)
+    return Turn(role, text, speaker, moment, preset, version, message_id, observed=bool(observed))

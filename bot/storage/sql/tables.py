@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     insert,
     inspect,
     literal_column,
@@ -30,7 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0012"
+NEWEST_REVISION = "0013"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -137,6 +138,7 @@ turn = Table(
     Column("active", Boolean, nullable=False, server_default=true()),
     Column("message_id", Text),  # the platform's id of a person's message
     Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
+    Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )

@@ -11,6 +11,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
+    exists,
     false,
     func,
     insert,
@@ -19,13 +20,14 @@ from sqlalchemy import (
 )
 
 from bot.storage.engine.statements import DialectName, Statement, Unit
+from bot.storage.sql.tables import conversation as conversation_table
 from bot.storage.sql.tables import receipt, summary, turn
 from bot.storage.units.dialects import bound_texts
 
 _THIS = turn.c.id == bindparam("row")
 _SET_TEXT = Statement(update(turn).where(_THIS).values(text=bindparam("reads")))
 _KEPT = ("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset")
-_COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as")
+_COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as", "observed")
 # The place of a turn keeps its id: the version that leaves it is copied to the end.
 _KEEP_VERSION = Statement(
     insert(turn).from_select(
@@ -48,6 +50,18 @@ _FIRST = Statement(
     lambda dialect: select(func.min(turn.c.at), func.min(turn.c.id)).where(_is_listed(dialect))
 )
 _DELETE = Statement(lambda dialect: delete(turn).where(_is_listed(dialect)))
+# A channel whose first session is empty is read: what was deleted must not come back.
+_END_EMPTY_SESSION = Statement(
+    update(conversation_table)
+    .where(
+        conversation_table.c.key == bindparam("of"),
+        ~exists().where(
+            turn.c.conversation == conversation_table.c.key,
+            turn.c.session == conversation_table.c.session,
+        ),
+    )
+    .values(session=conversation_table.c.session + 1)
+)
 _DELETE_SUMMARIES = Statement(
     delete(summary).where(
         summary.c.conversation == bindparam("of"), summary.c.covers_to >= bindparam("first")
@@ -93,6 +107,7 @@ def apply(conversation: str, change: ChangedRows) -> Unit[None]:
     if change.deleted:
         yield _DELETE_RECEIPTS.query({"of": conversation, "since": since})
         yield _DELETE.query(_rows(change.deleted))
+        yield _END_EMPTY_SESSION.query({"of": conversation})
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:

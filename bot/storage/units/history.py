@@ -19,7 +19,7 @@ from bot.storage.units.dialects import bound_texts
 _MAX_LATER_TURNS = 400
 _COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as),
+    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as, turn.c.observed),
 )
 _SAID = Statement(
     lambda dialect: select(turn.c.id, *_COLUMNS).where(
@@ -157,8 +157,10 @@ def encode_parts(names: Sequence[str]) -> str | None:
 
 
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
-    id_, role, speaker_id, speaker_name, text, at, preset, version, message_id, sent_as = row
+    id_, role, speaker_id, speaker_name, text, at, *others = row
+    preset, version, message_id, sent_as, observed = others
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
     parts = tuple(name for name in (sent_as or "").split("\n") if name)
     moment = datetime.fromtimestamp(at, UTC)
-    return StoredTurn(id_, Turn(role, text, speaker, moment, preset, version, message_id, parts))
+    said = Turn(role, text, speaker, moment, preset, version, message_id, parts, bool(observed))
+    return StoredTurn(id_, said)

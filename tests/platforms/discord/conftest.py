@@ -1,6 +1,7 @@
 """Fixtures of the Discord tests: an intake in memory and a Discord server on loopback."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -97,13 +98,21 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 15) -> Any:
     return found
 
 
-def platform_for(wire: SimWire, *, token: str | None = None) -> DiscordPlatform:
+def platform_for(
+    wire: SimWire, *, token: str | None = None, answerable_seconds: float = math.inf
+) -> DiscordPlatform:
     settings = DiscordSettings(
         token=SecretStr(token or wire.token),
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
-    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ShortSleepClock())
+    return DiscordPlatform(
+        settings,
+        commands=COMMANDS,
+        complete=complete,
+        clock=ShortSleepClock(),
+        answerable_seconds=answerable_seconds,
+    )
 
 
 @asynccontextmanager

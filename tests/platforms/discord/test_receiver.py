@@ -11,7 +11,7 @@ import discord
 import pytest
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
-from bot.errors import PlatformError, PlatformFatal, Unreachable
+from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
@@ -438,3 +438,49 @@ async def test_edits_and_deletions_of_people_are_received_in_order(
     assert isinstance(purged, Deleted)
     assert purged.message_ids[0] == str(first.id)
     assert len(purged.message_ids) == 2
+
+
+# --- what was said before ----------------------------------------------------------------------
+
+
+async def test_only_what_waited_too_long_before_a_start_is_late(
+    server: Server, wire: SimWire, intake: FakeIntake
+) -> None:
+    async with running(platform_for(wire), intake):
+        server.say("stored")
+        await wait_until(lambda: intake.received)
+    server.say("while it was away")
+    async with running(platform_for(wire, answerable_seconds=0), intake):
+        await wait_until(lambda: "while it was away" in intake.texts)
+        server.say("live")
+        await wait_until(lambda: "live" in intake.texts)
+    assert [one.is_late for one in intake.received] == [False, True, False]
+
+
+async def test_messages_of_people_before_one_are_read(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
+) -> None:
+    other = server.wire.member(server.guild, "other", bot=True)
+    for number in range(60):
+        server.say(f"line {number}")
+    server.wire.say(other, server.channel.id, "of a bot")
+    server.say(f"<@{server.alice.id}> see <#{server.channel.id}>")
+    async with running(platform, intake):
+        server.say("a question")
+        await wait_until(lambda: intake.received)
+        server.say("later")
+        found = await platform.read_before(intake.received[0], 50)
+    assert [one.text for one in found[:2]] == ["line 12", "line 13"]
+    assert (len(found), found[-1].text.split()[0]) == (49, "@alice")
+    assert {one.author for one in found} == {intake.received[0].author}
+
+
+async def test_channel_without_the_right_to_read_is_refused(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake, wire: SimWire
+) -> None:
+    async with running(platform, intake):
+        server.say("a question")
+        await wait_until(lambda: intake.received)
+        wire.fault("GET", "/channels/*/messages", status=403, code=50001)
+        with pytest.raises(Refused):
+            await platform.read_before(intake.received[0], 50)

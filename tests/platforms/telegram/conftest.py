@@ -1,6 +1,7 @@
 """Fixtures of the Telegram tests: a Bot API server on loopback and an intake in memory."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -74,6 +75,7 @@ class Rig:
         self.telegram = telegram
         self.intake = FakeIntake()
         self.clock = RecordingClock()
+        self.answerable_seconds = math.inf
 
     def bot(self, **settings: object) -> TelegramPlatform:
         given = {
@@ -83,7 +85,10 @@ class Rig:
             **settings,
         }
         return TelegramPlatform(
-            TelegramSettings.model_validate(given), commands=COMMANDS, clock=self.clock
+            TelegramSettings.model_validate(given),
+            commands=COMMANDS,
+            clock=self.clock,
+            answerable_seconds=self.answerable_seconds,
         )
 
     @asynccontextmanager

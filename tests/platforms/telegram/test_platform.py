@@ -1,6 +1,7 @@
 """Polling of Telegram through outages, kills and conflicts: each message once, none lost."""
 
 import asyncio
+import time
 import traceback
 
 import pytest
@@ -329,3 +330,15 @@ async def test_edits_presses_and_joins_are_received(rig: Rig) -> None:
     assert [one.kind for one in voice.attachments] == [MediaKind.VOICE]
     assert isinstance(joined, Joined)
     assert joined.address.chat == str(GROUP)
+
+
+async def test_only_what_waited_too_long_before_a_start_is_late(rig: Rig) -> None:
+    rig.answerable_seconds = 300
+    now = int(time.time())
+    rig.telegram.say(ALICE, "an hour ago", date=now - 3600)
+    rig.telegram.say(ALICE, "just now", date=now - 10)
+    async with rig.running():
+        await rig.wait_for_texts("an hour ago", "just now")
+        rig.telegram.say(ALICE, "by a wrong clock", date=now - 3600)
+        await rig.wait_for_texts("an hour ago", "just now", "by a wrong clock")
+    assert [one.is_late for one in rig.intake.received] == [True, False, False]

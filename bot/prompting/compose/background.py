@@ -1,0 +1,127 @@
+"""Build what stands in front of the newest message: observed lines and the quoted message.
+
+Both are background, nobody's instruction. What people said to each other since the last answer is
+one marked block; it has a token budget of its own and is no part of the rounds that `max_rounds`
+counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bot.chat.receipt import DroppedItem
+from bot.chat.session import Turn
+from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.draft.draft import PromptPart
+from bot.prompting.speakers.clean_name import clean_name
+from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import marked
+
+_HEADING = "[Background: said here since your last message; do not answer it]"
+_MAX_LINES = 50
+_MAX_LINE_CHARS = 500
+_MAX_QUOTE_CHARS = 300
+_PROMPT_DIVISOR = 7  # at most so large a part of the prompt, about 15 %
+_TOKENS_WITHOUT_LIMIT = 2000
+_BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
+_TOO_OLD = marked("older than the background that fits")
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """The parts of a prompt that stand in front of its newest message."""
+
+    parts: tuple[PromptPart, ...]
+    left_out: tuple[DroppedItem, ...]
+
+
+def build_background(observed: Sequence[Turn], inputs: PromptInputs, *, tagged: bool) -> Background:
+    """Build the block of observed lines and the quoted message.
+
+    Args:
+        observed: what was said since the last answer, oldest first.
+        inputs: what the prompt is made of.
+        tagged: whether turns have speaker tags.
+    """
+    labels, own = inputs.speakers, inputs.preset.name
+
+    def tag(turn: Turn, text: str) -> str:
+        return labels.tag_text(labels.label_of(turn, own), text) if tagged else text
+
+    lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
+    parts = []
+    if lines:
+        parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))
+    if quote := _quote(inputs):
+        parts.append(PromptPart("quote", quote, priority=1))
+    without_place = len(observed) - len(lines)
+    left_out = [DroppedItem("observed", "", _TOO_OLD, without_place)] if without_place else []
+    return Background(tuple(parts), tuple(left_out))
+
+
+def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:
+    """Separate the lines of the block from the other turns.
+
+    Lines from before the last answer stay in the history, where that answer has read them.
+
+    Args:
+        turns: oldest first.
+        new: how many turns at the end are the new message and what was answered to it already.
+    """
+    end = answered = len(turns) - new
+    while answered and turns[answered - 1].role == "user":
+        answered -= 1
+    since = turns[answered:end]
+    others = [*turns[:answered], *(turn for turn in since if not turn.observed), *turns[end:]]
+    return others, [turn for turn in since if turn.observed]
+
+
+def _fitting_lines(
+    turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
+) -> list[str]:
+    """Return as many of the newest lines as fit, oldest first, each marked as a quote.
+
+    Args:
+        turns: what was said, oldest first.
+        tag: adds the speaker's name to a turn's text, so that no line break can forge another one.
+        max_input_tokens: the token budget of the whole prompt.
+    """
+    left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
+    left -= _estimate_tokens(_HEADING)
+    fitting: list[str] = []
+    for turn in reversed(turns[-_MAX_LINES:]):
+        text = turn.text
+        short = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
+        quoted = "\n".join(f"> {line}" for line in tag(turn, short).splitlines() or [""])
+        left -= _estimate_tokens(quoted)
+        if left < 0:
+            break
+        fitting.append(quoted)
+    return fitting[::-1]
+
+
+def _estimate_tokens(line: str) -> int:
+    """Return about the most tokens that a line has; a tokenizer may not be loaded yet."""
+    return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
+
+
+def _quote(inputs: PromptInputs) -> str:
+    """Return the message that this one replies to, unless it is the turn just before.
+
+    Every line is marked, so that nothing in it reads like an instruction or another speaker.
+    """
+    quoted, session = inputs.incoming.quote, inputs.session
+    if quoted is None or not quoted.text:
+        return ""
+    quote = quoted.text
+    # Where several characters answer, the first line of a message names the speaker.
+    forms = {quote.strip(), quote.strip().partition("\n")[2].strip()}
+    last = session.turns[-1] if session.turns else None
+    if last is not None and not last.observed and last.text.strip() in forms:
+        return ""
+    short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
+    lines = strip_hidden_text(short).splitlines()
+    if quoted.author is not None and not quoted.is_ours:
+        people = inputs.speakers.people
+        name = people.get(quoted.author.id) or clean_name(quoted.author.name)
+        lines.insert(0, f"{name} wrote:")
+    return "\n".join(f"> {line}" for line in lines)

@@ -1,0 +1,47 @@
+"""Read once what was said in a channel before anything of it was stored."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import structlog
+
+from bot.chat.incoming import Said, WakeReason
+from bot.chat.session import Turn
+from bot.errors import PlatformError
+from bot.intake.intake import storable_said
+from bot.routing.active_presets import ActiveCharacters
+
+ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
+"""Lists at most so many messages before one, oldest first; raises `PlatformError`."""
+
+_log = structlog.get_logger(__name__)
+_MAX_MESSAGES = 50
+_READ_SECONDS = 3.0  # the answer waits for it
+
+
+class ChannelReader:
+    """Makes observed turns of what people said before the first message that wakes the bot."""
+
+    def __init__(self, read_before: ReadBefore) -> None:
+        self._read_before = read_before
+
+    async def read(self, said: Said, active: ActiveCharacters) -> tuple[Turn, ...]:
+        """Return what was said before, oldest first; nothing where it cannot or must not be read.
+
+        A channel of which nothing could be read is answered all the same.
+        """
+        if said.wake is WakeReason.DM or not active.reads_all:
+            return ()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                found = await self._read_before(said, _MAX_MESSAGES)
+        except (PlatformError, TimeoutError) as error:
+            conversation, reason = said.address.conversation, str(error) or "no answer"
+            _log.info("channel_not_read", conversation=conversation, reason=reason)
+            return ()
+        return tuple(_observed_turn(storable_said(one)) for one in found if one.text.strip())
+
+
+def _observed_turn(said: Said) -> Turn:
+    return Turn("user", said.text, said.author, said.at, message_id=said.message_id, observed=True)

@@ -1,0 +1,68 @@
+"""Background on both platforms, with the service as a process that is started again."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.transcript_checker import expected_answer
+from tests.e2e.waiting import wait_until
+
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+
+
+def newest_prompt(model: ModelServer, token: str) -> str:
+    """Return the newest message of the request that was asked about a token."""
+    texts: list[str] = [one["messages"][-1]["content"] for one in model.requests]
+    return next(text for text in texts if token in text.splitlines()[-1])
+
+
+async def answered(platforms: LoopbackPlatforms, where: Conversation, *tokens: str) -> None:
+    expected = [expected_answer(f"T{token}:12") for token in tokens]
+    await wait_until(lambda: platforms.bot_texts(where) == expected, 30)
+
+
+def reads(platforms: LoopbackPlatforms, where: Conversation) -> list[Any]:
+    path = f"/channels/{where.name.removeprefix('discord:')}/messages"
+    return [one for one in platforms.discord.log if (one["method"], one["path"]) == ("GET", path)]
+
+
+async def test_what_people_said_is_background_also_after_a_restart(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+) -> None:
+    platforms.telegram.me["can_read_all_group_messages"] = True
+    channel, group = platforms.channel(), platforms.telegram_group()
+    channel.say("the old lighthouse burnt", 1)
+    platforms.discord.fault("GET", "/channels/*/messages", times=1, status=403, code=50001)
+    other = platforms.channel()
+    other.say("nobody can read this", 1)
+    await service.start_and_wait()
+    other.ask("b1")  # what was said before cannot be read
+    await answered(platforms, other, "b1")
+    assert "nobody can read this" not in newest_prompt(model, "Tb1:")
+    channel.ask("b2")
+    group.say("the cat is called Tom", 1)
+    group.ask("b3")
+    await answered(platforms, channel, "b2")
+    await answered(platforms, group, "b3")
+    assert "> bob:the old lighthouse burnt" in newest_prompt(model, "Tb2:")
+    assert "the cat is called Tom" in newest_prompt(model, "Tb3:")
+    channel.say("and the harbour flooded", 1)
+    group.say("no, Tim", 1)
+    await service.kill()
+
+    late = [(channel, "b4"), (group, "b5")]
+    for where, token in late:
+        where.ask(token)
+    await service.start(TROUPE_DELIVERY__ANSWERABLE_MINUTES="0")
+    await service.wait_until_ready()
+    for where, token, words in ((channel, "b6", "harbour"), (group, "b7", "no, Tim")):
+        where.ask(token)
+        first = "b2" if where is channel else "b3"
+        await answered(platforms, where, first, token)
+        assert words in newest_prompt(model, f"T{token}:")
+    assert "please Tb4:12" in newest_prompt(model, "Tb6:")
+    assert "please Tb5:12" in newest_prompt(model, "Tb7:")
+    assert len(reads(platforms, channel)) <= 2  # once before the first answer, once to catch up

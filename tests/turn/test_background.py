@@ -1,0 +1,147 @@
+"""What nobody answers: observed lines, late messages, and a channel that is new to the bot."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.errors import PlatformError, Refused, Unreachable
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.samples import BOB, make_incoming
+from tests.turn.test_worker import Setup
+
+QUESTION = make_incoming("well?", key="5:9", wake=WakeReason.MENTION)
+
+
+class Channel:
+    """What was said in a channel before the bot came; counts how often it is read."""
+
+    def __init__(self, *texts: str, error: PlatformError | None = None) -> None:
+        self.reads = 0
+        self._error = error
+        self._said = [
+            make_incoming(text, key=f"5:{number}", author=BOB, wake=None)
+            for number, text in enumerate(texts, 1)
+        ]
+
+    async def read_before(self, _said: Said, limit: int) -> Sequence[Said]:
+        self.reads += 1
+        if self._error is not None:
+            raise self._error
+        return self._said[-limit:]
+
+
+async def test_observed_line_is_background_of_the_next_question(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hm."]))
+    await setup.say(make_incoming("nice weather", key="5:1", author=BOB, wake=None), QUESTION)
+    [prompt] = setup.backend.prompts
+    assert "> Bob:nice weather\n\nAlice:well?" in prompt.messages[-1].content
+    observed = [turn.observed for turn in (await setup.session()).turns]
+    assert observed == [True, False, False]
+
+
+# --- late messages -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wake", [*WakeReason, None])
+async def test_late_message_is_remembered_and_not_answered(
+    database: Database, wake: WakeReason | None
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Late, sorry."]))
+    await setup.say(replace(make_incoming("how late is it?", wake=wake), is_late=True))
+    assert (setup.texts, setup.backend.prompts) == ([], [])
+    assert await setup.history() == [("user", "how late is it?")]
+    await setup.say(replace(QUESTION, wake=WakeReason.DM))
+    prompt = "".join(message.content for message in setup.backend.prompts[0].messages)
+    assert "how late is it?" in prompt
+
+
+async def test_late_command_is_not_carried_out(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello", replace(make_incoming("/new", key="5:7"), is_late=True))
+    assert (await setup.session()).number == 1
+    assert setup.texts == ["Hi."]
+
+
+async def test_late_forget_is_carried_out(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    late = make_incoming("/forget", key="5:7", admin=True)
+    await setup.say("hello", replace(late, is_late=True))
+    assert await setup.history() == []
+
+
+async def test_late_edit_changes_the_history_alone(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."], ["Ho."]))
+    await setup.say("hello")
+    edited = replace(make_incoming("good morning"), is_late=True)
+    await setup.inbox.receive([Edited("5:1:e1", edited, edited.at)], {})
+    await setup.work()
+    assert await setup.history() == [("user", "good morning"), ("assistant", "Hi.")]
+    assert setup.texts == ["Hi."]
+
+
+# --- a new channel -----------------------------------------------------------------------------
+
+
+async def test_new_channel_is_read_once_before_the_first_answer(database: Database) -> None:
+    channel = Channel(*(f"line {number}" for number in range(60)))
+    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_before=channel.read_before)
+    await setup.say(QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
+    first, second = setup.backend.prompts
+    newest = first.messages[-1].content
+    assert "line 9\n" not in newest
+    assert "> Bob:line 10\n" in newest
+    assert "> Bob:line 59\n\nAlice:well?" in newest
+    assert second.messages[0].content == "Bob:line 10"
+    assert channel.reads == 1
+    assert len(await setup.history()) == 54
+
+
+@pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])
+async def test_channel_that_cannot_be_read_is_answered(
+    database: Database, error: PlatformError
+) -> None:
+    channel = Channel("old", error=error)
+    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    await setup.say(QUESTION)
+    assert setup.texts == ["Hm."]
+    assert await setup.history() == [("user", "well?"), ("assistant", "Hm.")]
+
+
+async def test_pasted_token_in_a_new_channel_is_masked(database: Database) -> None:
+    token = "sk-" + "a1B2" * 12
+    channel = Channel(f"my key is {token}")
+    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    await setup.say(QUESTION)
+    assert token not in str(setup.backend.prompts)
+
+
+@pytest.mark.parametrize(
+    ("preset", "wake"), [({"context": "addressed"}, WakeReason.MENTION), ({}, WakeReason.DM)]
+)
+async def test_channel_is_not_read_where_only_questions_count(
+    database: Database, preset: dict[str, object], wake: WakeReason
+) -> None:
+    channel = Channel("old")
+    setup = Setup(
+        database, backend=FakeBackend(["Hm."]), preset=preset, read_before=channel.read_before
+    )
+    await setup.say(replace(QUESTION, wake=wake))
+    assert channel.reads == 0
+
+
+@pytest.mark.parametrize("command", ["/new", "/forget", "deleted"])
+async def test_what_was_put_away_is_not_read_again(database: Database, command: str) -> None:
+    channel = Channel("old")
+    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_before=channel.read_before)
+    if command == "deleted":
+        line = make_incoming("secret", key="5:1", wake=None)
+        await setup.say(line)
+        deleted = Deleted(line.address, "d1", ("1",), line.at, line.scopes)
+        await setup.inbox.receive([deleted], {})
+    else:
+        await setup.say(make_incoming(command, key="5:1", admin=True))
+    await setup.say(QUESTION)
+    assert channel.reads == 0
