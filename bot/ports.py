@@ -6,7 +6,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.incoming import Address, Incoming, Said
+from bot.chat.incoming import Address, Incoming, Request, Said
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
@@ -125,7 +125,7 @@ class Platform(Protocol):
         """Close the connections, after the last answer is sent."""
         ...
 
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         """Ask the platform whether the author is an administrator of the channel.
 
         Raises:
@@ -292,6 +292,10 @@ class Embedder(Protocol):
 class Inbox(Intake, Protocol):
     """Messages that were received and are not answered yet."""
 
+    async def find_unanswered(self, address: Address, external_key: str) -> Incoming | None:
+        """Return what was received under a key from the bot's platform; None once it is done."""
+        ...
+
 
 class Conversations(Protocol):
     """Histories, and who may process them; each method is one transaction.
@@ -351,6 +355,16 @@ class Conversations(Protocol):
 
     async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
         """Return a person's message, its answers and so many turns before it; None: unknown."""
+        ...
+
+    async def load_answered(
+        self, conversation_key: str, part: str, max_turns: int
+    ) -> Exchange | None:
+        """Return the exchange whose answer was sent as this part, with all versions of its answers.
+
+        An exchange without answers: the part says that the answer failed, and the question is not
+        in the history. None: unknown, or answered again since.
+        """
         ...
 
     async def forget(self, claim: Claim) -> int:

@@ -237,3 +237,6 @@ class Joined:
 
 Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined
 """Whatever a platform reports. All of it passes the inbox, which recognises repetitions."""
+
+Request: TypeAlias = Said | Pressed
+"""What somebody asks for: a command, or the press of a button. Its author may need a right."""

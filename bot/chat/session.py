@@ -84,6 +84,11 @@ class InboxMessage:
         """The name of the turn that answers it, the same on every attempt."""
         return f"{self.incoming.address.source}:{self.incoming.external_key}"
 
+    @property
+    def error_id(self) -> str:
+        """A short id of its failure, which people are told and the log knows."""
+        return hashlib.sha256(self.turn.encode()).hexdigest()[:6]
+
     def part_name(self, part: int) -> str:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
@@ -107,6 +112,8 @@ class HistoryChange:
     """New versions, each in the place of a turn, which is kept as a version that is not active."""
     superseded: Collection[int] = ()
     """What leaves the history, and is kept as a version that is not active."""
+    restored: Collection[int] = ()
+    """Versions that were not active and are among the new ones: these rows are not needed more."""
     deleted: Collection[int] = ()
     """What is deleted for good, and with it whatever was derived from it."""
 
@@ -130,6 +137,8 @@ class TurnResult:
     was_stopped: bool = False
     """Whether an answer was ended early: a message that was opened for it may be left over."""
     change: HistoryChange | None = None
+    unanswered: Sequence[Turn] = ()
+    """Questions whose answer failed: kept as versions that are not active, to be asked again."""
     in_place_of: Sequence[str] = ()
     """Names of parts that were sent before: the outgoing parts take their places one by one, and
     those that are left over are deleted."""
@@ -191,6 +200,9 @@ class Exchange:
     """Whether the question is in the current session and nothing later was answered there."""
     parts: tuple[str, ...]
     """The names of the parts that the answers were sent as and that can still be changed."""
+    versions: tuple[tuple[StoredTurn, ...], ...] = ()
+    """Of each answer all versions, the active one among them, oldest first. Only loaded for the
+    buttons under an answer."""
 
 
 @dataclass(frozen=True, slots=True)

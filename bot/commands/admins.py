@@ -1,29 +1,39 @@
 """Check that a command that changes what others see comes from an admin."""
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Request
 from bot.errors import PlatformError, UserError
+from bot.ports import Clock
 from bot.texts.text import translatable
 
 _log = structlog.get_logger(__name__)
+_CACHE_SECONDS = 30.0
+_MAX_CACHED = 1000
 
 
 class AdminCheck:
-    """Asks when the command runs: whoever was an admin a minute ago may not be one now."""
+    """Asks when the command runs: whoever was an admin a minute ago may not be one now.
+
+    What a platform said holds for 30 s.
+    """
 
     def __init__(
         self,
         admin_ids: Collection[str],
-        is_platform_admin: Callable[[Said], Awaitable[bool]],
+        is_platform_admin: Callable[[Request], Awaitable[bool]],
+        clock: Clock,
     ) -> None:
-        """Take the admins of the whole service, and who asks the platform about all others."""
+        """Take the admins of the service, who asks the platform about all others, and time."""
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
+        self._clock = clock
+        self._cache: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author may change what others see; False if the platform is mute."""
         try:
             return await self._ask(incoming)
@@ -31,10 +41,23 @@ class AdminCheck:
             _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
             return False
 
-    async def _ask(self, incoming: Said) -> bool:
-        return incoming.author.id in self._admin_ids or await self._is_platform_admin(incoming)
+    async def _ask(self, incoming: Request) -> bool:
+        if incoming.author.id in self._admin_ids:
+            return True
+        if incoming.author_is_admin is not None:  # the message itself tells
+            return await self._is_platform_admin(incoming)
+        key, now = (incoming.author.id, incoming.address.lane), self._clock.monotonic()
+        allowed, until = self._cache.get(key, (False, now))
+        if until > now:
+            return allowed
+        allowed = await self._is_platform_admin(incoming)
+        self._cache[key] = allowed, now + _CACHE_SECONDS
+        self._cache.move_to_end(key)
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)
+        return allowed
 
-    async def require(self, incoming: Said, action: str) -> None:
+    async def require(self, incoming: Request, action: str) -> None:
         """Log the request for the audit and refuse it unless the author is an admin.
 
         Raises:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from bot.chat.incoming import Person, Said, WakeReason
 from bot.chat.session import Turn, TurnRange
 from bot.commands.admins import AdminCheck
-from bot.commands.request import CommandRequest, CommandResult, RepeatedQuestion
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.routing.active_presets import ActivePreset
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
 
 READS_HISTORY = ("retry", "undo")
@@ -46,9 +46,9 @@ class NewestQuestionHandlers:
         """Answer the newest question again; the old answers leave the history."""
         if request.unanswered is not None:
             await self._check_author(request, request.unanswered.author)
-            speakers = _speakers(request, ())
+            speakers = pick_speakers(request.active, ())
             question = _asked_again(request, request.unanswered)
-            return CommandResult("", repeats=RepeatedQuestion(question, speakers))
+            return CommandResult("", repeats=AskedQuestion(question, speakers))
         exchange = _newest_exchange(request)
         await self._check_author(request, exchange.question.speaker)
         asked = replace(
@@ -58,10 +58,8 @@ class NewestQuestionHandlers:
             message_id=exchange.question.message_id,
         )
         question = _asked_again(request, asked)
-        speakers = _speakers(request, exchange.answers)
-        return CommandResult(
-            "", removes=exchange.turns, repeats=RepeatedQuestion(question, speakers)
-        )
+        speakers = pick_speakers(request.active, exchange.answers)
+        return CommandResult("", removes=exchange.turns, repeats=AskedQuestion(question, speakers))
 
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
@@ -131,10 +129,10 @@ def _asked_again(request: CommandRequest, question: Said) -> Said:
     )
 
 
-def _speakers(request: CommandRequest, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
+def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
     """Return who answered before and is still active; else the first character."""
-    names = dict.fromkeys(turn.preset for turn in answers if turn.preset in request.active.names)
-    return request.active.pick([name for name in names if name]) or (request.active.first,)
+    names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
+    return active.pick([name for name in names if name]) or (active.first,)
 
 
 def _quoted(text: str) -> str:

@@ -49,11 +49,13 @@ class CommandRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedQuestion:
-    """A question that is answered again, as if it had come with the command."""
+class AskedQuestion:
+    """A question, and who answers it: also again, as if it had come with a command or a press."""
 
     incoming: Said
     speakers: tuple[ActivePreset, ...]
+    in_place_of: tuple[str, ...] = ()
+    """Names of parts that were sent before: the answer takes their messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class CommandResult:
     """The platform's id of a message that is deleted from the history for good."""
     removes: TurnRange | None = None
     """What is deleted from the history."""
-    repeats: "RepeatedQuestion | None" = None
+    repeats: "AskedQuestion | None" = None
     """A question that is answered again, instead of the text."""
     file: Attachment | None = None
     """A file that is sent along; the text is then one short line."""

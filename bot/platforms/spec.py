@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec
+from bot.chat.incoming import Pressed
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 
@@ -77,6 +78,11 @@ async def _is_idle() -> None:
     return
 
 
+async def refuse_nothing(_pressed: Pressed) -> str | None:
+    """Let every press be stored."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
@@ -89,6 +95,9 @@ class PlatformContext:
 
     wait_until_idle: Callable[[], Awaitable[None]] = _is_idle
     """Wait until every received message was answered and every answer was sent."""
+
+    press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing
+    """Return what the person is told alone, instead of the press being stored; None: store it."""
 
     clock: Clock = field(default_factory=SystemClock)
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import Said, source_name, source_of
+from bot.chat.incoming import Pressed, Request, Said, source_name, source_of
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
+from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
@@ -134,6 +135,7 @@ class Wiring:
             clock=self.clock,
             data_dir=self.settings.data_dir,
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
+            press_refusal=self._press_refusal,
             chat=self._resources.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),
         )
@@ -188,7 +190,12 @@ class Wiring:
         keepers = (*resources.backends.values(), resources.chat_settings)
         memories = [each for each in keepers if isinstance(each, ConversationMemory)]
         stages = TurnStages(
-            self._resources.resolver, self._commands, self._pipeline, self._replies, self.stops
+            self._resources.resolver,
+            self._commands,
+            self._pipeline,
+            self._replies,
+            self.stops,
+            self._answer_buttons,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -268,13 +275,20 @@ class Wiring:
 
     @cached_property
     def _admins(self) -> AdminCheck:
-        return AdminCheck(self.settings.admins, self._is_platform_admin)
+        return AdminCheck(self.settings.admins, self._is_platform_admin, self.clock)
+
+    @cached_property
+    def _answer_buttons(self) -> AnswerButtons:
+        return AnswerButtons(self.conversations, self.inbox, self._admins)
 
     @cached_property
     def _personas(self) -> UserPersonas:
         return UserPersonas(self._resources.chat_settings)
 
-    async def _is_platform_admin(self, incoming: Said) -> bool:
+    async def _press_refusal(self, pressed: Pressed) -> str | None:
+        return await self._answer_buttons.refusal(pressed)
+
+    async def _is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
 
     async def _read_before(self, said: Said, limit: int) -> Sequence[Said]:

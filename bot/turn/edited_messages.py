@@ -3,23 +3,15 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-import structlog
-
 from bot.chat.incoming import Edited, Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
-from bot.errors import BackendError, UserError
 from bot.ports import Clock, Conversations
-from bot.replying.live_replies import LiveReplies
-from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
 from bot.routing.decide import Answer, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
-from bot.texts.text import language_of, translatable, translate
-from bot.turn.answer import AnswerPipeline
-from bot.turn.stops import StopRequests
+from bot.turn.answers_in_place import AnswersInPlace
 
-_log = structlog.get_logger(__name__)
 _MAX_TURNS_BEFORE = 400
 _MAX_AGE = timedelta(minutes=5)
 """An edit of an older message that is not in the history does not make it a question."""
@@ -31,9 +23,7 @@ class EditedMessages:
 
     conversations: Conversations
     resolver: PresetResolver
-    pipeline: AnswerPipeline
-    replies: LiveReplies
-    stops: StopRequests
+    in_place: AnswersInPlace
     clock: Clock
     dice: Dice
 
@@ -62,7 +52,10 @@ class EditedMessages:
         match decision:
             # A line that nobody answered is not drawn for a second time.
             case Answer() if exchange.answers or said.wake is not None:
-                return await self._answer_again(claim, message, edited, exchange, active, decision)
+                texts = {exchange.question.id: said.text}
+                return await self.in_place.answer(
+                    claim, message, said, edited.at, exchange, active, decision.speakers, texts
+                )
             case Answer() | Observe():
                 return _withdrawn(exchange, change)
             case _:
@@ -72,48 +65,6 @@ class EditedMessages:
         if said.message_id is None:
             return None
         return await self.conversations.load_exchange(claim, said.message_id, _MAX_TURNS_BEFORE)
-
-    async def _answer_again(
-        self,
-        claim: Claim,
-        message: InboxMessage,
-        edited: Edited,
-        exchange: Exchange,
-        active: ActiveCharacters,
-        decision: Answer,
-    ) -> TurnResult:
-        said = edited.said
-        texts = {exchange.question.id: said.text}
-        try:
-            with self.stops.answering(said, edited.at) as stop:
-                result = await self.pipeline.answer(
-                    claim,
-                    message,
-                    said,
-                    active,
-                    decision.speakers,
-                    stop,
-                    before=exchange.before,
-                    in_place_of=exchange.parts,
-                )
-        except (BackendError, UserError) as error:  # the old answer stays
-            _log.warning("not_answered_again", turn=message.turn, reason=str(error))
-            notice = error.notice if isinstance(error, BackendError) else error.text
-            text = translatable("⚠ {problem}", problem=notice)
-            shown = translate(text, language_of(said.locale))
-            outgoing = self.replies.final_parts(said.address, shown)
-            return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
-        if not result.turns:  # stopped before the first word
-            return TurnResult(change=HistoryChange(texts))
-        places = [one.id for one in exchange.answers]
-        versions = dict(zip(places, result.turns, strict=False))
-        superseded = places[len(result.turns) :]
-        return replace(
-            result,
-            turns=result.turns[len(places) :],
-            change=HistoryChange(texts, versions, superseded),
-            in_place_of=exchange.parts,
-        )
 
 
 def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:

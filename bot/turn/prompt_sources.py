@@ -114,7 +114,7 @@ class PromptSources:
             await self.personas.of_speakers(session, said),
             earlier,
             tuple(in_place_of),
-            replaces_answers=removed is not None and before is None,
+            replaces_answers=removed is not None,
         )
 
     async def compose(

@@ -1,4 +1,4 @@
-"""Stop answers that are being made: /stop and edits overtake the messages before them.
+"""Stop answers that are being made: /stop, its button and edits overtake the messages before them.
 
 The command is stored in the inbox like any other and answered in its turn. Before that, a signal
 tells the process that is making the answer; where a signal is lost, the answer goes on.
@@ -13,18 +13,21 @@ from datetime import datetime
 
 import msgspec
 
-from bot.chat.incoming import Edited, Incoming, Said
+from bot.chat.button import ButtonAction, read_button
+from bot.chat.incoming import Edited, Incoming, Pressed, Request, Said
 from bot.commands.request import StopOutcome
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.routing.command_specs import parse
 
 _TOPIC = "stops"
+_PRESSES = "stop_presses"
 _EDITS = "edits"
 _COMMAND = "stop"
 _MAX_OUTCOMES = 1000
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Said).decode
+_decode_press = msgspec.json.Decoder(Pressed).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +51,25 @@ _decode_edit = msgspec.json.Decoder(_EditSignal).decode
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
-    def __init__(self, signals: Signals, is_admin: Callable[[Said], Awaitable[bool]]) -> None:
+    def __init__(self, signals: Signals, is_admin: Callable[[Request], Awaitable[bool]]) -> None:
         """Listen to the signals of all processes; `is_admin` decides about others' answers."""
         self._signals = signals
         self._is_admin = is_admin
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
-        self._to_decide: asyncio.Queue[Said] = asyncio.Queue()
+        self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
+        signals.subscribe(_PRESSES, self._receive_presses)
         signals.subscribe(_EDITS, self._receive_edits)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
-        """Tell every process of the /stop commands among these messages."""
-        stops = [
-            _encode(one).decode() for one in messages if isinstance(one, Said) and _is_stop(one)
-        ]
-        if stops:
-            self._signals.publish(_TOPIC, stops)
-        edits = [_encode(signal).decode() for signal in map(_edit_signal, messages) if signal]
-        if edits:
-            self._signals.publish(_EDITS, edits)
+        """Tell every process of the stops and edits among these messages."""
+        stops = [one for one in messages if isinstance(one, Said) and _is_stop(one)]
+        presses = [one for one in messages if isinstance(one, Pressed) and _stopped_turn(one)]
+        edits = [signal for signal in map(_edit_signal, messages) if signal]
+        for topic, signals in ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits)):
+            if signals:
+                self._signals.publish(topic, [_encode(one).decode() for one in signals])
 
     @contextlib.contextmanager
     def answering(self, asked: Said, edited_at: datetime | None = None) -> Iterator[StopFlag]:
@@ -97,15 +99,24 @@ class StopRequests:
             self._decide(command, allowed=await self._is_admin(command))
 
     def _receive(self, commands: Sequence[str]) -> None:
-        for each in commands:
-            command = _decode(each)
-            answer = self._answers.get(command.address.conversation)
-            if answer is None:
-                continue
-            if command.author.id == answer.asked.author.id:
-                self._decide(command, allowed=True)
-            else:
-                self._to_decide.put_nowait(command)
+        for command in map(_decode, commands):
+            self._consider(command)
+
+    def _receive_presses(self, presses: Sequence[str]) -> None:
+        for pressed in map(_decode_press, presses):
+            answer = self._answers.get(pressed.address.conversation)
+            if answer is not None and _stopped_turn(pressed) == _turn(answer.asked):
+                self._consider(pressed)
+
+    def _consider(self, request: Request) -> None:
+        """Decide at once for who asked the question; ask the platform about others."""
+        answer = self._answers.get(request.address.conversation)
+        if answer is None:
+            return
+        if request.author.id == answer.asked.author.id:
+            self._decide(request, allowed=True)
+        else:
+            self._to_decide.put_nowait(request)
 
     def _receive_edits(self, signals: Sequence[str]) -> None:
         for each in signals:
@@ -115,7 +126,7 @@ class StopRequests:
             if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
                 answer.flag.request()
 
-    def _decide(self, command: Said, *, allowed: bool) -> None:
+    def _decide(self, command: Request, *, allowed: bool) -> None:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
             return
@@ -140,5 +151,17 @@ def _is_stop(incoming: Said) -> bool:
     return command is not None and command.name == _COMMAND
 
 
-def _key(command: Said) -> tuple[str, str]:
+def _stopped_turn(pressed: Pressed) -> str | None:
+    """Return the name of the turn whose answer a press ends; None if it is no such button."""
+    data = read_button(pressed)
+    if data is None or data.action is not ButtonAction.STOP:
+        return None
+    return data.part.rpartition("/")[0]
+
+
+def _turn(asked: Said) -> str:
+    return f"{asked.address.source}:{asked.external_key}"
+
+
+def _key(command: Request) -> tuple[str, str]:
     return command.address.source, command.external_key

@@ -27,14 +27,15 @@ from bot.chat.session import (
     TurnRange,
     TurnResult,
 )
+from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
-from bot.commands.request import CommandRequest
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import DecisionLog
 from bot.routing.preset_resolver import PresetResolver
@@ -49,9 +50,11 @@ from bot.texts.text import (
     translate,
 )
 from bot.turn.answer import AnswerPipeline
+from bot.turn.answers_in_place import AnswersInPlace
 from bot.turn.edited_messages import EditedMessages
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
+from bot.turn.pressed_buttons import PressedButtons
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 
@@ -66,7 +69,7 @@ _REMOVED_FROM_TEXT = translatable(
 )
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _NOT_REMEMBERED = translatable("That message is not in my memory.")
-_BUG = translatable("⚠ Something went wrong on my side. The error was logged; please try again.")
+_BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class TurnStages:
     pipeline: AnswerPipeline
     replies: LiveReplies
     stops: StopRequests
+    buttons: AnswerButtons
     dice: Dice = random.random
 
 
@@ -110,14 +114,12 @@ class ConversationWorker:
         self._unanswered = UnansweredQuestions()
         self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
+        in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(
-            conversations,
-            stages.resolver,
-            stages.pipeline,
-            stages.replies,
-            stages.stops,
-            clock,
-            stages.dice,
+            conversations, stages.resolver, in_place, clock, stages.dice
+        )
+        self._pressed_buttons = PressedButtons(
+            stages.buttons, stages.resolver, stages.replies, in_place
         )
         self.stopping = False
 
@@ -185,13 +187,9 @@ class ConversationWorker:
             outcome = "told"
             text = translatable("⚠ {problem}", problem=error.text)
             following = await self._finish_with_text(claim, message, text)
-        except BackendError as error:
-            _log.warning("not_answered", turn=message.turn, reason=str(error))
-            text = translatable("⚠ {problem}", problem=error.notice)
-            following = await self._finish_with_text(claim, message, text)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
-            _log.exception("turn_failed", turn=message.turn)
-            following = await self._finish_with_text(claim, message, _BUG)
+            _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
+            following = await self._finish_unanswered(claim, message, _BUG)
         incoming = message.incoming
         MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
@@ -210,8 +208,21 @@ class ConversationWorker:
                 return await self._handle_edited(claim, message, edited)
             case Deleted(message_ids=ids):
                 return "deleted", await self._handle_deleted(claim, message, ids)
-            case Pressed() | Joined():
+            case Pressed() as pressed:
+                return await self._handle_pressed(claim, message, pressed)
+            case Joined():
                 return "ignored", await self._finish(claim, message, TurnResult())
+
+    async def _handle_pressed(
+        self, claim: Claim, message: InboxMessage, pressed: Pressed
+    ) -> tuple[str, InboxMessage | None]:
+        result = await self._pressed_buttons.follow(claim, message, pressed)
+        if isinstance(result, AskedQuestion):
+            active = await self._stages.resolver.resolve(pressed.scopes)
+            return await self._answer(claim, message, result, active)
+        if result.change is not None and result.change.deleted:
+            return "pressed", await self._finish_forgetting(claim, message, result)
+        return "pressed", await self._finish(claim, message, result)
 
     async def _handle_edited(
         self, claim: Claim, message: InboxMessage, edited: Edited
@@ -275,31 +286,43 @@ class ConversationWorker:
                     stages.stops.outcome_of(said),
                     self._decisions.newest(claim.conversation),
                 )
-                return "command", await self._run_command(claim, message, request)
+                return await self._run_command(claim, message, request)
             case Unreadable(attachments):
                 text = explain_unreadable(attachments)
                 return "unreadable", await self._finish_with_text(claim, message, text)
             case Answer(speakers):
-                return "answered", await self._answer(claim, message, said, active, speakers)
+                question = AskedQuestion(said, speakers)
+                return await self._answer(claim, message, question, active)
 
     async def _answer(
         self,
         claim: Claim,
         message: InboxMessage,
-        said: Said,
+        asked: AskedQuestion,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
-    ) -> InboxMessage | None:
-        """Have a message answered, and replace the removed turns by it and its answer."""
+    ) -> tuple[str, InboxMessage | None]:
+        """Have a question answered, and replace the removed turns by it and its answer.
+
+        Returns:
+            The outcome for the metrics, and the next message.
+        """
+        said, in_place_of = asked.incoming, asked.in_place_of
         self._unanswered.note(said)
-        with self._stages.stops.answering(said) as stop:
-            result = await self._stages.pipeline.answer(
-                claim, message, said, active, speakers, stop, removed
-            )
+        try:
+            with self._stages.stops.answering(said) as stop:
+                result = await self._stages.pipeline.answer(
+                    *(claim, message, said, active, asked.speakers, stop, removed),
+                    in_place_of=in_place_of,
+                )
+        except BackendError as error:
+            number, reason = message.error_id, str(error)
+            _log.warning("not_answered", turn=message.turn, error_id=number, reason=reason)
+            return "failed", await self._finish_unanswered(claim, message, error.notice, asked)
         self._unanswered.drop(claim.conversation)
         turns = [*result.earlier, _user_turn(said), *result.turns]
-        return await self._finish(claim, message, replace(result, turns=turns, supersedes=removed))
+        result = replace(result, turns=turns, supersedes=removed, in_place_of=in_place_of)
+        return "answered", await self._finish(claim, message, result)
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
@@ -307,15 +330,18 @@ class ConversationWorker:
 
     async def _run_command(
         self, claim: Claim, message: InboxMessage, request: CommandRequest
-    ) -> InboxMessage | None:
+    ) -> tuple[str, InboxMessage | None]:
         result = await self._stages.commands.handle(request)
         if result.repeats is not None:
-            asked, speakers = result.repeats.incoming, result.repeats.speakers
-            return await self._answer(
-                claim, message, asked, request.active, speakers, result.removes
-            )
+            asked, removes = result.repeats, result.removes
+            return await self._answer(claim, message, asked, request.active, removes)
         if result.forgets is not None:
-            return await self._forget_message(claim, message, result.forgets)
+            return "command", await self._forget_message(claim, message, result.forgets)
+        return "command", await self._finish_command(claim, message, request, result)
+
+    async def _finish_command(
+        self, claim: Claim, message: InboxMessage, request: CommandRequest, result: CommandResult
+    ) -> InboxMessage | None:
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
         text = result.text
@@ -361,6 +387,28 @@ class ConversationWorker:
             "Deleted for good: {count} messages and everything that was stored about them.",
             turns,
         )
+
+    async def _finish_unanswered(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        problem: str,
+        asked: AskedQuestion | None = None,
+    ) -> InboxMessage | None:
+        """Say that an answer failed, and keep the question, so that it can be asked again."""
+        incoming, in_place_of = message.incoming, asked.in_place_of if asked else ()
+        said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
+        text = translatable(
+            "⚠ {problem} (error {number})", problem=problem, number=message.error_id
+        )
+        shown = translate(text, language_of(incoming.locale))
+        outgoing = self._stages.replies.final_parts(incoming.address, shown)
+        names = tuple(message.part_name(one.part) for one in outgoing)
+        # What takes the messages of an earlier notice has its question kept already.
+        is_new = not in_place_of
+        unanswered = [replace(_user_turn(said), sent_as=names)] if said and is_new else []
+        result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
+        return await self._finish(claim, message, result)
 
     async def _finish_with_text(
         self, claim: Claim, message: InboxMessage, text: str

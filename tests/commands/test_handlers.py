@@ -8,7 +8,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.command import Command
-from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.incoming import Person, Request, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
@@ -18,10 +18,10 @@ from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.preset_resolver import PresetResolver
-from bot.runtime.clock import SystemClock
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
+from tests.fakes import FakeClock
 from tests.samples import format_receipt, make_incoming, mask_secret
 
 PRESETS: dict[str, Preset] = {
@@ -50,11 +50,12 @@ class Setup:
     """The handlers of a channel, and whether the author is an admin."""
 
     def __init__(self, database: Database) -> None:
-        chat_settings = SqlChatSettings(database, SystemClock())
+        self.clock = FakeClock()
+        chat_settings = SqlChatSettings(database, self.clock)
         self.resolver = PresetResolver(PRESETS, "assistant", chat_settings, {"nova": 4})
         self.handlers = CommandHandlers(
             self.resolver,
-            AdminCheck({"telegram:99"}, self.is_platform_admin),
+            AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
             dice=random.Random(1),
@@ -62,9 +63,9 @@ class Setup:
         self.admin = True
         self.here = HERE
         self.platform_error: PlatformError | None = None
-        self.asked: list[Said] = []
+        self.asked: list[Request] = []
 
-    async def is_platform_admin(self, incoming: Said) -> bool:
+    async def is_platform_admin(self, incoming: Request) -> bool:
         self.asked.append(incoming)
         if self.platform_error is not None:
             raise self.platform_error

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -947,6 +947,59 @@ async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> No
         "c",
         "a b",
     ]
+
+
+async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    claim, message = await begin(store, key="cb1")
+    [answer] = found.answers
+    new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
+    change = HistoryChange(versions={answer.id: new})
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    load = store.conversations.load_answered
+    for part in found.parts:
+        again = await load(LANE, part, 10)
+        assert again is not None
+        assert again.question.turn.text == "why?"
+        assert [[one.turn.text for one in each] for each in again.versions] == [["a b", "c"]]
+    again = await load(LANE, found.parts[0], 10)
+    assert again is not None
+    [versions] = again.versions
+    claim, message = await begin(store, key="cb2")
+    change = HistoryChange(
+        versions={answer.id: versions[0].turn}, restored=[one.id for one in versions[:1]]
+    )
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    again = await load(LANE, found.parts[0], 10)
+    assert again is not None
+    assert [one.turn.text for one in again.answers] == ["a b"]
+    [versions] = again.versions
+    assert [one.turn.text for one in versions] == ["a b", "c"]
+    assert await load(LANE, "telegram:5:9/0", 10) is None
+
+
+async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store: Store) -> None:
+    claim, message = await begin(store)
+    name = message.part_name(0)
+    question = replace(said("why?"), message_id="41", sent_as=(name,))
+    notice = TurnResult(outgoing=[OutgoingPart(0, MessageContent("⚠"))], unanswered=[question])
+    await store.conversations.finish(claim, message, notice, go_on=False)
+    assert (await read_session(store.database)).turns == ()
+    found = await store.conversations.load_answered(LANE, name, 10)
+    assert found is not None
+    assert (found.question.turn.text, found.answers, found.parts) == ("why?", (), (name,))
+    claim, message = await begin(store, key="5:2")
+    await store.conversations.finish(claim, message, TurnResult([replace(question, sent_as=())]))
+    assert await store.conversations.load_answered(LANE, name, 10) is None
+
+
+async def test_message_is_found_until_it_is_answered(store: Store) -> None:
+    claim, message = await begin(store)
+    address = message.incoming.address
+    assert await store.inbox.find_unanswered(address, "5:1") == message.incoming
+    assert await store.inbox.find_unanswered(replace(address, bot_id="7"), "5:1") is None
+    await store.conversations.finish(claim, message, TurnResult())
+    assert await store.inbox.find_unanswered(address, "5:1") is None
 
 
 async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:

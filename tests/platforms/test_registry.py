@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, Person, Request, Said, WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
@@ -80,7 +80,7 @@ class ToyPlatform(Platform):
         """Nothing is held open."""
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return False
 
 

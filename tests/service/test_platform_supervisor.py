@@ -7,7 +7,7 @@ import signal
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Request
 from bot.errors import PlatformFatal
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
@@ -55,7 +55,7 @@ class FakePlatform(Platform):
         self.connected = False
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return False
 
 

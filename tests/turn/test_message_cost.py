@@ -18,7 +18,7 @@ from inline_snapshot import snapshot
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Request
 from bot.intake.intake import InboxIntake
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform
@@ -127,7 +127,7 @@ class QuietPlatform(Platform):
         """Nothing is held open."""
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return False
 
 

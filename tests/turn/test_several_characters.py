@@ -13,7 +13,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.stories.retrieve import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import CHAT, Setup
+from tests.turn.test_worker import CHAT, Setup, failure
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
@@ -98,7 +98,7 @@ async def test_first_error_is_reported_when_all_speakers_fail(database: Database
     away = BackendUnavailable("away", notice="The model is away.")
     setup = await group_of_two(database, [away])
     await setup.say("nora! nils!")
-    assert setup.texts == ["⚠ The model is away."]
+    assert setup.texts == [failure("The model is away.", "5:2")]
 
 
 async def test_message_to_others_is_observed_if_a_preset_wants_it(database: Database) -> None:

@@ -10,7 +10,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, running_worker
+from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
@@ -125,7 +125,8 @@ async def test_retry_answers_a_question_that_failed(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, backend=FakeBackend(["one"], [away], [away], ["two"]))
     await setup.say("a", "b", "/retry", "/retry")
-    assert setup.texts == ["one", "⚠ The model is away.", "⚠ The model is away.", "two"]
+    failures = [failure("The model is away.", key) for key in ("5:2", "5:3")]
+    assert setup.texts == ["one", *failures, "two"]
     assert await setup.history() == [
         *(("user", "a"), ("assistant", "one")),
         *(("user", "b"), ("assistant", "two")),

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import MediaItem, MediaKind, Said, WakeReason
+from bot.chat.incoming import Incoming, MediaItem, MediaKind, Request, Said, WakeReason
 from bot.chat.outgoing import Attachment, Limits, OutboxRow
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
+from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
@@ -48,6 +49,14 @@ from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = "telegram:5"
+
+
+def failure(problem: str, key: str = "5:1") -> str:
+    """Return what people are told when the answer to a message fails."""
+    message = InboxMessage(0, make_incoming(key=key), 0)
+    return f"⚠ {problem} (error {message.error_id})"
+
+
 WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
 NORA = {"name": "nora", "provider": "p", "model": "m"}
 
@@ -128,9 +137,11 @@ class Setup(Delivery):
             self,
             self.clock,
         )
+        admins = AdminCheck((), self._is_platform_admin, self.clock)
+        self.buttons = AnswerButtons(self.conversations, self.inbox, admins)
         commands = CommandHandlers(
             resolver,
-            AdminCheck((), self._is_platform_admin),
+            admins,
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
         )
@@ -147,7 +158,7 @@ class Setup(Delivery):
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
         self.stops = StopRequests(InProcessSignals(), self._is_platform_admin)
-        setups = TurnStages(resolver, commands, pipeline, replies, self.stops, dice)
+        setups = TurnStages(resolver, commands, pipeline, replies, self.stops, self.buttons, dice)
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
@@ -157,8 +168,8 @@ class Setup(Delivery):
         """The messages of the bot in the channel."""
         return list(self.surface.messages.values())
 
-    async def _is_platform_admin(self, said: Said) -> bool:
-        return said.author != BOB
+    async def _is_platform_admin(self, asked: Request) -> bool:
+        return asked.author != BOB
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None) -> None:
@@ -192,7 +203,7 @@ class Setup(Delivery):
         for task in self._sending.values():
             task.result()
 
-    async def receive(self, *said: str | Said) -> None:
+    async def receive(self, *said: str | Incoming) -> None:
         for one in said:
             if isinstance(one, str):
                 number = await self._count_received() + 1
@@ -200,7 +211,7 @@ class Setup(Delivery):
             await self.inbox.receive([one], {})
             self.stops.announce([one])
 
-    async def say(self, *said: str | Said) -> None:
+    async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""
         await self.receive(*said)
         await self.work()
@@ -313,7 +324,7 @@ async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     no_model = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, backend=FakeBackend([no_model], ["Hi."]))
     await setup.say("hello")
-    assert setup.texts == ["⚠ The model is away."]
+    assert setup.texts == [failure("The model is away.")]
     assert await setup.history() == []
     await setup.say("hello again")
     assert [message.content for message in setup.backend.prompts[-1].messages] == ["hello again"]
@@ -404,7 +415,7 @@ async def test_answer_interrupted_before_its_first_character_is_an_error(
     lost = BackendInterrupted("reset", notice="The model broke off.")
     setup = Setup(database, backend=FakeBackend(["  ", lost]))
     await setup.say("a story")
-    assert setup.texts == ["⚠ The model broke off."]
+    assert setup.texts == [failure("The model broke off.")]
     assert await setup.history() == []
 
 
@@ -417,9 +428,8 @@ async def test_nul_characters_are_removed_from_an_answer(database: Database) -> 
 async def test_empty_answer_is_reported(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["  \n "]))
     await setup.say("hello")
-    assert setup.texts == [
-        "⚠ The model gave an empty answer. Please try again or rephrase your message."
-    ]
+    problem = "The model gave an empty answer. Please try again or rephrase your message."
+    assert setup.texts == [failure(problem)]
     assert await setup.history() == []
 
 
@@ -436,10 +446,8 @@ async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Da
 async def test_answer_of_reasoning_only_is_reported(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend([ReasoningDelta("Hm. "), ReasoningDelta("No.")]))
     await setup.say("hello")
-    assert setup.texts == [
-        "⚠ The model used its whole answer for thinking. Please try again, or ask for something "
-        "shorter."
-    ]
+    problem = "The model used its whole answer for thinking. Please try again, or ask for something"
+    assert setup.texts == [failure(f"{problem} shorter.")]
     assert await setup.history() == []
 
 

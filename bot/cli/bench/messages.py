@@ -24,7 +24,7 @@ import typer
 import uvloop
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, Person, Request, Said, WakeReason
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
@@ -160,7 +160,7 @@ class _MeasuringPlatform(Platform):
         """Nothing is held open."""
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return False
 
     def cost(self) -> MessageCost:

@@ -1,6 +1,7 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,6 +15,7 @@ from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
 
 _log = structlog.get_logger(__name__)
+_REFUSAL_SECONDS = 1.5
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
@@ -67,11 +69,17 @@ GatewayEvent = PlatformEvent | CommandReceived | SessionStarted
 class Gateway(DiscordClient):
     """One connection; discord.py does RESUME, heartbeats and reconnects."""
 
-    def __init__(self, settings: DiscordSettings, complete: CompletePreset) -> None:
+    def __init__(
+        self,
+        settings: DiscordSettings,
+        complete: CompletePreset,
+        press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
+    ) -> None:
         super().__init__(
             settings, discord.Intents(guilds=True, messages=True, message_content=True)
         )
         self._complete = complete
+        self._press_refusal = press_refusal
         self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
         self._current_session: SessionStarted | None = None
         self._connected = False
@@ -138,12 +146,33 @@ class Gateway(DiscordClient):
             self._events.put_nowait(CommandReceived(interaction, deferred))
             deferred.set_result(await _defer(interaction))
         elif interaction.type is discord.InteractionType.component:
+            await self._take_press(interaction)
+
+    async def _take_press(self, interaction: discord.Interaction) -> None:
+        """Acknowledge a press: with words for the person alone if it is refused."""
+        refusal = None
+        try:
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                refusal = await self._press_refusal(interaction)
+        except TimeoutError:  # whether it is allowed is checked again before anything is done
+            _log.warning("discord_press_not_checked")
+        if refusal is None:
             self._events.put_nowait(ComponentUsed(interaction))
             await _defer(interaction)
+        else:
+            await _respond_alone(interaction, refusal)
 
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known.set()
+
+
+async def _respond_alone(interaction: discord.Interaction, text: str) -> None:
+    try:
+        async with asyncio.timeout(_DEFER_SECONDS):
+            await interaction.response.send_message(text, ephemeral=True)
+    except REQUEST_ERRORS as error:
+        _log.warning("discord_press_not_acknowledged", reason=type(error).__name__)
 
 
 async def _defer(interaction: discord.Interaction) -> bool:

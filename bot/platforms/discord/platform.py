@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import aiohttp
@@ -12,7 +12,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Said
+from bot.chat.incoming import Pressed, Request, Said
 from bot.errors import PlatformError, PlatformFatal, Unreachable
 from bot.platforms.discord.client import (
     DiscordClient,
@@ -22,12 +22,12 @@ from bot.platforms.discord.client import (
 )
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import message_to_said
+from bot.platforms.discord.incoming import message_to_said, press_to_incoming
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.requests import bounded_request, translate
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
-from bot.platforms.spec import PlatformContext
+from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.ports import Clock, HistoryReader, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
@@ -42,6 +42,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         clock=context.clock,
         bot_id=context.bot_id,
         answerable_seconds=context.answerable_seconds,
+        press_refusal=context.press_refusal,
     )
 
 
@@ -57,6 +58,7 @@ class DiscordPlatform(Platform, HistoryReader):
         clock: Clock,
         bot_id: str = "",
         answerable_seconds: float = math.inf,
+        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
@@ -65,6 +67,7 @@ class DiscordPlatform(Platform, HistoryReader):
         self._clock = clock
         self._bot_id = bot_id
         self._answerable_seconds = answerable_seconds
+        self._press_refusal = press_refusal
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest)
         self._gateway: Gateway | None = None
@@ -89,7 +92,7 @@ class DiscordPlatform(Platform, HistoryReader):
 
     @override
     async def run(self, intake: Intake) -> None:
-        async with Gateway(self._settings, self._complete) as gateway:
+        async with Gateway(self._settings, self._complete, self._refusal) as gateway:
             bot = await gateway.log_in()
             await self._register_commands(gateway)
             self._gateway = gateway
@@ -110,7 +113,7 @@ class DiscordPlatform(Platform, HistoryReader):
         await self._rest.close()
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         guild_id = self._guild_id(incoming)
@@ -141,10 +144,13 @@ class DiscordPlatform(Platform, HistoryReader):
             return None
         return skip_unreadable("MESSAGE", lambda: message_to_said(message, bot, self._bot_id))
 
-    def _guild_id(self, incoming: Said) -> int | None:
+    def _guild_id(self, incoming: Request) -> int | None:
         prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return int(scope.removeprefix(prefix)) if scope is not None else None
+
+    async def _refusal(self, interaction: discord.Interaction) -> str | None:
+        return await self._press_refusal(press_to_incoming(interaction, self._bot_id))
 
     async def _register_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has other ones; a failure is only logged."""

@@ -30,6 +30,8 @@ from bot.chat.incoming import (
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
+PRESS_KEY_PREFIX = "cb"
+"""Precedes the id of a callback query in the key of a press."""
 
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
@@ -114,7 +116,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
     address = Address("telegram", str(message.chat.id), str(topic) if is_topic else None, bot_id)
     return Pressed(
         address=address,
-        external_key=f"cb{query.id}",
+        external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
         author=_user_to_person(query.from_user),
         data=query.data,

@@ -1,5 +1,6 @@
 """Telegram as a platform: poll, store, and only then acknowledge, batch by batch."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
@@ -9,6 +10,7 @@ import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
 from aiogram.methods import (
+    AnswerCallbackQuery,
     DeleteWebhook,
     GetChatMember,
     GetMe,
@@ -21,7 +23,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, Said, source_name
+from bot.chat.incoming import Incoming, Pressed, Request, source_name
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -32,12 +34,13 @@ from bot.errors import (
     TroupeError,
 )
 from bot.platforms.late_messages import mark_late
-from bot.platforms.spec import PlatformContext
+from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
-from bot.platforms.telegram.incoming import UPDATE_TYPES, to_incoming
+from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, Intake, Platform, Surface
+from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import LANGUAGES, looked_up, translate
 
 Response = TypeVar("Response")
@@ -47,6 +50,7 @@ _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
 _MAX_DESCRIPTION_CHARS = 256  # of a command
 _MAX_UPDATES = 100  # in one response: there may be more
+_MAX_ALERT_CHARS = 200
 
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +65,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
         clock=context.clock,
         bot_id=context.bot_id,
         answerable_seconds=context.answerable_seconds,
+        press_refusal=context.press_refusal,
     )
 
 
@@ -75,8 +80,10 @@ class TelegramPlatform(Platform):
         clock: Clock,
         bot_id: str = "",
         answerable_seconds: float = math.inf,
+        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
     ) -> None:
         self._api = BotApi(settings)
+        self._press_refusal = press_refusal
         self._surface = TelegramSurface(self._api)
         self._poll_seconds = settings.poll_seconds
         self._commands = commands
@@ -124,18 +131,45 @@ class TelegramPlatform(Platform):
         await self._register_commands()
         stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
         offset = None if stored is None else int(stored)
-        while True:
-            updates = await self._poll(offset)
-            incomings = self._parse_updates(updates, bot)
-            if self._is_catching_up:
-                oldest = self._clock.now() - self._answerable_seconds
-                incomings = [mark_late(one, oldest) for one in incomings]
-            self._is_catching_up = len(updates) >= _MAX_UPDATES
-            if not updates:
-                continue
-            # After a week without updates Telegram may continue with a lower id: do not compare.
-            offset = updates[-1]["update_id"] + 1
-            await self._store_messages(intake, incomings, offset)
+        acknowledging: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                updates = await self._poll(offset)
+                incomings = self._parse_updates(updates, bot)
+                if self._is_catching_up:
+                    oldest = self._clock.now() - self._answerable_seconds
+                    incomings = [mark_late(one, oldest) for one in incomings]
+                self._is_catching_up = len(updates) >= _MAX_UPDATES
+                if not updates:
+                    continue
+                # After a week without updates Telegram may continue with a lower id: do not
+                # compare.
+                offset = updates[-1]["update_id"] + 1
+                refusals = await self._refusals(incomings)
+                kept = [one for one in incomings if refusals.get(one.external_key) is None]
+                await self._store_messages(intake, kept, offset)
+                for key, words in refusals.items():
+                    task = asyncio.create_task(self._acknowledge(key, words))
+                    acknowledging.add(task)
+                    task.add_done_callback(acknowledging.discard)
+        finally:
+            await cancel_and_wait(acknowledging)
+
+    async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
+        """Return for every press what the person is told instead of its being stored."""
+        presses = [one for one in incomings if isinstance(one, Pressed)]
+        return {one.external_key: await self._press_refusal(one) for one in presses}
+
+    async def _acknowledge(self, key: str, words: str | None) -> None:
+        """End the waiting of who pressed, with words for this person alone if there are any."""
+        query_id = key.removeprefix(PRESS_KEY_PREFIX)
+        acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
+        if words is not None:
+            acknowledgement.text, acknowledgement.show_alert = words[:_MAX_ALERT_CHARS], True
+        try:
+            await self._api.call(acknowledgement)
+        except PlatformError as error:
+            _log.info("telegram_press_not_acknowledged", reason=str(error))
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
         """Wait for the next updates; `offset` acknowledges those before it."""
@@ -243,7 +277,7 @@ class TelegramPlatform(Platform):
     # --- permissions -------------------------------------------------------------------------
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         chat, user = incoming.address.chat, incoming.author.id.removeprefix("telegram:")

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from typing_extensions import override
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Request
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.local_chat import LocalChat
@@ -99,7 +99,7 @@ class TerminalPlatform(Platform):
             self._surface.end_line()
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return True  # this person can edit the settings, too
 
     @override

@@ -8,7 +8,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Request
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.chat_screen import ChatScreen
 from bot.platforms.terminal.command_completer import CommandCompleter
@@ -100,7 +100,7 @@ class ScreenPlatform(Platform):
             self._surface.end_message()
 
     @override
-    async def is_admin(self, incoming: Said) -> bool:
+    async def is_admin(self, incoming: Request) -> bool:
         return True  # this person can edit the settings, too
 
     @override

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Person, split_conversation_key
+from bot.chat.incoming import Incoming, Person, Pressed, split_conversation_key
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxState, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -172,6 +172,14 @@ class SqlConversations(Conversations):
         )
 
     @override
+    async def load_answered(
+        self, conversation_key: str, part: str, max_turns: int
+    ) -> Exchange | None:
+        return await self._database.run(
+            lambda: history.load_answered(conversation_key, part, max_turns)
+        )
+
+    @override
     async def forget(self, claim: Claim) -> int:
         self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation
@@ -212,7 +220,10 @@ class SqlConversations(Conversations):
         at = self._moment()
         rows = units.FinishedRows(
             message=message.id,
-            turns=[_to_turn_row(one) for one in result.turns],
+            turns=[
+                *(_to_turn_row(one) for one in result.turns),
+                *(_to_turn_row(one, is_active=False) for one in result.unanswered),
+            ],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
             answer=_part_changes(message, result),
             new_session=result.new_session,
@@ -233,7 +244,7 @@ class SqlConversations(Conversations):
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            window = window.extended([_from_turn_row(row) for row in rows.turns])
+            window = window.extended([_from_turn_row(row) for row in rows.turns if row["active"]])
             self._windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
@@ -279,6 +290,7 @@ def _to_change_rows(change: HistoryChange) -> ChangedRows:
         texts={turn_id: make_storable(text) for turn_id, text in change.texts.items()},
         versions={turn_id: _to_version_row(one) for turn_id, one in change.versions.items()},
         superseded=tuple(change.superseded),
+        restored=tuple(change.restored),
         deleted=tuple(change.deleted),
     )
 
@@ -302,11 +314,16 @@ def _change(
         "part": one.part,
         "op": op,
         **encode_content(content),
-        "interaction": message.incoming.interaction if one.part == 0 else None,  # one response
+        "interaction": _interaction(message.incoming) if one.part == 0 else None,  # one response
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,
         "opened": opened,
     }
+
+
+def _interaction(incoming: Incoming) -> str | None:
+    """Return what a response needs; that to a press would change the message with the button."""
+    return None if isinstance(incoming, Pressed) else incoming.interaction
 
 
 def _common(message: InboxMessage) -> dict[str, object]:
@@ -323,7 +340,7 @@ def _common(message: InboxMessage) -> dict[str, object]:
     }
 
 
-def _to_turn_row(one: Turn) -> dict[str, object]:
+def _to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
     return {
         "role": one.role,
         "speaker_id": one.speaker.id if one.speaker else None,
@@ -335,6 +352,7 @@ def _to_turn_row(one: Turn) -> dict[str, object]:
         "message_id": one.message_id,
         "sent_as": history.encode_parts(one.sent_as),
         "observed": one.observed,
+        "active": is_active,
     }
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Address, Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import cursor
+from bot.storage.sql.tables import cursor, inbox
 from bot.storage.units import conversations as units
-from bot.storage.units.events import encode_event, event_kind
+from bot.storage.units.events import decode_event, encode_event, event_kind
 
 
 class SqlInbox(Inbox):
@@ -44,3 +44,14 @@ class SqlInbox(Inbox):
         )
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.name: row.value for row in rows}
+
+    @override
+    async def find_unanswered(self, address: Address, external_key: str) -> Incoming | None:
+        query = select(inbox.c.kind, inbox.c.payload).where(
+            inbox.c.platform == address.platform,
+            inbox.c.bot_id == address.bot_id,
+            inbox.c.external_key == external_key,
+            inbox.c.payload.is_not(None),
+        )
+        row = await self._database.read(lambda c: c.execute(query).first())
+        return decode_event(row.kind, row.payload) if row is not None else None

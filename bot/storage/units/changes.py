@@ -81,6 +81,7 @@ class ChangedRows:
     texts: Mapping[int, str]
     versions: Mapping[int, Mapping[str, Any]]
     superseded: Collection[int]
+    restored: Collection[int]
     deleted: Collection[int]
 
 
@@ -102,6 +103,8 @@ def apply(conversation: str, change: ChangedRows) -> Unit[None]:
         yield _KEEP_VERSION.query({"row": turn_id})
         new = {f"new_{name}": value for name, value in version.items()}
         yield _SET_VERSION.query({"row": turn_id, **new})
+    if change.restored:
+        yield _DELETE.query(_rows(change.restored))
     if change.superseded:
         yield _SUPERSEDE.query(_rows(change.superseded))
     if change.deleted:

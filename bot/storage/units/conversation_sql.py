@@ -170,7 +170,7 @@ RECORD_ATTEMPT = Statement(
 )
 TURN_ROW = (
     *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
-    *("preset_version", "message_id", "sent_as", "observed"),
+    *("preset_version", "message_id", "sent_as", "observed", "active"),
 )
 _earlier = turn.alias("earlier")
 _PARENT = (

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,17 +55,38 @@ _ANSWERS = Statement(
 )
 
 
-_QUESTION = Statement(
+_QUESTIONS = (
     select(turn.c.id, *_COLUMNS, turn.c.session, conversation_table.c.session)
     .join(conversation_table, conversation_table.c.key == turn.c.conversation)
-    .where(
-        turn.c.conversation == bindparam("of"),
-        turn.c.message_id == bindparam("message"),
-        turn.c.role == "user",
-        turn.c.active,
-    )
+    .where(turn.c.conversation == bindparam("of"), turn.c.role == "user", turn.c.active)
     .order_by(turn.c.id.desc())
     .limit(1)
+)
+_QUESTION = Statement(_QUESTIONS.where(turn.c.message_id == bindparam("message")))
+_QUESTION_BEFORE = Statement(
+    _QUESTIONS.where(turn.c.session == bindparam("in_session"), turn.c.id < bindparam("answer"))
+)
+# What was sent as a part: an answer, its versions, or the question that it says was not answered.
+_SENT_AS = Statement(
+    lambda dialect: (
+        select(turn.c.id, *_COLUMNS, turn.c.session, conversation_table.c.session, turn.c.active)
+        .join(conversation_table, conversation_table.c.key == turn.c.conversation)
+        .where(turn.c.conversation == bindparam("of"), _has_part(dialect))
+        .order_by(turn.c.active.desc(), turn.c.id.desc())
+        .limit(1)
+    )
+)
+_answer = turn.alias("answer")
+_VERSIONS = Statement(
+    select(turn.c.id, *_COLUMNS)
+    .where(
+        _answer.c.id == bindparam("answer"),
+        turn.c.conversation == _answer.c.conversation,
+        turn.c.session == _answer.c.session,
+        turn.c.parent.is_not_distinct_from(_answer.c.parent),
+        turn.c.role == "assistant",
+    )
+    .order_by(turn.c.at, turn.c.id)
 )
 _IN_SESSION = and_(
     turn.c.conversation == bindparam("of"),
@@ -100,9 +122,51 @@ _KEPT_IDS = Statement(
 def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Exchange | None]:
     """Return a person's message with its answers and so many turns before it."""
     found = yield _QUESTION.query({"of": conversation, "message": message_id})
+    return (yield from _load_exchange(conversation, found[0], max_turns)) if found else None
+
+
+def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange | None]:
+    """Return the exchange whose answer was sent as this part, with all versions of its answers.
+
+    If the part says that the answer failed, the exchange has no answer, and its question is not in
+    the history.
+    """
+    asked = {"of": conversation, "part": encode_parts((part,))}
+    found = yield _SENT_AS.query(asked)
     if not found:
         return None
-    *columns, session, current = found[0]
+    *row, is_active = found[0]
+    *columns, session, _current = row
+    sent = _to_stored(columns)
+    if sent.turn.role == "user":
+        return (yield from _load_unanswered(conversation, row))
+    before = {"of": conversation, "in_session": session, "answer": sent.id}
+    questions = yield _QUESTION_BEFORE.query(before)
+    if not (is_active and questions):
+        return None
+    exchange = yield from _load_exchange(conversation, questions[0], max_turns)
+    versions = []
+    for one in exchange.answers:
+        rows = yield _VERSIONS.query({"answer": one.id})
+        versions.append(tuple(map(_to_stored, rows)))
+    return replace(exchange, versions=tuple(versions))
+
+
+def _load_unanswered(conversation: str, row: Sequence[Any]) -> Unit[Exchange | None]:
+    """Return a question whose answer failed; None if it was asked again, and is in the history."""
+    *columns, session, current = row
+    question = _to_stored(columns)
+    if question.turn.message_id is not None:
+        again = {"of": conversation, "message": question.turn.message_id}
+        if (yield _QUESTION.query(again)):
+            return None
+    known = yield from _find_parts(question.turn.sent_as)
+    parts = tuple(name for name in question.turn.sent_as if name in known)
+    return Exchange(question, (), Session(session, ()), session == current, parts)
+
+
+def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Unit[Exchange]:
+    *columns, session, current = row
     question = _to_stored(columns)
     asked = {"of": conversation, "in_session": session, "question": question.id}
     before = yield _BEFORE.query({**asked, "most": max_turns})

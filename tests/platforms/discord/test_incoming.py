@@ -206,11 +206,15 @@ async def test_command_author_is_admin_if_alone_or_managing_the_guild(
     assert incoming.author_is_admin is is_admin
 
 
+async def _refuse_nothing(_: discord.Interaction) -> str | None:
+    return None
+
+
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
 async def test_command_without_user_or_channel_is_ignored(
     cache: CachedGuild, given: dict[str, Any]
 ) -> None:
-    gateway = Gateway(DiscordSettings(), lambda _: ())
+    gateway = Gateway(DiscordSettings(), lambda _: (), _refuse_nothing)
 
     await gateway.on_interaction(cache.command(**given))
     await gateway.on_message(cache.message("hello"))

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, Said
+from bot.chat.incoming import Incoming, Pressed, Said
 from bot.errors import StoreError
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
@@ -76,6 +76,10 @@ class Rig:
         self.intake = FakeIntake()
         self.clock = RecordingClock()
         self.answerable_seconds = math.inf
+        self.refusal: str | None = None
+
+    async def press_refusal(self, _: Pressed) -> str | None:
+        return self.refusal
 
     def bot(self, **settings: object) -> TelegramPlatform:
         given = {
@@ -89,6 +93,7 @@ class Rig:
             commands=COMMANDS,
             clock=self.clock,
             answerable_seconds=self.answerable_seconds,
+            press_refusal=self.press_refusal,
         )
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Edited, Joined, MediaKind, Said, WakeReason
+from bot.chat.incoming import Address, Edited, Joined, MediaKind, Pressed, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import PlatformError, PlatformFatal
 from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
@@ -342,3 +342,21 @@ async def test_only_what_waited_too_long_before_a_start_is_late(rig: Rig) -> Non
         rig.telegram.say(ALICE, "by a wrong clock", date=now - 3600)
         await rig.wait_for_texts("an hour ago", "just now", "by a wrong clock")
     assert [one.is_late for one in rig.intake.received] == [True, False, False]
+
+
+async def test_press_is_acknowledged_once_and_only_stored_if_it_is_not_refused(rig: Rig) -> None:
+    wire = rig.telegram
+    asked = wire.say(5, "hello")
+    keyboard = {"inline_keyboard": [[{"text": "Retry", "callback_data": "retry:5:1/0"}]]}
+    asked["reply_markup"] = keyboard
+    async with rig.running():
+        await rig.wait_for_texts("hello")
+        first = wire.click(5, 5, asked["message_id"], "retry:5:1/0")
+        await wire.wait(lambda: wire.queries[first]["answered"] is not None)
+        rig.refusal = "Not yours."
+        second = wire.click(5, 5, asked["message_id"], "retry:5:1/0")
+        await wire.wait(lambda: wire.queries[second]["answered"] is not None)
+    assert [wire.queries[one]["answered"] for one in (first, second)] == ["", "Not yours."]
+    assert [call.get("show_alert") for call in rig.calls("answerCallbackQuery")] == [None, True]
+    [kept] = [event for event in rig.intake.events if isinstance(event, Pressed)]
+    assert kept.external_key == f"cb{first}"

@@ -1,0 +1,52 @@
+"""The data of a button under an answer: an action, and the part of the answer that it stands under.
+
+It has to fit into 64 bytes on Telegram and 100 characters on Discord. Who may press, and what the
+answer is, is read from the store when somebody presses.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bot.chat.incoming import Pressed
+
+MAX_DATA_BYTES = 64
+
+
+class ButtonAction(StrEnum):
+    """What a button under an answer does."""
+
+    STOP = "stop"
+    RETRY = "retry"
+    CONTINUE = "continue"
+    VERSION = "version"
+    """Show another version of the answer."""
+    DELETE = "delete"
+
+
+_DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ButtonData:
+    """What a button is sent with, and comes back with when it is pressed."""
+
+    action: ButtonAction
+    part: str
+    """The name of the part of the answer (`InboxMessage.part_name`)."""
+    number: int = 0
+    """Which version is to be shown, from 1."""
+
+    def encode(self) -> str:
+        """Return it as text; the bot is left out, because a press names it anyway."""
+        _, _, part = self.part.partition(":")
+        return f"{self.action}{self.number or ''}:{part}"
+
+
+def read_button(pressed: Pressed) -> ButtonData | None:
+    """Return what was pressed; None if it is not a button of an answer."""
+    found = _DATA.fullmatch(pressed.data)
+    if found is None:
+        return None
+    part = f"{pressed.address.source}:{found['part']}"
+    return ButtonData(ButtonAction(found["action"]), part, int(found["number"] or 0))

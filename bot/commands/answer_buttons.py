@@ -1,0 +1,85 @@
+"""Look up what the buttons under an answer stand for, and who may press them."""
+
+from bot.chat.button import ButtonAction, ButtonData, read_button
+from bot.chat.incoming import Deleted, Edited, Incoming, Joined, Person, Pressed, Said
+from bot.chat.session import Exchange
+from bot.commands.admins import AdminCheck
+from bot.errors import StoreError, UserError
+from bot.ports import Conversations, Inbox
+from bot.texts.text import language_of, translatable, translate
+
+_MAX_TURNS_BEFORE = 400
+_NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+
+
+class AnswerButtons:
+    """Finds the answer of a button in the store; only who asked may press, and admins."""
+
+    def __init__(self, conversations: Conversations, inbox: Inbox, admins: AdminCheck) -> None:
+        self._conversations = conversations
+        self._inbox = inbox
+        self._admins = admins
+
+    async def refusal(self, pressed: Pressed) -> str | None:
+        """Return what the person is told, instead of doing what the button says; None: it is done.
+
+        A platform asks before it stores the press, and tells the person alone.
+        """
+        data = read_button(pressed)
+        try:
+            if data is not None and data.action is ButtonAction.STOP:
+                await self._check_stop(pressed, data)
+            elif data is not None:
+                await self.find(pressed, data)
+        except UserError as error:
+            return translate(error.text, language_of(pressed.locale))
+        except StoreError:  # it is checked again before anything is done
+            return None
+        return None
+
+    async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
+        """Return the question and the answers that a button stands under.
+
+        Raises:
+            UserError: it is not known any more, or the person may not press it; the text says so.
+        """
+        exchange = await self._conversations.load_answered(
+            pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
+        )
+        if exchange is None:
+            raise UserError(
+                translatable("I do not have this answer any more, or it was written again.")
+            )
+        await self._check_author(pressed, exchange.question.turn.speaker)
+        if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
+            raise UserError(
+                translatable(
+                    "The conversation has gone on: this works under the newest answer only."
+                )
+            )
+        return exchange
+
+    async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
+        address = pressed.address
+        key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+        asked = await self._inbox.find_unanswered(address, key)
+        if asked is None:
+            raise UserError(translatable("No answer is being written here."))
+        await self._check_author(pressed, _author(asked))
+
+    async def _check_author(self, pressed: Pressed, author: Person | None) -> None:
+        is_author = author is not None and author.id == pressed.author.id
+        if not is_author and not await self._admins.is_admin(pressed):
+            raise UserError(
+                translatable("Only who asked the question, or an admin, can use this button.")
+            )
+
+
+def _author(asked: Incoming) -> Person | None:
+    match asked:
+        case Said() | Pressed() | Joined():
+            return asked.author
+        case Edited():
+            return asked.said.author
+        case Deleted():
+            return None

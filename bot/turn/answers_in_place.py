@@ -1,0 +1,84 @@
+"""Answer a question again in the messages of its old answer, which is kept as a version."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import structlog
+
+from bot.chat.incoming import Said
+from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
+from bot.errors import BackendError, UserError
+from bot.replying.live_replies import LiveReplies
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.texts.text import language_of, translatable, translate
+from bot.turn.answer import AnswerPipeline
+from bot.turn.stops import StopRequests
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersInPlace:
+    """Has the answer of an exchange written again."""
+
+    pipeline: AnswerPipeline
+    replies: LiveReplies
+    stops: StopRequests
+
+    async def answer(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        said: Said,
+        at: datetime,
+        exchange: Exchange,
+        active: ActiveCharacters,
+        speakers: Sequence[ActivePreset],
+        texts: Mapping[int, str],
+    ) -> TurnResult:
+        """Return the new answer; the old one stays if that fails.
+
+        Args:
+            claim: the conversation.
+            message: the row of the inbox that asks for it.
+            said: the question as it reads now.
+            at: when another answer was asked for.
+            exchange: the question as it was, with its answers.
+            active: the characters of the channel.
+            speakers: who answers.
+            texts: what people's messages read now; without any, the same question is answered in
+                other words.
+        """
+        removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
+        try:
+            with self.stops.answering(said, at) as stop:
+                result = await self.pipeline.answer(
+                    claim,
+                    message,
+                    said,
+                    active,
+                    speakers,
+                    stop,
+                    removed,
+                    before=exchange.before,
+                    in_place_of=exchange.parts,
+                )
+        except (BackendError, UserError) as error:  # the old answer stays
+            _log.warning("not_answered_again", turn=message.turn, reason=str(error))
+            notice = error.notice if isinstance(error, BackendError) else error.text
+            text = translatable("⚠ {problem}", problem=notice)
+            shown = translate(text, language_of(said.locale))
+            outgoing = self.replies.final_parts(said.address, shown)
+            return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
+        if not result.turns:  # stopped before the first word
+            return TurnResult(change=HistoryChange(texts))
+        places = [one.id for one in exchange.answers]
+        versions = dict(zip(places, result.turns, strict=False))
+        superseded = places[len(result.turns) :]
+        return replace(
+            result,
+            turns=result.turns[len(places) :],
+            change=HistoryChange(texts, versions, superseded),
+            in_place_of=exchange.parts,
+        )

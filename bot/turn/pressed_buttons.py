@@ -1,0 +1,149 @@
+"""Follow the press of a button under an answer: retry, go on, show a version, delete."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.button import ButtonAction, ButtonData, read_button
+from bot.chat.incoming import Pressed, Said, WakeReason
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import (
+    Claim,
+    Exchange,
+    HistoryChange,
+    InboxMessage,
+    StoredTurn,
+    Turn,
+    TurnResult,
+)
+from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.newest_question import pick_speakers
+from bot.commands.request import AskedQuestion
+from bot.errors import UserError
+from bot.replying.live_replies import LiveReplies
+from bot.routing.active_presets import ActiveCharacters
+from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import language_of, translatable, translate
+from bot.turn.answers_in_place import AnswersInPlace
+
+_GO_ON = translatable("Go on.")
+
+
+@dataclass(frozen=True, slots=True)
+class PressedButtons:
+    """Works out what a press changes; nothing is stored before the result is finished."""
+
+    buttons: AnswerButtons
+    resolver: PresetResolver
+    replies: LiveReplies
+    in_place: AnswersInPlace
+
+    async def follow(
+        self, claim: Claim, message: InboxMessage, pressed: Pressed
+    ) -> TurnResult | AskedQuestion:
+        """Return what the press changes, or what is to be answered as a question.
+
+        A press that is refused changes nothing: its platform has told the person already.
+        """
+        data = read_button(pressed)
+        if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
+            return TurnResult()
+        try:
+            exchange = await self.buttons.find(pressed, data)
+        except UserError:
+            return TurnResult()
+        active = await self.resolver.resolve(pressed.scopes)
+        match data.action:
+            case ButtonAction.DELETE:
+                ids = [one.id for versions in exchange.versions for one in versions]
+                return TurnResult(change=HistoryChange(deleted=ids), in_place_of=exchange.parts)
+            case ButtonAction.VERSION:
+                return self._show_version(message, pressed, data, exchange, active)
+            case ButtonAction.CONTINUE:
+                said = _said(pressed, translate(_GO_ON, language_of(pressed.locale)))
+                return AskedQuestion(said, pick_speakers(active, _turns(exchange)))
+            case ButtonAction.RETRY:
+                return await self._retry(claim, message, pressed, exchange, active)
+
+    async def _retry(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        pressed: Pressed,
+        exchange: Exchange,
+        active: ActiveCharacters,
+    ) -> TurnResult | AskedQuestion:
+        question = exchange.question.turn
+        author = question.speaker or pressed.author
+        asked = replace(
+            _said(pressed, question.text), author=author, message_id=question.message_id
+        )
+        speakers = pick_speakers(active, _turns(exchange))
+        if not exchange.answers:  # its answer has failed: nothing of it is in the history
+            return AskedQuestion(asked, speakers, exchange.parts)
+        return await self.in_place.answer(
+            claim, message, asked, pressed.at, exchange, active, speakers, {}
+        )
+
+    def _show_version(
+        self,
+        message: InboxMessage,
+        pressed: Pressed,
+        data: ButtonData,
+        exchange: Exchange,
+        active: ActiveCharacters,
+    ) -> TurnResult:
+        """Let a version of every answer take its place, and show it in the same messages."""
+        versions: dict[int, Turn] = {}
+        restored: list[int] = []
+        parts: list[OutgoingPart] = []
+        for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
+            chosen = _pick_version(answer, all_versions, data.number)
+            text = self._speaker_line(chosen.turn, pressed, active) + chosen.turn.text
+            shown = self.replies.final_parts(pressed.address, text, len(parts))
+            parts += shown
+            if chosen.id != answer.id:
+                names = tuple(_part_name(message, exchange, one.part) for one in shown)
+                versions[answer.id] = replace(chosen.turn, sent_as=names)
+                restored.append(chosen.id)
+        if not versions:  # it is shown already
+            return TurnResult()
+        change = HistoryChange(versions=versions, restored=restored)
+        return TurnResult(outgoing=parts, change=change, in_place_of=exchange.parts)
+
+    def _speaker_line(self, turn: Turn, pressed: Pressed, active: ActiveCharacters) -> str:
+        if turn.preset not in active.names:
+            return ""
+        [speaker] = active.pick([turn.preset])
+        names = self.resolver.character_names(active.names)
+        return active.speaker_line(speaker, names, self.replies.limits(pressed.address))
+
+
+def _said(pressed: Pressed, text: str) -> Said:
+    """Return a text as if the person had written it to the bot instead of pressing."""
+    return Said(
+        address=pressed.address,
+        external_key=pressed.external_key,
+        message_id=None,
+        author=pressed.author,
+        text=text,
+        at=pressed.at,
+        wake=WakeReason.DM,
+        scopes=pressed.scopes,
+        author_is_admin=pressed.author_is_admin,
+        locale=pressed.locale,
+    )
+
+
+def _turns(exchange: Exchange) -> list[Turn]:
+    return [one.turn for one in exchange.answers]
+
+
+def _pick_version(answer: StoredTurn, versions: Sequence[StoredTurn], number: int) -> StoredTurn:
+    """Return a version by its number from 1; the active one where there is none."""
+    return versions[number - 1] if 1 <= number <= len(versions) else answer
+
+
+def _part_name(message: InboxMessage, exchange: Exchange, part: int) -> str:
+    if part < len(exchange.parts):
+        return exchange.parts[part]
+    return message.part_name(part)
