@@ -14,9 +14,9 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 from typing_extensions import override
 
-from bot import __version__
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, Unreachable
 from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
+from bot.platforms.discord.rest.client import USER_AGENT
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.runtime.tasks import cancel_and_wait
 
@@ -61,7 +61,7 @@ class DiscordAccount(AccountSetup):
         headers = {
             "Authorization": f"Bot {self._token}",
             "Content-Type": "application/json",
-            "User-Agent": f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})",
+            "User-Agent": USER_AGENT,
         }
         self._api = JsonApi("Discord", settings.api_base.rstrip("/"), headers)
 

@@ -1,6 +1,5 @@
 """discord.py's client with configurable API addresses and bounded waits for rate limits."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,7 +46,7 @@ def set_api_addresses(settings: DiscordSettings) -> None:
 
 
 class DiscordClient(discord.Client):
-    """A client of Discord's REST API; log in before the first request."""
+    """discord.py's client; log in before the first request."""
 
     def __init__(self, settings: DiscordSettings, intents: discord.Intents) -> None:
         discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # text only
@@ -107,34 +106,3 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
 
 def _skipping_unreadable(event: str, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
     return lambda data: skip_unreadable(event, lambda: parse(data))
-
-
-class RestClient:
-    """A REST client that outlives gateway connections: answers go out while one reconnects."""
-
-    def __init__(self, settings: DiscordSettings) -> None:
-        self._settings = settings
-        self._client: DiscordClient | None = None
-        self._login_lock = asyncio.Lock()
-
-    async def logged_in_client(self) -> DiscordClient:
-        """Return the client, logged in.
-
-        Raises:
-            PlatformError: the log-in failed.
-        """
-        async with self._login_lock:
-            if self._client is None:
-                client = DiscordClient(self._settings, discord.Intents(guilds=True))
-                try:
-                    await client.log_in()
-                    self._client = client
-                finally:
-                    if self._client is None:
-                        await client.close()
-            return self._client
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()

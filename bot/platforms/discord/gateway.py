@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import discord
 import structlog
+from discord.state import ConnectionState
 from discord.utils import MISSING, utcnow
+from typing_extensions import override
 
-from bot.platforms.discord.client import DiscordClient
+from bot.platforms.discord.client import DiscordClient, Payload, skip_unreadable
 from bot.platforms.discord.commands import CompletePreset, send_suggestions
 from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
@@ -38,6 +41,14 @@ class CommandReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class BotMessageSeen:
+    """A message of a bot, ours or another: nobody answers it, but the channel was read so far."""
+
+    channel_id: int
+    message_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class MessageEdited:
     """A message that was changed, as it reads now."""
 
@@ -63,7 +74,7 @@ class ComponentUsed:
 PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
 """What happened in channels; a guild is one that the bot was added to just now."""
 
-GatewayEvent = PlatformEvent | CommandReceived | SessionStarted
+GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionStarted
 
 
 class Gateway(DiscordClient):
@@ -121,8 +132,7 @@ class Gateway(DiscordClient):
         self._events.put_nowait(message)
 
     async def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
-        if not change.message.author.bot:  # our own live edits come back, too
-            self._events.put_nowait(MessageEdited(change.message))
+        self._events.put_nowait(MessageEdited(change.message))
 
     async def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         ids = frozenset({deletion.message_id})
@@ -162,6 +172,24 @@ class Gateway(DiscordClient):
         else:
             await _respond_alone(interaction, refusal)
 
+    @override
+    def _get_state(self, **options: Any) -> ConnectionState[Any]:
+        """Keep the messages of bots from the library: ours come back, with every live edit."""
+        state = super()._get_state(**options)
+        for event, on_bot_message in (
+            ("MESSAGE_CREATE", self._on_bot_message),
+            ("MESSAGE_UPDATE", _ignore),
+        ):
+            state.parsers[event] = _unless_by_bot(state.parsers[event], on_bot_message)
+        return state
+
+    def _on_bot_message(self, data: Payload) -> None:
+        seen = skip_unreadable(
+            "MESSAGE_CREATE", lambda: BotMessageSeen(int(data["channel_id"]), int(data["id"]))
+        )
+        if seen is not None:
+            self._events.put_nowait(seen)
+
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known.set()
@@ -173,6 +201,23 @@ async def _respond_alone(interaction: discord.Interaction, text: str) -> None:
             await interaction.response.send_message(text, ephemeral=True)
     except REQUEST_ERRORS as error:
         _log.warning("discord_press_not_acknowledged", reason=type(error).__name__)
+
+
+def _unless_by_bot(
+    parse: Callable[[Payload], None], on_bot_message: Callable[[Payload], None]
+) -> Callable[[Payload], None]:
+    def parse_or_skip(data: Payload) -> None:
+        match data:
+            case {"author": {"bot": True}}:
+                on_bot_message(data)
+            case _:
+                parse(data)
+
+    return parse_or_skip
+
+
+def _ignore(_data: Payload) -> None:
+    """Do nothing."""
 
 
 async def _defer(interaction: discord.Interaction) -> bool:

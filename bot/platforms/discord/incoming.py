@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import discord
+from discord.abc import Snowflake
 
 from bot.chat.incoming import (
     Address,
@@ -25,9 +26,7 @@ _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-def message_to_said(
-    message: discord.Message, bot: discord.ClientUser, bot_id: str = ""
-) -> Said | None:
+def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") -> Said | None:
     """Convert a message from the gateway or from the channel history.
 
     `bot_id` is what its address carries.
@@ -59,9 +58,7 @@ def message_to_said(
     )
 
 
-def edit_to_incoming(
-    message: discord.Message, bot: discord.ClientUser, bot_id: str = ""
-) -> Edited | None:
+def edit_to_incoming(message: discord.Message, bot: Snowflake, bot_id: str = "") -> Edited | None:
     """Convert a message that was changed; None if its author did not change it.
 
     Discord reports a change, too, when it has added the preview of a link.
@@ -198,7 +195,7 @@ def _original_message(message: discord.Message) -> discord.Message | None:
     return original if isinstance(original, discord.Message) else None
 
 
-def _quote(original: discord.Message | None, bot: discord.ClientUser) -> Quote | None:
+def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
     if original is None:
         return None
     return Quote(
@@ -210,7 +207,7 @@ def _quote(original: discord.Message | None, bot: discord.ClientUser) -> Quote |
     )
 
 
-def _mentions(message: discord.Message, bot: discord.ClientUser) -> tuple[str, ...]:
+def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     """Return the people, bots and roles that the text mentions, without this bot."""
     ours = _mention_ids(message, bot)
     found = (one for one in _REFERENCE.finditer(message.content) if int(one["id"]) not in ours)
@@ -252,7 +249,7 @@ def _file_kind(file: discord.Attachment) -> MediaKind:
 
 
 def _wake_reason(
-    message: discord.Message, original: discord.Message | None, bot: discord.ClientUser
+    message: discord.Message, original: discord.Message | None, bot: Snowflake
 ) -> WakeReason | None:
     if _is_private(message):
         return WakeReason.DM
@@ -263,7 +260,7 @@ def _wake_reason(
     return None
 
 
-def _is_mentioned(message: discord.Message, bot: discord.ClientUser) -> bool:
+def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     """Whether the text mentions the bot or the role that Discord made for it.
 
     The mention must be in Discord's own list as well, which has none from code blocks. That list
@@ -273,7 +270,7 @@ def _is_mentioned(message: discord.Message, bot: discord.ClientUser) -> bool:
     return bool(_mention_ids(message, bot) & _ids_in_text(message.content) & listed)
 
 
-def _mention_ids(message: discord.Message, bot: discord.ClientUser) -> set[int]:
+def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
     role = message.guild.self_role if message.guild else None
     return {bot.id, role.id} if role else {bot.id}
 
@@ -282,7 +279,7 @@ def _ids_in_text(content: str) -> set[int]:
     return {int(found["id"]) for found in _REFERENCE.finditer(content)}
 
 
-def _strip_mention(message: discord.Message, bot: discord.ClientUser) -> str:
+def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     """Remove mentions of the bot from the beginning, unless there is nothing else."""
     rest = text = message.content.strip()
     ids = _mention_ids(message, bot)

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import aiohttp
 import discord
+import msgspec
 import structlog
 from discord.http import Route
 from typing_extensions import override
@@ -14,24 +15,22 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Pressed, Request, Said
 from bot.errors import PlatformError, PlatformFatal, Unreachable
-from bot.platforms.discord.client import (
-    DiscordClient,
-    RestClient,
-    set_api_addresses,
-    skip_unreadable,
-)
+from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import message_to_said, press_to_incoming
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.requests import bounded_request, translate
+from bot.platforms.discord.rest.client import RestClient, decode_response
+from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
-from bot.platforms.discord.surface import DiscordSurface
+from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
 from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.ports import Clock, HistoryReader, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
+_decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
@@ -106,7 +105,7 @@ class DiscordPlatform(Platform, HistoryReader):
 
     @override
     async def check(self) -> str:
-        return str((await self._rest.logged_in_client()).user)
+        return (await self._rest.bot_user()).full_name
 
     @override
     async def close(self) -> None:
@@ -119,35 +118,28 @@ class DiscordPlatform(Platform, HistoryReader):
         guild_id = self._guild_id(incoming)
         if guild_id is None:
             return False
-        # Through REST: the gateway knows only the guilds of its connection, and may be away.
-        client = await self._rest.logged_in_client()
-        async with bounded_request(client):
-            guild = await client.fetch_guild(guild_id, with_counts=False)
-            member = await guild.fetch_member(int(incoming.author.id.removeprefix("discord:")))
-        may = member.guild_permissions
-        return may.administrator or may.manage_guild
+        person = incoming.author.id.removeprefix("discord:")
+        return await manages_guild(self._rest, guild_id, person, self._clock.now())
 
     @override
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        client = await self._rest.logged_in_client()
+        query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
+        response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
+        bot = discord.Object((await self._rest.bot_user()).id)
+        client = DiscordClient(self._settings, discord.Intents.none())  # it only parses
         channel = client.get_partial_messageable(int(said.address.chat))
-        before = int(said.message_id) if said.message_id else None
-        async with bounded_request(client):
-            newest_first = await client.http.logs_from(channel.id, limit, before=before)
+        newest_first = decode_response(_decode_messages, response)
         parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
-        found = (self._to_said(client, message) for message in parsed if message is not None)
+        found = (self._to_said(bot, message) for message in parsed if message is not None)
         return [one for one in found if one is not None]
 
-    def _to_said(self, client: DiscordClient, message: discord.Message) -> Said | None:
-        bot = client.user
-        if bot is None:  # it is not logged in
-            return None
+    def _to_said(self, bot: discord.Object, message: discord.Message) -> Said | None:
         return skip_unreadable("MESSAGE", lambda: message_to_said(message, bot, self._bot_id))
 
-    def _guild_id(self, incoming: Request) -> int | None:
+    def _guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
-        return int(scope.removeprefix(prefix)) if scope is not None else None
+        return scope.removeprefix(prefix) if scope is not None else None
 
     async def _refusal(self, interaction: discord.Interaction) -> str | None:
         return await self._press_refusal(press_to_incoming(interaction, self._bot_id))

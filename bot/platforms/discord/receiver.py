@@ -16,6 +16,7 @@ from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, Store
 from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
 from bot.platforms.discord.gateway import (
+    BotMessageSeen,
     CommandReceived,
     ComponentUsed,
     Gateway,
@@ -108,6 +109,9 @@ class MessageReceiver:
         kept: set[int] = set()
         for event in events:
             if isinstance(event, SessionStarted):
+                continue
+            if isinstance(event, BotMessageSeen):
+                received.append((event.channel_id, event.message_id))
                 continue
             if isinstance(event, CommandReceived):
                 incoming: Incoming | None = await self._to_incoming_command(event)

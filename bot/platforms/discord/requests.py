@@ -1,4 +1,4 @@
-"""One request to Discord: its timeout, and its failures as a `PlatformError`."""
+"""One request over discord.py: its timeout, and its failures as a `PlatformError`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,21 +8,12 @@ from typing import Final
 import aiohttp
 import discord
 
-from bot.errors import (
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    Unreachable,
-)
+from bot.errors import OutcomeUnknown, PlatformError, PlatformFatal, RateLimited, Unreachable
+from bot.platforms.discord.rest.client import REQUEST_SECONDS
+from bot.platforms.discord.rest.refusals import translate_refusal
 from bot.platforms.discord.settings import BOT_REJECTED
 
-REQUEST_SECONDS = 10.0
 REQUEST_ERRORS: Final = (discord.DiscordException, aiohttp.ClientError, OSError)
-_UNKNOWN_MESSAGE, _INVALID_WEBHOOK_TOKEN = 10008, 50027
-_DEFAULT_RETRY_SECONDS = 5.0
 
 
 @asynccontextmanager
@@ -57,34 +48,11 @@ def translate(error: Exception) -> PlatformError:
         case discord.LoginFailure():
             return PlatformFatal(BOT_REJECTED)
         case discord.HTTPException():
-            return _by_status(error)
+            retry_after = error.response.headers.get("Retry-After")
+            return translate_refusal(error.status, error.code, error.text, retry_after)
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
             return Unreachable(f"Discord cannot be reached: {error}")
         case TimeoutError():
             return OutcomeUnknown(f"Discord did not answer within {REQUEST_SECONDS:.0f} s")
         case _:
             return OutcomeUnknown(f"the answer of Discord was lost: {type(error).__name__} {error}")
-
-
-def _by_status(error: discord.HTTPException) -> PlatformError:
-    answer = f"Discord answered {error.status} ({error.code}): {error.text}"
-    if error.code == _UNKNOWN_MESSAGE:
-        return MessageNotFound(answer)
-    if error.code == _INVALID_WEBHOOK_TOKEN:
-        return Refused(answer)
-    match error.status:
-        case 401:
-            return PlatformFatal(BOT_REJECTED)
-        case 429:
-            return RateLimited(_retry_after(error))
-        case status if status >= 500:
-            return OutcomeUnknown(answer)
-        case _:
-            return Refused(answer)
-
-
-def _retry_after(error: discord.HTTPException) -> float:
-    try:
-        return float(error.response.headers["Retry-After"])
-    except (KeyError, ValueError):
-        return _DEFAULT_RETRY_SECONDS

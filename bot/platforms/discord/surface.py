@@ -1,26 +1,31 @@
 """Answers on Discord: one idempotent REST call each, without pings."""
 
 import contextlib
-import json
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import Any
 
-import discord
-from discord.http import Route
+import msgspec
 from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, Refused
 from bot.platforms.discord.buttons import to_components
-from bot.platforms.discord.client import RestClient
-from bot.platforms.discord.requests import bounded_request
+from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
+from bot.platforms.discord.rest.form import Upload
 from bot.ports import Surface
 
 _PAGE_SIZE = 100
 _MAX_PAGES = 10
 _LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=8.0)
 _SUPPRESS_EMBEDS = 1 << 2
+
+_SEND = RestEndpoint("POST", "/channels/{}/messages")
+_EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}")
+_DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}")
+READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
+_TYPE = RestEndpoint("POST", "/channels/{}/typing")
+_RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 
 
 class DiscordSurface(Surface):
@@ -47,94 +52,105 @@ class DiscordSurface(Surface):
                 "message_id": message.reply_to,
                 "fail_if_not_exists": False,
             }
-        channel = message.address.chat
-        route = Route("POST", "/channels/{channel_id}/messages", channel_id=channel)
-        return str((await self._call(route, **_with_file(body, file)))["id"])
+        sent = await self._rest.call(
+            _SEND, message.address.chat, body=_with_file(body, file), file=_to_upload(file)
+        )
+        return _message_id(sent)
 
     @override
     async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
-        await self._call(_message_route("PATCH", address, message_id), json=_render(content))
+        await self._rest.call(_EDIT, address.chat, message_id, body=_render(content))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         with contextlib.suppress(MessageNotFound):
-            await self._call(_message_route("DELETE", address, message_id))
+            await self._rest.call(_DELETE, address.chat, message_id)
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._call(Route("POST", "/channels/{channel_id}/typing", channel_id=address.chat))
+        await self._rest.call(_TYPE, address.chat)
 
     @override
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        bot, newest = (await self._rest.logged_in_client()).user, after
+        bot_id, newest = (await self._rest.bot_user()).id, after
         for _ in range(_MAX_PAGES):
             page = await self._page(message.address, newest)
             for found in page:
-                if found["id"] not in known and _is_ours(bot, found, message):
-                    return str(found["id"])
+                if found.id not in known and _is_ours(bot_id, found, message):
+                    return found.id
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
-            newest = page[-1]["id"]
+            newest = page[-1].id
         raise OutcomeUnknown(
             f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
         )
 
-    async def _page(self, address: Address, after: str | None) -> list[dict[str, Any]]:
+    async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
         """Return the messages after this one, oldest first; without one, the newest of all."""
-        params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
-        route = Route("GET", "/channels/{channel_id}/messages", channel_id=address.chat)
-        page: list[dict[str, Any]] = await self._call(route, params=params)
-        return page[::-1]
+        query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
+        return decode_response(
+            _decode_page, await self._rest.call(READ_MESSAGES, address.chat, query=query)
+        )[::-1]
 
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
         """Edit the deferred response of a command; doing it twice is the same as once."""
         application, _, token = interaction.partition(":")
-        route = Route(
-            "PATCH",
-            "/webhooks/{webhook_id}/{webhook_token}/messages/@original",
-            webhook_id=application,
-            webhook_token=token,
-        )
-        return str((await self._call(route, **_with_file(_render(content), file)))["id"])
-
-    async def _call(self, route: Route, **request: Any) -> Any:
-        client = await self._rest.logged_in_client()
-        async with bounded_request(client):
-            return await client.http.request(route, **request)
+        body = _with_file(_render(content), file)
+        sent = await self._rest.call(_RESPOND, application, token, body=body, file=_to_upload(file))
+        return _message_id(sent)
 
 
-def _is_ours(
-    bot: discord.ClientUser | None, found: Mapping[str, Any], sent: OutgoingMessage
-) -> bool:
-    by_us = bot is not None and found["author"]["id"] == str(bot.id)
-    files = [one["filename"] for one in found["attachments"]]
+class _Author(msgspec.Struct):
+    id: str
+
+
+class _AttachedFile(msgspec.Struct):
+    filename: str
+
+
+class _FoundMessage(msgspec.Struct):
+    """What is looked at of a message in the history of a channel."""
+
+    id: str
+    content: str
+    author: _Author
+    attachments: list[_AttachedFile] = []
+
+
+class _PostedMessage(msgspec.Struct):
+    id: str
+
+
+_decode_posted = msgspec.json.Decoder(_PostedMessage).decode
+_decode_page = msgspec.json.Decoder(list[_FoundMessage]).decode
+
+
+def _message_id(response: bytes) -> str:
+    return decode_response(_decode_posted, response).id
+
+
+def _is_ours(bot_id: str, found: _FoundMessage, sent: OutgoingMessage) -> bool:
+    files = [one.filename for one in found.attachments]
     # Discord strips white space at both ends.
-    same_text = found["content"].strip() == sent.text.strip()
-    return by_us and same_text and files == ([sent.file.name] if sent.file else [])
+    same_text = found.content.strip() == sent.text.strip()
+    return (
+        found.author.id == bot_id and same_text and files == ([sent.file.name] if sent.file else [])
+    )
 
 
 def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
-    """Return arguments for a request: JSON, or a form with the JSON and the file."""
+    """List the file: a response that is edited twice would otherwise have it twice."""
+    return body if file is None else {**body, "attachments": [{"id": 0, "filename": file.name}]}
+
+
+def _to_upload(file: Attachment | None) -> Upload | None:
     if file is None:
-        return {"json": body}
-    # Listing the attachments replaces those that are there: a response that is edited twice would
-    # otherwise have the file twice.
-    payload = {**body, "attachments": [{"id": 0, "filename": file.name}]}
-    return {
-        "form": [
-            {"name": "payload_json", "value": json.dumps(payload, ensure_ascii=False)},
-            {
-                "name": "files[0]",
-                "value": file.text.encode(),
-                "filename": file.name,
-                "content_type": "text/plain; charset=utf-8",
-            },
-        ]
-    }
+        return None
+    return Upload(file.name, file.text.encode(), "text/plain; charset=utf-8")
 
 
 def _render(content: MessageContent) -> dict[str, Any]:
@@ -148,8 +164,3 @@ def _render(content: MessageContent) -> dict[str, Any]:
         "flags": _SUPPRESS_EMBEDS,
         "components": to_components(content.buttons),
     }
-
-
-def _message_route(method: str, address: Address, message_id: str) -> Route:
-    path = "/channels/{channel_id}/messages/{message_id}"
-    return Route(method, path, channel_id=address.chat, message_id=message_id)

@@ -292,13 +292,59 @@ async def test_request_times_out(chat: Chat) -> None:
         await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
-async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=4, is_global=True)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    async with asyncio.timeout(1):
-        await chat.surface.typing(chat.address)
+async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other_for_good(
+    chat: Chat,
+) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=1, is_global=True)
+    sending = asyncio.create_task(
+        chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    )
+    [refused] = await wait_until(lambda: [e for e in chat.wire.log if e["status"] == 429])
+    sending.cancel()
+    await chat.surface.typing(chat.address)
+
+    [typing] = chat.requests("POST", "/typing")
+    assert typing["t"] - refused["t"] >= 1, "Discord takes no request before"
+    assert chat.texts == []
+
+
+async def test_request_waits_until_its_bucket_is_free_again(chat: Chat) -> None:
+    chat.wire.bucket_limit, chat.wire.bucket_window = 2, 0.5
+    for number in range(5):
+        await chat.surface.send(
+            OutgoingMessage(chat.address, MessageContent(str(number)), nonce=f"n{number}")
+        )
+    assert chat.texts == ["0", "1", "2", "3", "4"]
+    assert [entry["status"] for entry in chat.requests("POST")] == [200] * 5
+
+
+async def test_refusal_before_discord_is_not_waited_out(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=3, via=False)
+    with pytest.raises(RateLimited) as limited:
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    assert limited.value.retry_after_seconds == 3
+    assert chat.texts == []
+
+
+async def test_fault_before_a_rate_limit_leaves_the_outcome_unknown(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", status=502, after=True)
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
+    with pytest.raises(OutcomeUnknown, match="502"):
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    assert chat.texts == ["hi"]
+
+
+async def test_connection_that_was_closed_while_idle_is_replaced(chat: Chat) -> None:
+    await chat.surface.typing(chat.address)
+    chat.wire.fault("POST", "/channels/*/messages", drop=True)
+    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    assert chat.texts == ["hi"]
+
+
+async def test_error_page_of_a_proxy_is_an_unknown_outcome(chat: Chat) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", status=200, body="<html>", after=True)
+    with pytest.raises(OutcomeUnknown, match="proxy"):
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
 async def test_send_works_after_the_gateway_closed(wire: SimWire) -> None:

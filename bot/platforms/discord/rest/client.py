@@ -1,0 +1,285 @@
+"""Requests to Discord's REST API as the bot: rate limits, repetitions, failures."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import count
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import structlog
+
+from bot import __version__
+from bot.errors import OutcomeUnknown, PlatformError, PlatformFatal, RateLimited, Unreachable
+from bot.platforms.discord.rest.form import Upload, to_form
+from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
+from bot.platforms.discord.rest.refusals import translate_refusal
+from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+
+Decoded = TypeVar("Decoded")
+
+REQUEST_SECONDS = 10.0
+"""A request ends after this time, with all its repetitions."""
+USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CONNECT_SECONDS = 5.0
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# The longest wait for a rate limit; the outbox does the longer ones. Longer than Discord's usual
+# window of 5 s, so that a request waits for the next one.
+_MAX_WAIT_SECONDS = 6.0
+_MAX_TRIES = 5
+_PASSING_FAULTS = frozenset({500, 502, 504, 524})
+_MAX_TEXT_CHARS = 500
+_JSON = "application/json"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RestEndpoint:
+    """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
+
+    method: str
+    path: str
+    resource_ids: int = 1
+
+
+class RestClient:
+    """The connections of one bot, for the life of the process; no log-in is needed."""
+
+    def __init__(self, settings: DiscordSettings) -> None:
+        token = settings.token.get_secret_value().strip() if settings.token else ""
+        self._problem = _token_problem(token)
+        headers = {
+            "Authorization": f"Bot {token}",
+            "User-Agent": USER_AGENT,
+            "Accept-Encoding": "identity",
+        }
+        self._http = HttpClient(
+            settings.api_base.rstrip("/"),
+            headers if self._problem is None else {},
+            connect_seconds=_CONNECT_SECONDS,
+            uses_proxy=False,
+        )
+        self._limits = BucketLimits()
+        self._user: BotUser | None = None
+
+    async def call(
+        self,
+        endpoint: RestEndpoint,
+        *ids: str,
+        body: Mapping[str, object] | None = None,
+        file: Upload | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Send a request and return the body of the response.
+
+        It is sent again after a short rate limit and after a passing fault of the server: what it
+        asks for must be the same when it is done twice.
+
+        Args:
+            endpoint: what is called.
+            ids: for the path.
+            body: is sent as JSON.
+            file: is sent with the body.
+            query: is appended to the path.
+
+        Raises:
+            PlatformError: it failed.
+        """
+        if self._problem is not None:
+            raise PlatformFatal(self._problem)
+        path = endpoint.path.format(*ids)
+        if query:
+            path += f"?{urlencode(query)}"
+        content_type, content = _encode(endpoint.method, body, file)
+        key = f"{endpoint.method} {endpoint.path}"
+        resource = ":".join(ids[: endpoint.resource_ids])
+        deadline = asyncio.get_running_loop().time() + REQUEST_SECONDS
+        return await self._send(
+            _RestRequest(endpoint.method, path, content, content_type, key, resource, deadline)
+        )
+
+    async def bot_user(self) -> "BotUser":
+        """Return whose token it is; raises `PlatformError`."""
+        if self._user is None:
+            self._user = decode_response(_decode_user, await self.call(_ME))
+        return self._user
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _send(self, request: "_RestRequest") -> bytes:
+        lost: PlatformError | None = None  # it may have been carried out
+        for tries in count(1):
+            try:
+                bucket = await self._wait_for_turn(request)
+                response, content = await self._exchange(request)
+            except (RateLimited, Unreachable) as error:
+                raise lost or error from None
+            now = asyncio.get_running_loop().time()
+            self._limits.update(bucket, request.key, request.resource, response.headers, now)
+            if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+                return content
+            failure, pause = self._judge(bucket, response, content, tries, now)
+            if isinstance(failure, OutcomeUnknown):
+                lost = failure
+            if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
+                raise lost or failure
+            await asyncio.sleep(pause)
+        raise AssertionError("count() has no end")
+
+    async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
+        """Wait until Discord takes this request; raise `RateLimited` if that is far away."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            bucket = self._limits.bucket(request.key, request.resource, now)
+            wait = self._limits.seconds_until_free(bucket, now)
+            # Late is too late, also for a process that stood still: the outbox has moved on.
+            if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
+                raise RateLimited(wait)
+            if wait <= 0:
+                bucket.take(now)
+                return bucket
+            await asyncio.sleep(wait)
+
+    async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
+        """Send a request once and read the response."""
+        try:
+            response = await self._request(request)
+            try:
+                return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
+            finally:
+                await response.close()
+        except ConnectionFailed as error:
+            if error.sent:
+                raise OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
+            raise Unreachable(f"Discord cannot be reached: {error}") from None
+        except TimeoutError:
+            raise OutcomeUnknown(f"Discord did not answer within {REQUEST_SECONDS:.0f} s") from None
+
+    async def _request(self, request: "_RestRequest") -> HttpResponse:
+        given = (request.method, request.path, request.content, request.deadline)
+        try:
+            return await self._http.request(*given, content_type=request.content_type)
+        except ConnectionFailed as error:
+            if not error.was_idle:
+                raise
+        try:
+            # The connection was closed while it was idle; the request may be repeated.
+            return await self._http.request(*given, content_type=request.content_type)
+        except ConnectionFailed as error:
+            raise ConnectionFailed(str(error)) from None  # the first one may have arrived
+
+    def _judge(
+        self,
+        bucket: RateLimitBucket,
+        response: HttpResponse,
+        content: bytes,
+        tries: int,
+        now: float,
+    ) -> tuple[PlatformError, float | None]:
+        """Return what a response means that is no success, and the pause before the next try."""
+        refusal = _read_refusal(content)
+        retry_after = response.headers.get("retry-after")
+        if response.status != HTTPStatus.TOO_MANY_REQUESTS:
+            error = translate_refusal(response.status, refusal.code, refusal.text)
+            return error, 2.0 * tries - 1 if response.status in _PASSING_FAULTS else None
+        if refusal.retry_after is None or "via" not in response.headers:
+            # Not Discord's limit: something before it blocks this address.
+            return translate_refusal(response.status, 0, refusal.text, retry_after), None
+        until = now + refusal.retry_after
+        if refusal.is_global:
+            self._limits.block_all(until)
+        else:
+            bucket.block(until)
+        waits = refusal.retry_after <= _MAX_WAIT_SECONDS
+        _log.warning(
+            "discord_rate_limit", seconds=refusal.retry_after, everywhere=refusal.is_global
+        )
+        return RateLimited(refusal.retry_after), 0.0 if waits else None
+
+
+class BotUser(msgspec.Struct):
+    """The user that a bot is."""
+
+    id: str
+    username: str
+    discriminator: str = "0"
+
+    @property
+    def full_name(self) -> str:
+        has_number = self.discriminator.strip("0") != ""
+        return f"{self.username}#{self.discriminator}" if has_number else self.username
+
+
+_ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
+_decode_user = msgspec.json.Decoder(BotUser).decode
+
+
+def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Decoded:
+    """Return what a response says; raises `OutcomeUnknown` if it cannot be read."""
+    try:
+        return decode(response)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _RestRequest:
+    method: str
+    path: str
+    content: bytes | None
+    content_type: str | None
+    key: str
+    """The endpoint."""
+    resource: str
+    """The ids of what Discord counts the requests for."""
+    deadline: float
+
+
+class _Refusal(msgspec.Struct):
+    """The body of a response that is no success."""
+
+    code: int = 0
+    message: str = ""
+    errors: Any = None
+    """Which fields of the request are wrong."""
+    retry_after: float | None = None
+    is_global: bool = msgspec.field(default=False, name="global")
+
+    @property
+    def text(self) -> str:
+        return f"{self.message} {self.errors or ''}".strip()[:_MAX_TEXT_CHARS]
+
+
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+def _read_refusal(content: bytes) -> _Refusal:
+    try:
+        return _decode_refusal(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
+        return _Refusal(message=content[:_MAX_TEXT_CHARS].decode(errors="replace"))
+
+
+def _encode(
+    method: str, body: Mapping[str, object] | None, file: Upload | None
+) -> tuple[str | None, bytes | None]:
+    """Return the content type and the content of a request."""
+    if file is not None:
+        return to_form(msgspec.json.encode(body or {}), file)
+    if body is None:
+        return None, b"" if method == "POST" else None
+    return _JSON, msgspec.json.encode(body)
+
+
+def _token_problem(token: str) -> str | None:
+    if not token:
+        return "Discord needs a bot token; set TROUPE_DISCORD__TOKEN"
+    return None if _TOKEN.fullmatch(token) else BOT_REJECTED

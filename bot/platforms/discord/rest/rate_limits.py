@@ -1,0 +1,104 @@
+"""How many requests Discord still takes: its buckets, and the limit over all of them.
+
+See https://discord.com/developers/docs/topics/rate-limits.
+"""
+
+import math
+from collections.abc import Mapping
+
+_MAX_BUCKETS = 1000
+_LIMIT, _REMAINING = "x-ratelimit-limit", "x-ratelimit-remaining"
+_RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
+
+
+class RateLimitBucket:
+    """The requests that Discord takes before a moment at which it counts anew."""
+
+    __slots__ = ("_left", "_limit", "_resets_at")
+
+    def __init__(self) -> None:
+        self._limit = self._left = math.inf
+        self._resets_at = -math.inf
+
+    def seconds_until_free(self, now: float) -> float:
+        """Return how long no request is allowed; 0: one is."""
+        return 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
+
+    def take(self, now: float) -> None:
+        """Count a request that is sent now."""
+        if now >= self._resets_at:
+            self._left = self._limit
+        self._left -= 1
+
+    def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
+        """Take over what a response says.
+
+        Requests in flight may be counted in it or not: within one window the smaller number holds.
+        """
+        is_same_window = now < self._resets_at
+        self._left = min(self._left, remaining) if is_same_window else remaining
+        self._limit = limit
+        self._resets_at = now + reset_after
+
+    def block(self, until: float) -> None:
+        """Allow no request before a moment."""
+        self._left, self._resets_at = 0, max(self._resets_at, until)
+
+    def is_reset(self, now: float) -> bool:
+        """Return whether nothing is known that still holds."""
+        return now >= self._resets_at
+
+
+class BucketLimits:
+    """The buckets of all endpoints; several endpoints may share one."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}  # an endpoint's -> the one that Discord gave
+        self._buckets: dict[tuple[str, str], RateLimitBucket] = {}
+        self._blocked_until = -math.inf
+
+    def __len__(self) -> int:
+        """Return how many buckets are remembered."""
+        return len(self._buckets)
+
+    def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:
+        """Return the bucket of an endpoint for one channel, guild or webhook."""
+        key = (self._names.get(endpoint, endpoint), resource)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= _MAX_BUCKETS:
+                kept = {key: one for key, one in self._buckets.items() if not one.is_reset(now)}
+                self._buckets = kept
+            bucket = self._buckets[key] = RateLimitBucket()
+        return bucket
+
+    def seconds_until_free(self, bucket: RateLimitBucket, now: float) -> float:
+        """Return how long no request of a bucket is allowed; 0: one is."""
+        return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
+
+    def block_all(self, until: float) -> None:
+        """Allow no request at all before a moment."""
+        self._blocked_until = max(self._blocked_until, until)
+
+    def update(
+        self,
+        bucket: RateLimitBucket,
+        endpoint: str,
+        resource: str,
+        headers: Mapping[str, str],
+        now: float,
+    ) -> None:
+        """Take over what the headers of a response say; many have none."""
+        name = headers.get(_BUCKET)
+        if name is not None and self._names.get(endpoint) != name:
+            self._names[endpoint] = name
+            bucket = self._buckets.setdefault((name, resource), bucket)
+        try:
+            bucket.update(
+                float(headers[_LIMIT]),
+                float(headers[_REMAINING]),
+                float(headers[_RESET_AFTER]),
+                now,
+            )
+        except (KeyError, ValueError):
+            return

@@ -1,0 +1,48 @@
+"""What a response of Discord that is no success means, as a `PlatformError`."""
+
+from bot.errors import (
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+)
+from bot.platforms.discord.settings import BOT_REJECTED
+
+_DEFAULT_RETRY_SECONDS = 5.0
+_UNKNOWN_MESSAGE, _INVALID_WEBHOOK_TOKEN = 10008, 50027
+
+
+def translate_refusal(
+    status: int, code: int, text: str, retry_after: str | None = None
+) -> PlatformError:
+    """Return what a response means.
+
+    Args:
+        status: of HTTP.
+        code: Discord's own, 0 where there is none.
+        text: Discord's words.
+        retry_after: the header of that name.
+    """
+    answer = f"Discord answered {status} ({code}): {text}"
+    if code == _UNKNOWN_MESSAGE:
+        return MessageNotFound(answer)
+    if code == _INVALID_WEBHOOK_TOKEN:
+        return Refused(answer)
+    match status:
+        case 401:
+            return PlatformFatal(BOT_REJECTED)
+        case 429:
+            return RateLimited(_seconds(retry_after))
+        case _ if status >= 500:
+            return OutcomeUnknown(answer)
+        case _:
+            return Refused(answer)
+
+
+def _seconds(retry_after: str | None) -> float:
+    try:
+        return float(retry_after or "")
+    except ValueError:  # a date
+        return _DEFAULT_RETRY_SECONDS

@@ -1,0 +1,96 @@
+"""Discord's buckets: how many requests are allowed, and when the next one is."""
+
+from collections.abc import Mapping
+
+from bot.platforms.discord.rest.rate_limits import BucketLimits
+
+SEND = "POST /channels/{}/messages"
+
+
+def headers(remaining: int, reset_after: float, name: str = "b1", limit: int = 5) -> dict[str, str]:
+    return {
+        "x-ratelimit-bucket": name,
+        "x-ratelimit-limit": str(limit),
+        "x-ratelimit-remaining": str(remaining),
+        "x-ratelimit-reset-after": str(reset_after),
+    }
+
+
+def take(limits: BucketLimits, now: float, endpoint: str = SEND, resource: str = "1") -> float:
+    """Take a request of a bucket if one is allowed; return how long it must wait."""
+    bucket = limits.bucket(endpoint, resource, now)
+    wait = limits.seconds_until_free(bucket, now)
+    if wait <= 0:
+        bucket.take(now)
+    return wait
+
+
+def tell(
+    limits: BucketLimits,
+    said: Mapping[str, str],
+    now: float,
+    endpoint: str = SEND,
+    resource: str = "1",
+) -> None:
+    limits.update(limits.bucket(endpoint, resource, now), endpoint, resource, said, now)
+
+
+def test_bucket_is_open_until_discord_says_otherwise() -> None:
+    limits = BucketLimits()
+    assert [take(limits, now) for now in (0, 0, 0)] == [0, 0, 0]
+    tell(limits, {}, 0)
+    tell(limits, {"x-ratelimit-remaining": "many"}, 0)
+    assert take(limits, 0) == 0
+
+
+def test_spent_bucket_opens_when_discord_counts_anew() -> None:
+    limits = BucketLimits()
+    take(limits, 0)
+    tell(limits, headers(1, 4), 0)
+    assert take(limits, 1) == 0
+    assert take(limits, 1) == 3
+    assert [take(limits, 4)] == [0]
+
+
+def test_request_in_flight_counts_before_its_response() -> None:
+    limits = BucketLimits()
+    take(limits, 0)
+    tell(limits, headers(3, 4), 0)
+    for _ in range(3):
+        take(limits, 1)
+    tell(limits, headers(2, 3), 1)  # the response to the first of the three
+    assert take(limits, 1) == 3
+
+
+def test_channels_have_buckets_of_their_own() -> None:
+    limits = BucketLimits()
+    take(limits, 0)
+    tell(limits, headers(0, 4), 0)
+    assert take(limits, 0, resource="2") == 0
+
+
+def test_endpoints_share_a_bucket_of_one_name() -> None:
+    limits = BucketLimits()
+    take(limits, 0)
+    take(limits, 0, "PATCH")
+    tell(limits, headers(3, 4), 0)
+    tell(limits, headers(0, 4), 0, "PATCH")
+    assert take(limits, 0) == 4
+
+
+def test_global_limit_holds_for_every_bucket() -> None:
+    limits = BucketLimits()
+    limits.block_all(2)
+    assert take(limits, 0, resource="1") == 2
+    assert take(limits, 0, resource="2") == 2
+    assert take(limits, 2) == 0
+
+
+def test_only_buckets_that_matter_are_kept() -> None:
+    limits = BucketLimits()
+    take(limits, 0, resource="0")
+    tell(limits, headers(0, 60), 0, resource="0")
+    for channel in range(1, 5000):
+        take(limits, 1, resource=str(channel))
+    assert take(limits, 1, resource="0") == 59
+    assert len(limits) < 2000
