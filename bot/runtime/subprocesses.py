@@ -67,6 +67,14 @@ class SupervisedProcess:
     def is_ready(self) -> bool:
         return self._ready_event.is_set()
 
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time that it has used; None where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # only Linux tells, and only of a process that runs
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     async def wait_until_ready(self, seconds: float) -> None:
         """Wait until it answers; raises `ChildFailed` on a timeout."""
         try:

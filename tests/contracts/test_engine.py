@@ -1,6 +1,7 @@
 """Contract of every engine for local models, on the real small model."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +23,9 @@ from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendUnavailable
+from bot.runtime.subprocesses import SupervisedProcess
 from tests.backends.local_model import ENGINES, lend_model
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
 
@@ -309,3 +312,24 @@ async def test_engine_restarts_with_empty_slots_after_a_crash(
     assert crashed
     assert engine.restarts == 1
     assert answer.finish.usage.cached_tokens == 0
+
+
+async def test_engine_that_works_longer_than_a_probe_is_not_killed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = itertools.count()
+    probed: list[int] = []
+
+    def cpu_seconds(_: SupervisedProcess) -> float:
+        probed.append(next(asked))
+        return float(probed[-1])
+
+    monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(SupervisedProcess, "cpu_seconds", cpu_seconds)
+    (child,) = psutil.Process().children()
+    child.suspend()
+    probing = asyncio.create_task(engine.has_crashed(0))
+    await wait_until(lambda: len(probed) > 6)
+    child.resume()
+    assert not await probing
+    assert engine.restarts == 0

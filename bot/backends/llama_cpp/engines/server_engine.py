@@ -43,12 +43,14 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
+from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.unix_server import unix_server
 
 # The prefill of a full context takes one core half a minute; a remote service is never that slow.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0
+_IDLE_CPU_SECONDS = 0.1  # of an engine that is stuck, in so long
 _DETECT_EXIT_SECONDS = 0.2
 _BOUNDARY = -1  # an id that no vocabulary has; the server passes it through between texts
 
@@ -171,14 +173,28 @@ class ServerEngine(Engine):
         return True
 
     async def _reacts(self) -> bool:
-        # An image is encoded in one step, a text in batches with time between them.
-        timeout = self._settings.first_token_seconds if self._has_vision else _PROBE_SECONDS
+        """Wait for an answer as long as the engine works, at most as long as for a first token.
+
+        A batch of a large model, or an image, takes long on a busy machine.
+        """
+        longest = self._settings.first_token_seconds
+        seconds = longest if self._has_vision else min(_PROBE_SECONDS, longest)
+        # It is answered by the thread that decodes.
+        probe = asyncio.create_task(self._client.get("/slots"), name="probe the engine")
         try:
-            async with asyncio.timeout(timeout):
-                await self._client.get("/slots")  # answered by the thread that decodes
-        except (TimeoutError, httpx2.TransportError):
+            for _ in range(math.ceil(longest / seconds)):
+                used = self._child.cpu_seconds()
+                await asyncio.wait([probe], timeout=seconds)
+                if probe.done():
+                    await probe
+                    return True
+                if not _has_worked(used, self._child.cpu_seconds()):
+                    return False
+        except httpx2.TransportError:
             return False
-        return True
+        finally:
+            await cancel_and_wait([probe])
+        return False
 
     async def _kill(self) -> None:
         if self._child.pid is not None:
@@ -249,6 +265,10 @@ def _refuse_projector(config: EngineConfig) -> None:
             f"the engine llama_cpp_python takes no projector; "
             f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
         )
+
+
+def _has_worked(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after - before > _IDLE_CPU_SECONDS
 
 
 def _with_timeout(settings: LlamaCppSettings) -> LlamaCppSettings:
