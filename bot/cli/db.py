@@ -23,7 +23,7 @@ from bot.storage.sql.database import (
 )
 from bot.storage.sql.tables import NEWEST_REVISION
 
-app = command_app("Upgrade the database, show its revision, copy it, or back it up.")
+app = command_app("Upgrade, show, copy or back up the database.")
 
 
 @app.command("upgrade")
