@@ -210,4 +210,4 @@ def _timings(receipt: Receipt) -> Text:
         parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
         parts.append(translatable("{tokens} prompt tokens were cached", tokens=usage.cached_tokens))
-    return joined(parts, ", ")
+    return joined(parts, translatable(", "))

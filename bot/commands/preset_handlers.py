@@ -168,7 +168,7 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
-    score, reasons = f"{one.score:.1f}", joined(map(looked_up, one.reasons), ", ")
+    score, reasons = f"{one.score:.1f}", joined(map(looked_up, one.reasons), translatable(", "))
     if one.chosen:
         return translatable(
             "→ {name} answers (score {score}): {reasons}",

@@ -56,7 +56,8 @@ def _describe(decision: Decision) -> Text | None:
         case _:
             return None
     reasons = [
-        joined([one.preset, joined(map(looked_up, one.reasons), ", ")], " ") for one in candidates
+        joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
+        for one in candidates
     ]
     return joined([outcome, joined(reasons, "; ")], ": ")
 
