@@ -95,6 +95,22 @@ class Intake(Protocol):
         ...
 
 
+class RoleLeases(Protocol):
+    """Decides which of several processes does what only one may do at a time."""
+
+    async def take(self, role: str, seconds: float) -> bool:
+        """Take or renew the lease of a role; return False while another process holds it.
+
+        Raises:
+            StoreError: It is not known whether this process holds it.
+        """
+        ...
+
+    async def release(self, role: str) -> None:
+        """Give back a lease, if this process holds it, so that another one need not wait."""
+        ...
+
+
 class Platform(Protocol):
     """Receives messages from a chat platform; its `surface` sends the answers."""
 

@@ -46,7 +46,7 @@ class Service:
                     parts.lane_pool.run(),
                     parts.stops.run(),
                     parts.summarizer.run(),
-                    parts.retention.delete_expired_rows(),
+                    parts.delete_expired_rows(),
                 )
             ]
             try:

@@ -38,12 +38,15 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
+from bot.service.exclusive_platform import ExclusivePlatform
+from bot.service.exclusive_role import ExclusiveRole
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
@@ -144,8 +147,26 @@ class Wiring:
             bot_id = self._resources.bot_ids.get(spec.kind, "")
             its_context = replace(context, bot_id=bot_id)
             platform = make_platform(spec, self.settings.platform(spec), its_context)
-            platforms[source_name(spec.kind, bot_id)] = platform
+            source = source_name(spec.kind, bot_id)
+            if not spec.uses_terminal and (role := self._exclusive_role(f"receive {source}")):
+                platform = ExclusivePlatform(platform, role)
+            platforms[source] = platform
         return platforms
+
+    def _exclusive_role(self, name: str) -> ExclusiveRole | None:
+        """Return the role of this name; None on SQLite, whose data directory is locked."""
+        database = self._resources.database
+        if database.is_sqlite:
+            return None
+        return ExclusiveRole(name, SqlRoleLeases(database, self.owner, self.clock), self.clock)
+
+    async def delete_expired_rows(self) -> None:
+        """Keep the database from growing; of several processes, one does it at a time."""
+        role = self._exclusive_role("delete expired rows")
+        if role is None:
+            await self.retention.delete_expired_rows()
+        else:
+            await role.run(self.retention.delete_expired_rows)
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:

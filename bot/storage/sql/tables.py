@@ -31,7 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0013"
+NEWEST_REVISION = "0014"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -117,6 +117,15 @@ Index(
     conversation.c.ready_since,
     sqlite_where=is_ready,
     postgresql_where=is_ready,
+)
+
+# Which of several processes does what only one may do at a time, such as polling a bot's updates.
+role_lease = Table(
+    "role_lease",
+    metadata,
+    Column("role", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("lease_until", Float, nullable=False),
 )
 
 # The histories. /new starts the next session; earlier ones are kept. Turns that follow the same

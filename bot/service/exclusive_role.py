@@ -1,0 +1,97 @@
+"""Work that one of several processes on a database does at a time; the others stand by."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from bot.errors import StoreError
+from bot.ports import Clock, RoleLeases
+from bot.runtime.tasks import cancel_and_wait
+
+_log = structlog.get_logger(__name__)
+_LEASE_SECONDS = 10.0
+_RENEW_SECONDS = 3.0
+_ASK_SECONDS = 2.0
+"""So often a process that stands by asks whether the role is free."""
+
+
+class ExclusiveRole:
+    """Holds a lease while its work runs, and stops the work as soon as the lease is in doubt."""
+
+    def __init__(self, name: str, leases: RoleLeases, clock: Clock) -> None:
+        self._name = name
+        self._leases = leases
+        self._clock = clock
+        self._held_until = 0.0  # of the monotonic clock
+        self.is_standby = False
+        """Whether another process does the work now."""
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work while no other process does it; return when the work has ended by itself.
+
+        Whatever the work raises goes through.
+        """
+        try:
+            while True:
+                await self._wait_for_turn()
+                if await self._work_while_held(work):
+                    return
+        finally:
+            self.is_standby = False
+            with contextlib.suppress(StoreError):  # then it expires
+                await self._leases.release(self._name)
+
+    async def _wait_for_turn(self) -> None:
+        while True:
+            try:
+                if await self._take():
+                    break
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            else:
+                self._stand_by()
+            await self._clock.sleep(_ASK_SECONDS)
+        if self.is_standby:
+            _log.info("role_taken_over", role=self._name)
+        self.is_standby = False
+
+    def _stand_by(self) -> None:
+        if not self.is_standby:
+            self.is_standby = True
+            _log.info("standing_by", role=self._name)
+
+    async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Return False if the lease was lost before the work ended."""
+        working = asyncio.ensure_future(work())
+        renewing = asyncio.create_task(self._renew_until_lost())
+        try:
+            await asyncio.wait([working, renewing], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                _log.warning("role_lost", role=self._name)
+                return False
+        finally:
+            await cancel_and_wait([renewing])
+            if not working.done():
+                await cancel_and_wait([working])
+        await working
+        return True
+
+    async def _renew_until_lost(self) -> None:
+        while (left := self._held_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(_RENEW_SECONDS, left))
+            if self._clock.monotonic() >= self._held_until:
+                return  # this process stood still, or the database did not answer
+            try:
+                if not await self._take():
+                    return
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+
+    async def _take(self) -> bool:
+        asked = self._clock.monotonic()
+        is_taken = await self._leases.take(self._name, _LEASE_SECONDS)
+        if is_taken:
+            self._held_until = asked + _LEASE_SECONDS
+        return is_taken

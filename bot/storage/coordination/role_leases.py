@@ -1,0 +1,65 @@
+"""Leases of roles that one process holds at a time, by the clock of the database."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, Executable, bindparam, or_, update
+from typing_extensions import override
+
+from bot.ports import Clock, RoleLeases
+from bot.storage.engine.statements import DialectName
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import Insert, role_lease, upsert
+from bot.storage.units.dialects import clock
+
+
+def _take(dialect: DialectName) -> Executable:
+    def build(insert: Insert) -> Executable:
+        until = clock(dialect) + bindparam("seconds")
+        taken = insert.values(role=bindparam("role"), owner=bindparam("owner"), lease_until=until)
+        may_take = or_(
+            role_lease.c.owner == taken.excluded.owner,
+            role_lease.c.lease_until < clock(dialect),
+        )
+        return taken.on_conflict_do_update(
+            index_elements=[role_lease.c.role],
+            set_={"owner": taken.excluded.owner, "lease_until": taken.excluded.lease_until},
+            where=may_take,
+        ).returning(role_lease.c.role)
+
+    return upsert(role_lease, build)[dialect]
+
+
+_TAKE: Mapping[DialectName, Executable] = {
+    "sqlite": _take("sqlite"),
+    "postgresql": _take("postgresql"),
+}
+_RELEASE = (
+    update(role_lease)
+    .where(role_lease.c.role == bindparam("held"), role_lease.c.owner == bindparam("holder"))
+    .values(lease_until=0.0)
+)
+
+
+class SqlRoleLeases(RoleLeases):
+    """A row for each role that anybody ever held."""
+
+    def __init__(self, database: Database, owner: str, clock: Clock) -> None:
+        """Take the name of this process, which no other running one has."""
+        self._database = database
+        self._owner = owner
+        self._clock = clock
+
+    @override
+    async def take(self, role: str, seconds: float) -> bool:
+        asked = {"role": role, "owner": self._owner, "seconds": seconds, "now": self._clock.now()}
+        statement = _TAKE[self._database.dialect]
+
+        def unit(connection: Connection) -> bool:
+            return connection.execute(statement, asked).first() is not None
+
+        return await self._database.write(unit)
+
+    @override
+    async def release(self, role: str) -> None:
+        held = {"held": role, "holder": self._owner}
+        await self._database.write(lambda connection: connection.execute(_RELEASE, held))
