@@ -7,6 +7,7 @@ import re
 import signal
 import stat
 import sys
+import termios
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -251,6 +252,48 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
 
 
 @pytest.mark.service
+@pytest.mark.parametrize(
+    ("answers", "question"),
+    [
+        (["2"], "Which service?"),
+        (["2", "1"], "it is not shown"),
+        (["3"], "another one, or back"),
+        (["3", ""], "OWNER/NAME:FILE"),
+        (["4"], "The path of the file:"),
+    ],
+)
+async def test_ctrl_c_at_any_question_about_the_model_writes_nothing(
+    folder: Path, answers: list[str], question: str
+) -> None:
+    with terminal(folder) as here:
+        for answer in answers:
+            await here.answer("(Enter: ", answer)
+        await here.find(re.escape(question))
+        here.send("\x03")
+        assert await here.wait() == 130
+        assert here.echoes, "also after a key, which is not shown"
+    assert "nothing was written" in here.output
+    assert files_in(folder) == []
+
+
+@pytest.mark.service
+async def test_token_without_a_network_is_asked_for_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")
+    monkeypatch.setenv("TROUPE_DISCORD__API_BASE", "http://127.0.0.1:1/api/v10")
+    with terminal(folder) as here:
+        await here.answer("Which one?", "")
+        for platform in ("Discord", "Telegram"):
+            await here.answer(f"Token for {platform}", "123456789:" + "A" * 35)
+            await here.find(f"{platform} cannot be reached")
+            await here.answer(f"Token for {platform}", "")
+        assert await here.wait() == 0
+    assert "nothing is written" in here.output
+    assert files_in(folder) == []
+
+
+@pytest.mark.service
 async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
     folder: Path, platforms: LoopbackPlatforms
 ) -> None:
@@ -325,6 +368,11 @@ class Terminal:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
         os.close(self._terminal)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
 
     def send(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
