@@ -5,6 +5,7 @@ response is split and not parsed into types, and a timer serves many waits.
 """
 
 import asyncio
+import os
 import socket
 import ssl
 import urllib.request
@@ -327,8 +328,14 @@ async def _open_tunnel(connected: socket.socket, route: _Route) -> None:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, socket.gaierror):
-        return "its name is unknown"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not valid: {error.verify_message}"
-    return str(error) or type(error).__name__
+    match error:
+        case socket.gaierror(errno=socket.EAI_AGAIN):
+            return "names cannot be looked up now; is the network there?"
+        case socket.gaierror():
+            return "its name is unknown"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not valid: {error.verify_message}"
+        case OSError(errno=int() as number) if not isinstance(error, ssl.SSLError):
+            return os.strerror(number)
+        case _:
+            return str(error) or type(error).__name__

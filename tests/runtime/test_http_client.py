@@ -1,6 +1,7 @@
 """The HTTP client against servers that answer well, badly and not at all."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -238,6 +239,28 @@ async def test_unsent_request_is_told_apart() -> None:
             with pytest.raises(ConnectionFailed) as failed:
                 await ask(client)
             assert not failed.value.sent
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('::1', 1)"), "refused"),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), "names cannot be looked up now"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), "its name is unknown"),
+        (OSError("Multiple exceptions"), "Multiple exceptions"),
+    ],
+)
+async def test_reason_of_a_failed_connection_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", fail)
+    async with client_of("http://models.example") as client:
+        with pytest.raises(ConnectionFailed, match=f"models.example:80 .*{told}") as caught:
+            await ask(client)
+    assert "Errno" not in str(caught.value)
 
 
 async def test_header_with_a_line_break_is_refused() -> None:
