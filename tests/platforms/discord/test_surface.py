@@ -334,13 +334,6 @@ async def test_fault_before_a_rate_limit_leaves_the_outcome_unknown(chat: Chat) 
     assert chat.texts == ["hi"]
 
 
-async def test_connection_that_was_closed_while_idle_is_replaced(chat: Chat) -> None:
-    await chat.surface.typing(chat.address)
-    chat.wire.fault("POST", "/channels/*/messages", drop=True)
-    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    assert chat.texts == ["hi"]
-
-
 async def test_error_page_of_a_proxy_is_an_unknown_outcome(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=200, body="<html>", after=True)
     with pytest.raises(OutcomeUnknown, match="proxy"):

@@ -151,7 +151,13 @@ class RestClient:
     async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
         """Send a request once and read the response."""
         try:
-            response = await self._request(request)
+            response = await self._http.request(
+                request.method,
+                request.path,
+                request.content,
+                request.deadline,
+                content_type=request.content_type,
+            )
             try:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
             finally:
@@ -162,19 +168,6 @@ class RestClient:
             raise Unreachable(f"Discord cannot be reached: {error}") from None
         except TimeoutError:
             raise OutcomeUnknown(f"Discord did not answer within {REQUEST_SECONDS:.0f} s") from None
-
-    async def _request(self, request: "_RestRequest") -> HttpResponse:
-        given = (request.method, request.path, request.content, request.deadline)
-        try:
-            return await self._http.request(*given, content_type=request.content_type)
-        except ConnectionFailed as error:
-            if not error.was_idle:
-                raise
-        try:
-            # The connection was closed while it was idle; the request may be repeated.
-            return await self._http.request(*given, content_type=request.content_type)
-        except ConnectionFailed as error:
-            raise ConnectionFailed(str(error)) from None  # the first one may have arrived
 
     def _judge(
         self,
