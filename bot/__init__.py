@@ -32,10 +32,11 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     routing/command_specs.py              is it a command? then commands/handlers.py handles it
     routing/speaker_selection.py          who answers, and why
     routing/wake_rules.py                 is the character addressed?
+    replying/live_replies.py              what the channel supports; later the typing indicator
+    turn/gathering.py                     what else the answer covers
     turn/answer.py                        answer
     turn/prompt_sources.py                load
     commands/personas.py                  how people describe themselves
-    replying/live_replies.py              typing indicator
     replying/live_reply.py                the messages that will grow with the answer
     replying/stream_buffer.py             when they are edited next
     stories/retrieve.py                   the stories nearest to the message

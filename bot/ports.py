@@ -354,6 +354,16 @@ class Conversations(Protocol):
         """Store what is being done with a message, for the case that the process dies of it."""
         ...
 
+    async def following(
+        self, claim: Claim, message: InboxMessage, limit: int
+    ) -> Sequence[InboxMessage]:
+        """Return what came after a message and those gathered with it, in order.
+
+        It ends before the first event that is no message, and before one that was in flight when a
+        process died: those are processed alone.
+        """
+        ...
+
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
         """Return the newest turns of the current session.
 
@@ -400,11 +410,12 @@ class Conversations(Protocol):
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
-        """Mark the message as answered, append the turns and queue the answer.
+        """Mark a message and those gathered with it as answered; store the turns and the answer.
 
-        The only way in which an answer reaches anybody. A part that was opened early is edited to
-        its final text; one that was opened but is not in the result is deleted. Then the next
-        message is begun, or the conversation released if there is none or `go_on` is false.
+        The only way in which an answer reaches anybody; it is named after the message, and replies
+        to the newest of those gathered with it. A part that was opened early is edited to its final
+        text; one that was opened but is not in the result is deleted. Then the next message is
+        begun, or the conversation released if there is none or `go_on` is false.
         """
         ...
 

@@ -31,7 +31,12 @@ from bot.ports import Backend, Clock, Embedder, SharedValues, Surface
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
-    max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=10, burst=5
+    max_units=2000,
+    unit="characters",
+    seconds_between_edits=1.2,
+    typing_seconds=10,
+    burst=5,
+    answers_each_message=True,
 )
 _LOOP_ROUNDS = 20  # enough for every ready task to reach its next wait
 

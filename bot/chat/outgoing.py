@@ -31,6 +31,9 @@ class Limits:
     """Whether that line also stands where only one character answers."""
     closes_code_blocks: bool = True
     """Whether a message that ends inside of a code block is closed, and the next one reopens it."""
+    answers_each_message: bool = False
+    """Whether every message gets an answer of its own unless a preset says otherwise, as in a
+    pipe, which is read line by line."""
     placeholder: str | None = None
     """None: a message is opened with its first text, and repeating the send with the same nonce is
     harmless. Else the platform has no nonces: a message is opened with this text and receives its

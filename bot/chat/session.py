@@ -78,6 +78,17 @@ class InboxMessage:
     """How often a process died while it worked on this message."""
     own_crashes: int = 0
     """How often only this message can have been the cause."""
+    received_at: float = 0.0
+    """When it was stored, in Unix seconds."""
+    is_followed: bool = False
+    """Whether more of its conversation was unanswered when it was begun."""
+    gathered: tuple["InboxMessage", ...] = ()
+    """Later messages that are answered together with it, in their order."""
+
+    @property
+    def newest(self) -> "InboxMessage":
+        """The message that the answer replies to."""
+        return self.gathered[-1] if self.gathered else self
 
     @property
     def turn(self) -> str:
@@ -136,6 +147,8 @@ class TurnResult:
     """What leaves the history first, and is kept as a version that is not active."""
     was_stopped: bool = False
     """Whether an answer was ended early: a message that was opened for it may be left over."""
+    next_part: int = 0
+    """The lowest number of a part that was not opened while the answer was made."""
     change: HistoryChange | None = None
     unanswered: Sequence[Turn] = ()
     """Questions whose answer failed: kept as versions that are not active, to be asked again."""

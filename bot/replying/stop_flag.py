@@ -10,11 +10,27 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.requested = False
+        self.is_superseded = False
+        """Whether another answer is to be made instead of the one that was stopped."""
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
     def request(self) -> None:
         """Stop the answer: the block that is running ends at once, and none should begin."""
+        self.is_superseded = False
+        self._end()
+
+    def supersede(self) -> None:
+        """Stop the answer for another one; a request to stop comes first, before and after."""
+        if not self.requested:
+            self.is_superseded = True
+            self._end()
+
+    def begin_again(self) -> None:
+        """Let another answer begin instead of the one that was superseded."""
+        self.requested = self.is_superseded = self._cancelled = False
+
+    def _end(self) -> None:
         self.requested = True
         if self._task is not None and not self._cancelled:
             self._cancelled = True

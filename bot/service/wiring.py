@@ -58,7 +58,9 @@ from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.answer_limits import AnswerLimits
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader
+from bot.turn.gathering import MessageGatherer
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.provider_slots import ProviderSlots
 from bot.turn.stops import StopRequests
@@ -217,6 +219,8 @@ class Wiring:
             self._replies,
             self.stops,
             self._answer_buttons,
+            MessageGatherer(self.conversations, self._arrivals, self.clock),
+            self._arrivals,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -295,6 +299,10 @@ class Wiring:
         return StopRequests(self._resources.signals, self._admins.is_admin)
 
     @cached_property
+    def _arrivals(self) -> ArrivalSignals:
+        return ArrivalSignals(self._resources.signals)
+
+    @cached_property
     def _admins(self) -> AdminCheck:
         return AdminCheck(self.settings.admins, self._is_platform_admin, self.clock)
 
@@ -324,7 +332,7 @@ class Wiring:
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
         """Processes the inboxes of conversations."""
         return KeyedWorkerPool(
-            "conversations",
+            CONVERSATIONS,
             signals=self._resources.signals,
             ready_keys=self.ready_conversations,
             claim=self._claim_conversations,

@@ -74,6 +74,8 @@ class AnswerPipeline:
         removed: TurnRange | None = None,
         before: Session | None = None,
         in_place_of: Sequence[str] = (),
+        gathered: Sequence[Turn] = (),
+        first_part: int = 0,
     ) -> TurnResult:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
@@ -90,6 +92,8 @@ class AnswerPipeline:
             before: the only turns that the speakers know; None: those of the current session.
             in_place_of: names of parts whose messages the answer gets; it is shown when it is
                 complete then.
+            gathered: what was said before and is not stored yet.
+            first_part: the number of its first part.
 
         Returns:
             The turns of the speakers, without that of the message; none if they were stopped before
@@ -103,8 +107,25 @@ class AnswerPipeline:
         if admission.is_refused:
             return self._refuse(said, admission.notice, is_repetition=removed is not None)
         context = await self._sources.load(
-            claim, message, said, active, speakers, removed, before, in_place_of
+            claim,
+            message,
+            said,
+            active,
+            speakers,
+            removed,
+            before,
+            in_place_of,
+            gathered,
+            first_part,
         )
+        await self._let_speak(speakers, context, stop)
+        if admission.notice is not None:
+            self._tell(context, admission.notice)
+        return context.to_result(was_stopped=stop.requested)
+
+    async def _let_speak(
+        self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
+    ) -> None:
         failures: list[Exception] = []
         queue = list(speakers)
         while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.requested:
@@ -118,9 +139,6 @@ class AnswerPipeline:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:
             raise failures[0]
-        if admission.notice is not None:
-            self._tell(context, admission.notice)
-        return context.to_result(was_stopped=stop.requested)
 
     def _refuse(self, said: Said, notice: Text | None, *, is_repetition: bool) -> TurnResult:
         """Keep a message without an answer; raises `UserError` for what was answered before."""
@@ -133,20 +151,21 @@ class AnswerPipeline:
         """Append a notice of the service to what is sent."""
         shown = translate(notice, language_of(context.said.locale))
         address = context.said.address
-        context.parts.extend(self._replies.final_parts(address, shown, len(context.parts)))
+        context.parts.extend(self._replies.final_parts(address, shown, context.next_part))
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
         async with self._replies.live(
-            context.claim, context.message, len(context.parts)
+            context.claim, context.message, context.next_part
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
+        context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
         if not receipt.answer:  # it was stopped before its first word
             return
         mark = translate(end_mark(receipt.reason), language_of(context.said.locale))
         text = self._speaker_line(speaker, context) + receipt.answer + mark
-        parts = self._replies.final_parts(address, text, len(context.parts))
+        parts = self._replies.final_parts(address, text, context.next_part)
         context.parts.extend(parts)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(

@@ -40,13 +40,22 @@ class TurnContext:
     """How people describe themselves, by user id."""
     earlier: tuple[Turn, ...] = ()
     """Those turns of the session that are not stored yet: what a new channel was read for."""
+    first_part: int = 0
+    """The number of the answer's first part; earlier ones were opened for one that is dropped."""
     in_place_of: tuple[str, ...] = ()
     """The names of parts that were sent before, whose messages this answer gets."""
     replaces_answers: bool = False
     """The question was answered before, and another answer is wanted."""
+    opened: list[int] = field(default_factory=list)
+    """The numbers of the parts that were opened while they were written."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+
+    @property
+    def next_part(self) -> int:
+        """The number of the part that the next character begins with."""
+        return self.first_part + len(self.parts)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return what the speakers have added."""
@@ -55,6 +64,7 @@ class TurnContext:
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
+            next_part=max([self.next_part, *(number + 1 for number in self.opened)]),
             earlier=self.earlier,
         )
 
@@ -86,10 +96,12 @@ class PromptSources:
         removed: TurnRange | None = None,
         before: Session | None = None,
         in_place_of: Sequence[str] = (),
+        gathered: Sequence[Turn] = (),
+        first_part: int = 0,
     ) -> TurnContext:
         """Load what does not depend on the speaker; nobody reads the removed turns.
 
-        With `before`, the speakers know these turns only.
+        With `before`, the speakers know these turns only. The `gathered` ones are not stored yet.
         """
         max_turns = _turns_to_load(speakers)
         if before is not None:
@@ -101,8 +113,9 @@ class PromptSources:
             session = await self.conversations.load_session(claim, max_turns)
             session = replace(session, turns=removed.removed_from(session.turns))
         is_new_channel = before is None and removed is None and session.is_new
-        earlier = await self.channel_reader.read(said, active) if is_new_channel else ()
-        session = replace(session, turns=(*session.turns, *earlier))
+        oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
+        earlier = await self.channel_reader.read(oldest, active) if is_new_channel else ()
+        session = replace(session, turns=(*session.turns, *earlier, *gathered))
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,
@@ -113,6 +126,7 @@ class PromptSources:
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
             earlier,
+            first_part,
             tuple(in_place_of),
             replaces_answers=removed is not None,
         )

@@ -7,8 +7,8 @@ tells the process that is making the answer; where a signal is lost, the answer 
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
@@ -33,6 +33,10 @@ _decode_press = msgspec.json.Decoder(Pressed).decode
 @dataclass(frozen=True, slots=True)
 class _AnswerInProgress:
     asked: Said
+    turn: str
+    """The name of the turn that answers it, and what it was extended by."""
+    askers: Collection[str]
+    """The ids of everybody who may stop it."""
     flag: StopFlag
     at: datetime
     """When it was asked, or edited to what it is."""
@@ -82,11 +86,27 @@ class StopRequests:
             edited_at: when it was edited to that; None: it is as it was sent.
         """
         conversation, flag = asked.address.conversation, StopFlag()
-        self._answers[conversation] = _AnswerInProgress(asked, flag, edited_at or asked.at)
+        at = edited_at or asked.at
+        self._answers[conversation] = _AnswerInProgress(
+            asked, _turn(asked), {asked.author.id}, flag, at
+        )
         try:
             yield flag
         finally:
             del self._answers[conversation]
+
+    def extend(self, asked: Said, askers: Collection[str]) -> None:
+        """Let the answer in progress cover more: everybody who asked for it may stop it.
+
+        Args:
+            asked: the newest message that it answers now.
+            askers: the ids of who asked.
+        """
+        conversation = asked.address.conversation
+        answer = self._answers[conversation]
+        if asked.message_id != answer.asked.message_id:
+            answer = replace(answer, asked=asked, at=asked.at)
+        self._answers[conversation] = replace(answer, askers=askers)
 
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself."""
@@ -105,7 +125,7 @@ class StopRequests:
     def _receive_presses(self, presses: Sequence[str]) -> None:
         for pressed in map(_decode_press, presses):
             answer = self._answers.get(pressed.address.conversation)
-            if answer is not None and _stopped_turn(pressed) == _turn(answer.asked):
+            if answer is not None and _stopped_turn(pressed) == answer.turn:
                 self._consider(pressed)
 
     def _consider(self, request: Request) -> None:
@@ -113,7 +133,7 @@ class StopRequests:
         answer = self._answers.get(request.address.conversation)
         if answer is None:
             return
-        if request.author.id == answer.asked.author.id:
+        if request.author.id in answer.askers:
             self._decide(request, allowed=True)
         else:
             self._to_decide.put_nowait(request)

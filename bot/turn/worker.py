@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -36,7 +36,7 @@ from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
-from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
+from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import DecisionLog
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
@@ -51,7 +51,9 @@ from bot.texts.text import (
 )
 from bot.turn.answer import AnswerPipeline
 from bot.turn.answers_in_place import AnswersInPlace
+from bot.turn.arrivals import ArrivalSignals
 from bot.turn.edited_messages import EditedMessages
+from bot.turn.gathering import Gathering, MessageGatherer, MessageGroup, observed_turn, user_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from bot.turn.pressed_buttons import PressedButtons
@@ -82,6 +84,8 @@ class TurnStages:
     replies: LiveReplies
     stops: StopRequests
     buttons: AnswerButtons
+    gatherer: MessageGatherer
+    arrivals: ArrivalSignals
     dice: Dice = random.random
 
 
@@ -129,8 +133,15 @@ class ConversationWorker:
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         """Claim those of these conversations that are ready, each with its oldest message."""
-        claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
-        return {one.claim.conversation: one for one in claimed}
+        arrivals = self._stages.arrivals
+        arrivals.watch(keys)
+        begun: dict[str, ClaimedMessage] = {}
+        try:
+            claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
+            begun = {one.claim.conversation: one for one in claimed}
+        finally:
+            arrivals.unwatch([key for key in keys if key not in begun])
+        return begun
 
     async def work(self, claimed: ClaimedMessage) -> None:
         """Process the messages of a claimed conversation in order, until there are none."""
@@ -146,33 +157,37 @@ class ConversationWorker:
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.release(claim)
             raise
+        finally:
+            self._stages.arrivals.unwatch([claim.conversation])
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+        group = MessageGroup(message)
         try:
-            return await self._process_admitted(claim, message)
+            return await self._process_admitted(claim, group)
         except (asyncio.CancelledError, StoreError):  # neither is the message's fault
             with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.undo_attempt(claim, message)
+                await self._conversations.undo_attempt(claim, group.message)
             raise
 
-    async def _process_admitted(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+    async def _process_admitted(self, claim: Claim, group: MessageGroup) -> InboxMessage | None:
         """Process a message when the gate lets it start."""
+        message = group.message
         if is_set_aside(message):
-            return await self._process(claim, message)
+            return await self._process(claim, group)
 
         async def record(attempt: Attempt) -> None:
             await self._conversations.record_attempt(claim, message, attempt)
 
         async with self._gate.admitted(message, record):
-            return await self._process(claim, message)
+            return await self._process(claim, group)
 
-    async def _process(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
-        """Process one message; a failure is replied, and the conversation goes on.
+    async def _process(self, claim: Claim, group: MessageGroup) -> InboxMessage | None:
+        """Process a message; a failure is replied, and the conversation goes on.
 
         Returns:
             The next message; None: there is none, and the conversation was released.
         """
-        outcome = "failed"
+        outcome, message = "failed", group.message
         try:
             if is_set_aside(message):
                 outcome = "set_aside"
@@ -180,57 +195,60 @@ class ConversationWorker:
                 _log.error("set_aside", turn=message.turn, crashes=message.crashes, own=own)
                 following = await self._finish_with_text(claim, message, _SET_ASIDE)
             else:
-                outcome, following = await self._handle(claim, message)
+                outcome, following = await self._handle(claim, group)
         except (Fenced, StoreError):
             raise
         except UserError as error:
             outcome = "told"
             text = translatable("⚠ {problem}", problem=error.text)
-            following = await self._finish_with_text(claim, message, text)
+            following = await self._finish_with_text(claim, group.message, text)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
-            following = await self._finish_unanswered(claim, message, _BUG)
-        incoming = message.incoming
-        MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
-        SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
+            following = await self._finish_unanswered(claim, group.message, _BUG)
+        for one in (message, *group.message.gathered):
+            incoming = one.incoming
+            MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
+            SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
         return following
 
-    async def _handle(self, claim: Claim, message: InboxMessage) -> tuple[str, InboxMessage | None]:
+    async def _handle(self, claim: Claim, group: MessageGroup) -> tuple[str, InboxMessage | None]:
         """Decide what happens to an event and do it.
 
         Returns:
             The outcome for the metrics, and the next message.
         """
+        message = group.message
         match message.incoming:
             case Said() as said:
-                return await self._handle_said(claim, message, said)
+                return await self._handle_said(claim, group, said)
             case Edited() as edited:
-                return await self._handle_edited(claim, message, edited)
+                return await self._handle_edited(claim, group, edited)
             case Deleted(message_ids=ids):
                 return "deleted", await self._handle_deleted(claim, message, ids)
             case Pressed() as pressed:
-                return await self._handle_pressed(claim, message, pressed)
+                return await self._handle_pressed(claim, group, pressed)
             case Joined():
                 return "ignored", await self._finish(claim, message, TurnResult())
 
     async def _handle_pressed(
-        self, claim: Claim, message: InboxMessage, pressed: Pressed
+        self, claim: Claim, group: MessageGroup, pressed: Pressed
     ) -> tuple[str, InboxMessage | None]:
+        message = group.message
         result = await self._pressed_buttons.follow(claim, message, pressed)
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(pressed.scopes)
-            return await self._answer(claim, message, result, active)
+            return await self._answer(claim, group, self._repeat(claim, group, result), active)
         if result.change is not None and result.change.deleted:
             return "pressed", await self._finish_forgetting(claim, message, result)
         return "pressed", await self._finish(claim, message, result)
 
     async def _handle_edited(
-        self, claim: Claim, message: InboxMessage, edited: Edited
+        self, claim: Claim, group: MessageGroup, edited: Edited
     ) -> tuple[str, InboxMessage | None]:
-        result = await self._edited_messages.follow(claim, message, edited)
+        result = await self._edited_messages.follow(claim, group.message, edited)
         if isinstance(result, Said):
-            return await self._handle_said(claim, message, result)
-        return "edited", await self._finish(claim, message, result)
+            return await self._handle_said(claim, group, result)
+        return "edited", await self._finish(claim, group.message, result)
 
     async def _handle_deleted(
         self, claim: Claim, message: InboxMessage, message_ids: Collection[str]
@@ -257,21 +275,23 @@ class ConversationWorker:
                 await memory.forget(claim.conversation)
 
     async def _handle_said(
-        self, claim: Claim, message: InboxMessage, said: Said
+        self, claim: Claim, group: MessageGroup, said: Said
     ) -> tuple[str, InboxMessage | None]:
-        stages = self._stages
+        stages, message = self._stages, group.message
         active = await stages.resolver.resolve(said.scopes)
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
-        decision = decide(said, active, recent, dice=stages.dice, now=self._now())
+
+        def decide_next(one: Said) -> Decision:
+            return decide(one, active, recent, dice=stages.dice, now=self._now())
+
+        decision = decide_next(said)
         self._decisions.note(said, decision)
         match decision:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
-                # In a private chat there is nobody else that it was said to.
-                turn = replace(_user_turn(said), observed=said.wake is not WakeReason.DM)
-                turns = [turn]
+                turns = [observed_turn(said)]
                 return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 if command.name in READS_HISTORY:
@@ -286,55 +306,96 @@ class ConversationWorker:
                     stages.stops.outcome_of(said),
                     self._decisions.newest(claim.conversation),
                 )
-                return await self._run_command(claim, message, request)
+                return await self._run_command(claim, group, request)
             case Unreadable(attachments):
                 text = explain_unreadable(attachments)
                 return "unreadable", await self._finish_with_text(claim, message, text)
             case Answer(speakers):
-                question = AskedQuestion(said, speakers)
-                return await self._answer(claim, message, question, active)
+                asked, limits = AskedQuestion(said, speakers), stages.replies.limits(said.address)
+                gathering = stages.gatherer.begin(claim, group, asked, limits, decide_next)
+                return await self._answer(claim, group, gathering, active)
 
     async def _answer(
         self,
         claim: Claim,
-        message: InboxMessage,
-        asked: AskedQuestion,
+        group: MessageGroup,
+        gathering: Gathering,
         active: ActiveCharacters,
         removed: TurnRange | None = None,
     ) -> tuple[str, InboxMessage | None]:
-        """Have a question answered, and replace the removed turns by it and its answer.
+        """Have messages answered, and replace the removed turns by them and their answer.
 
         Returns:
             The outcome for the metrics, and the next message.
         """
-        said, in_place_of = asked.incoming, asked.in_place_of
-        self._unanswered.note(said)
         try:
-            with self._stages.stops.answering(said) as stop:
-                result = await self._stages.pipeline.answer(
-                    *(claim, message, said, active, asked.speakers, stop, removed),
-                    in_place_of=in_place_of,
-                )
+            result = await self._answer_all(claim, group, gathering, active, removed)
         except BackendError as error:
+            message, asked = group.message, gathering.asked
             number, reason = message.error_id, str(error)
             _log.warning("not_answered", turn=message.turn, error_id=number, reason=reason)
             return "failed", await self._finish_unanswered(claim, message, error.notice, asked)
+        for one, decision in gathering.decided:
+            self._decisions.note(one, decision)
         self._unanswered.drop(claim.conversation)
-        turns = [*result.earlier, _user_turn(said), *result.turns]
-        result = replace(result, turns=turns, supersedes=removed, in_place_of=in_place_of)
-        return "answered", await self._finish(claim, message, result)
+        asked = gathering.asked
+        turns = [*result.earlier, *gathering.earlier, user_turn(asked.incoming), *result.turns]
+        result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
+        if gathering.left_over and result.outgoing:
+            result = self._with_notice(asked.incoming, result, _more_waiting(gathering))
+        return "answered", await self._finish(claim, group.message, result)
+
+    async def _answer_all(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        gathering: Gathering,
+        active: ActiveCharacters,
+        removed: TurnRange | None,
+    ) -> TurnResult:
+        """Answer what was gathered; what overtakes the answer is gathered too, and it begins again.
+
+        The answer that was overtaken is dropped; the next one has other parts than it.
+        """
+        stages, result = self._stages, TurnResult()
+        with stages.stops.answering(gathering.asked.incoming) as stop:
+            await gathering.gather_waiting()
+            while True:
+                asked = gathering.asked
+                stages.stops.extend(asked.incoming, gathering.askers)
+                self._unanswered.note(asked.incoming, gathering.earlier)
+                async with gathering.interrupting(stop):
+                    result = await stages.pipeline.answer(
+                        *(claim, group.message, asked.incoming, active, asked.speakers, stop),
+                        removed,
+                        in_place_of=asked.in_place_of,
+                        gathered=gathering.earlier,
+                        first_part=result.next_part,
+                    )
+                if not stop.is_superseded:
+                    return result
+                stop.begin_again()
+                await gathering.gather_until_quiet()
+
+    def _repeat(self, claim: Claim, group: MessageGroup, asked: AskedQuestion) -> Gathering:
+        """Ask a question again, with what was gathered before it when its answer failed."""
+        failed = self._unanswered.get(claim.conversation)
+        is_same = failed is not None and failed.message_id == asked.incoming.message_id
+        earlier = self._unanswered.earlier(claim.conversation) if is_same else ()
+        return self._stages.gatherer.repeat(claim, group, asked, earlier)
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
         return session.turns
 
     async def _run_command(
-        self, claim: Claim, message: InboxMessage, request: CommandRequest
+        self, claim: Claim, group: MessageGroup, request: CommandRequest
     ) -> tuple[str, InboxMessage | None]:
+        message = group.message
         result = await self._stages.commands.handle(request)
         if result.repeats is not None:
-            asked, removes = result.repeats, result.removes
-            return await self._answer(claim, message, asked, request.active, removes)
+            gathering = self._repeat(claim, group, result.repeats)
+            return await self._answer(claim, group, gathering, request.active, result.removes)
         if result.forgets is not None:
             return "command", await self._forget_message(claim, message, result.forgets)
         return "command", await self._finish_command(claim, message, request, result)
@@ -396,7 +457,7 @@ class ConversationWorker:
         asked: AskedQuestion | None = None,
     ) -> InboxMessage | None:
         """Say that an answer failed, and keep the question, so that it can be asked again."""
-        incoming, in_place_of = message.incoming, asked.in_place_of if asked else ()
+        incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
         text = translatable(
             "⚠ {problem} (error {number})", problem=problem, number=message.error_id
@@ -406,7 +467,7 @@ class ConversationWorker:
         names = tuple(message.part_name(one.part) for one in outgoing)
         # What takes the messages of an earlier notice has its question kept already.
         is_new = not in_place_of
-        unanswered = [replace(_user_turn(said), sent_as=names)] if said and is_new else []
+        unanswered = [replace(user_turn(said), sent_as=names)] if said and is_new else []
         result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
         return await self._finish(claim, message, result)
 
@@ -422,9 +483,11 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Store the result and have it delivered; return the next message."""
-        incoming = message.incoming
-        if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
-            result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT)
+        for one in (message, *message.gathered):
+            incoming = one.incoming
+            if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
+                result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT)
+        self._stages.arrivals.watch([claim.conversation])
         finished = await self._conversations.finish(claim, message, result, go_on=not self.stopping)
         if result.outgoing or result.in_place_of or result.was_stopped:
             self._stages.replies.deliver(message.incoming.address, finished.row)
@@ -441,5 +504,9 @@ class ConversationWorker:
         return datetime.fromtimestamp(self._clock.now(), UTC)
 
 
-def _user_turn(said: Said) -> Turn:
-    return Turn("user", said.text, said.author, said.at, message_id=said.message_id)
+def _more_waiting(gathering: Gathering) -> Text:
+    return translatable_count(
+        "⏳ 1 more message came meanwhile. I answer it next.",
+        "⏳ {count} more messages came meanwhile. I answer them next.",
+        gathering.left_over,
+    )

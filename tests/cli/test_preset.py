@@ -65,12 +65,17 @@ def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:
 
 
 def test_validate_names_keys_without_effect(folder: Path) -> None:
-    preset = {"name": "nova", "provider": "local", "model": "default", "busy": "interrupt"}
+    preset = {
+        "name": "nova",
+        "provider": "local",
+        "model": "default",
+        "avatar": "https://example.org/nova.png",
+    }
     (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
 
     said = troupe("preset", "validate", "nova.json")
 
-    assert said == "nova.json: the preset nova is valid; not supported yet: busy\n"
+    assert said == "nova.json: the preset nova is valid; not supported yet: avatar\n"
 
 
 def test_validate_reports_good_files_beside_bad_ones(

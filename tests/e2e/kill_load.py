@@ -208,6 +208,12 @@ async def _send_questions(
         conversation.ask(f"{number:04x}", _words(rng), rng.randrange(2))
         if conversation.mention and rng.random() < 0.2:
             conversation.say("not meant for you", rng.randrange(2))
+        if rng.random() < 0.15:  # somebody goes on in the same conversation
+            await asyncio.sleep(rng.choice((0.0, 0.2, 1.0)))
+            name = f"e{number:04x}"
+            outcome.questions += 1
+            outcome.times.asked[name] = time.monotonic()
+            conversation.ask(name, rng.randint(1, 40), rng.randrange(2))
         if rng.random() < 0.7:  # the rest follow at once
             await asyncio.sleep(rng.expovariate(plan.questions_a_second * 0.7))
 

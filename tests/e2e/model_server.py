@@ -1,18 +1,18 @@
-"""A chat completions server on loopback that gives the expected answer with set delays."""
+"""A chat completions server on loopback that gives the expected answers with set delays."""
 
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from aiohttp import web
 
-from tests.e2e.transcript_checker import expected_answer
+from tests.e2e.transcript_checker import QUESTION, expected_answer
 
 
 class ModelServer:
-    """Answers the last token of the newest message, and records the requests."""
+    """Answers the newest question, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -20,6 +20,8 @@ class ModelServer:
             0.01,
         )  # seconds between pieces; each answer takes one
         self.chunk_count = 4
+        self.answers_all = False
+        """Whether it answers everything since the last answer, not only the newest question."""
         self.gate = asyncio.Event()
         """While it is not set, every answer stops in its middle."""
         self.gate.set()
@@ -60,9 +62,9 @@ class ModelServer:
     async def _stream_answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
-        # an answer of another character is a user's message as well
-        texts = [one["content"] for one in asked["messages"] if one["role"] == "user"]
-        answer = expected_answer(next(one for one in reversed(texts) if "RE" not in one))
+        questions = unanswered_questions(asked["messages"])
+        answered = questions if self.answers_all else questions[-1:]
+        answer = " ".join(map(expected_answer, answered))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         size = -(-len(answer) // self.chunk_count)
@@ -77,6 +79,22 @@ class ModelServer:
         await response.write(_event({}, "stop"))
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+def unanswered_questions(messages: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the messages with a token after the last answer; if there is none, the last one.
+
+    An answer of another character is a user's message as well.
+    """
+    last = ""
+    since: list[str] = []
+    for one in messages:
+        if one["role"] == "assistant" or "RE" in one["content"]:
+            since = []
+        elif one["role"] == "user" and QUESTION.search(one["content"]):
+            last = one["content"]
+            since.append(last)
+    return since or [last]
 
 
 def _event(delta: dict[str, str], finish_reason: str | None) -> bytes:

@@ -46,6 +46,11 @@ def preset_json(name: str, **more: object) -> str:
     return json.dumps({"name": name, "provider": "test", "model": "default", **more})
 
 
+def each_answered(name: str, system: str) -> str:
+    """Return a preset file that answers each message by itself."""
+    return preset_json(name, system=system, busy="queue")
+
+
 class ServiceProcess:
     """One installation of the bot; its data stay when it is killed and started again.
 
@@ -64,8 +69,8 @@ class ServiceProcess:
         self.presets = folder / "presets"
         self.log = folder / "service.log"
         self.presets.mkdir(parents=True, exist_ok=True)
-        (self.presets / "tester.json").write_text(preset_json("tester", system="You are a tester."))
-        (self.presets / "nova.json").write_text(preset_json("nova", system="You are Nova."))
+        (self.presets / "tester.json").write_text(each_answered("tester", "You are a tester."))
+        (self.presets / "nova.json").write_text(each_answered("nova", "You are Nova."))
         self.settings = {
             "TROUPE_DATA_DIR": str(self.data),
             "TROUPE_PRESETS_DIR": str(self.presets),

@@ -49,6 +49,7 @@ async def platforms() -> AsyncIterator[LoopbackPlatforms]:
 @pytest_asyncio.fixture
 async def model() -> AsyncIterator[ModelServer]:
     async with ModelServer() as answering:
+        answering.answers_all = True
         answering.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
         yield answering
 
@@ -73,8 +74,10 @@ async def shape(
             launcher = await stack.enter_async_context(running_launcher())
             service = ServiceProcess(tmp_path / f"service-{number}", platforms, model, launcher)
             # The load's chatter in threads is to be observed, not answered.
-            unanswered = preset_json("tester", system="You are a tester.", wake={"sticky": False})
-            (service.presets / "tester.json").write_text(unanswered)
+            # Messages are gathered and answers interrupted; how many more wait is never told.
+            rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}}
+            tester = preset_json("tester", system="You are a tester.", **rules)
+            (service.presets / "tester.json").write_text(tester)
             stack.push_async_callback(service.kill)
             services.append(service)
         if is_distributed:

@@ -40,7 +40,9 @@ from bot.storage.units.lanes import SenderIdentity
 from bot.stories.retrieve import RetrievedStories, RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore
+from bot.turn.gathering import MessageGatherer
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -157,8 +159,14 @@ class Setup(Delivery):
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
-        self.stops = StopRequests(InProcessSignals(), self._is_platform_admin)
-        setups = TurnStages(resolver, commands, pipeline, replies, self.stops, self.buttons, dice)
+        self.signals = InProcessSignals()
+        self.stops = StopRequests(self.signals, self._is_platform_admin)
+        arrivals = ArrivalSignals(self.signals)
+        gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
+        setups = TurnStages(
+            *(resolver, commands, pipeline, replies, self.stops, self.buttons),
+            *(gatherer, arrivals, dice),
+        )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
@@ -210,6 +218,7 @@ class Setup(Delivery):
                 one = make_incoming(one, key=f"5:{number}")
             await self.inbox.receive([one], {})
             self.stops.announce([one])
+            self.signals.publish(CONVERSATIONS, [one.address.conversation])
 
     async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""

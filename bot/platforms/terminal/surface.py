@@ -19,6 +19,7 @@ LIMITS = Limits(
     typing_seconds=0,
     speaker_line="[{}]",
     closes_code_blocks=False,  # what was printed cannot be changed
+    answers_each_message=True,
 )
 _MAX_KEPT = 100  # messages whose text is kept, to print only what an edit adds
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -67,6 +67,21 @@ class WakeRules(StrictModel):
         return words
 
 
+BusyMode: TypeAlias = Literal["collect", "interrupt", "queue"]
+
+
+class BusyRules(StrictModel):
+    """What happens to messages that come while an answer is being made."""
+
+    mode: BusyMode | None = None
+    """`collect`: one answer to all of them comes next. `interrupt`: the answer ends, and another
+    one covers them too. `queue`: each gets its own. null: `interrupt` in private, else `collect`"""
+    quiet_seconds: Annotated[float, Field(ge=0, le=5)] = 0.7
+    """How long nobody writes before gathered messages are answered; one alone never waits."""
+    at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
+    """How many messages one answer covers."""
+
+
 class Fallback(StrictModel):
     """A model that is tried when the one before it fails before its first token."""
 
@@ -82,7 +97,11 @@ class SummaryChoice(StrictModel):
     max_output_tokens: StrictInt = Field(200, ge=16)
 
 
-_UNSUPPORTED_KEYS = ("avatar", "busy", "scope")
+_UNSUPPORTED_KEYS = ("avatar", "scope")
+
+
+def _mode_to_object(value: object) -> object:
+    return {"mode": value} if isinstance(value, str) else value
 
 
 def _kind_to_object(value: object) -> object:
@@ -164,7 +183,7 @@ class Preset(StrictModel):
     """The probability of answering a message that does not name it, among several characters."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 0
     """How long it does not answer after its last answer, unless it is named."""
-    busy: Literal["collect", "interrupt", "queue"] = "collect"
+    busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
     fallbacks: tuple[Fallback, ...] = ()
     summary: SummaryChoice | None = None
 

@@ -135,7 +135,16 @@ class SqlConversations(Conversations):
 
     @override
     async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
-        await self._database.run(lambda: units.record_attempt(claim, message.id, attempt))
+        ids = _ids(message)
+        await self._database.run(lambda: units.record_attempt(claim, ids, attempt))
+
+    @override
+    async def following(
+        self, claim: Claim, message: InboxMessage, limit: int
+    ) -> Sequence[InboxMessage]:
+        after = message.newest.id
+        found = await self._database.run(lambda: units.following(claim, after, limit))
+        return [_to_message(one) for one in found]
 
     @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
@@ -219,7 +228,7 @@ class SqlConversations(Conversations):
     ) -> FinishedTurn:
         at = self._moment()
         rows = units.FinishedRows(
-            message=message.id,
+            messages=_ids(message),
             turns=[
                 *(_to_turn_row(one) for one in result.turns),
                 *(_to_turn_row(one, is_active=False) for one in result.unanswered),
@@ -263,7 +272,18 @@ class SqlConversations(Conversations):
 
 def _to_message(stored: units.NextMessage) -> InboxMessage:
     incoming = decode_event(stored.kind, stored.payload)
-    return InboxMessage(stored.id, incoming, stored.crashes, stored.own_crashes)
+    return InboxMessage(
+        stored.id,
+        incoming,
+        stored.crashes,
+        stored.own_crashes,
+        stored.received_at,
+        bool(stored.is_followed),
+    )
+
+
+def _ids(message: InboxMessage) -> list[int]:
+    return [message.id, *(one.id for one in message.gathered)]
 
 
 def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
@@ -328,7 +348,7 @@ def _interaction(incoming: Incoming) -> str | None:
 
 def _common(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all rows of the outbox of a turn share."""
-    asked = message.incoming
+    asked = message.newest.incoming
     return {
         "turn": message.turn,
         "platform": asked.address.platform,

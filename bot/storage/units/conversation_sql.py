@@ -1,6 +1,8 @@
 """The statements of conversations: receive, claim, finish."""
 
 from sqlalchemy import (
+    Boolean,
+    ColumnElement,
     Integer,
     and_,
     bindparam,
@@ -143,6 +145,13 @@ _NONE, _BESIDE_OTHERS, _ALONE, _DEFERRED = (
     literal_column(str(int(one)), Integer) for one in Attempt
 )
 _HAS_DIED = inbox.c.attempt.in_([_BESIDE_OTHERS, _ALONE])
+# As text: in a RETURNING for SQLite, SQLAlchemy drops the tables' names, which tell them apart.
+# `+ 0` makes SQLite search the few open rows of the conversation instead of all newer rows.
+_IS_FOLLOWED: ColumnElement[bool] = literal_column(
+    "EXISTS (SELECT 1 FROM inbox AS later WHERE later.state = 'new'"
+    " AND later.conversation = inbox.conversation AND later.id + 0 > inbox.id)",
+    Boolean,
+)
 NEXT = Statement(
     update(inbox)
     .where(inbox.c.id == _OLDEST)
@@ -160,7 +169,19 @@ NEXT = Statement(
             else_=_NONE,
         ),
     )
-    .returning(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind)
+    .returning(
+        *(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind),
+        *(inbox.c.received_at, _IS_FOLLOWED),
+    )
+)
+FOLLOWING = Statement(
+    select(
+        *(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind),
+        *(inbox.c.received_at, false(), inbox.c.attempt),
+    )
+    .where(is_unanswered, inbox.c.conversation == bindparam("of"), inbox.c.id > bindparam("after"))
+    .order_by(inbox.c.id)
+    .limit(bindparam("most"))
 )
 DONE = Statement(
     update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)

@@ -22,6 +22,8 @@ from bot.storage.units.message_columns import NOTHING
 _encode = msgspec.json.Encoder().encode
 _NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
 """The columns of a row that deletes a message."""
+_MESSAGE_COLUMNS = 7
+"""How many columns of a function of the database a `NextMessage` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class NextMessage:
     crashes: int
     own_crashes: int
     kind: str
+    received_at: float
+    is_followed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class PartChanges:
 class FinishedRows:
     """What `finish` writes."""
 
-    message: int
+    messages: Sequence[int]
     turns: Sequence[dict[str, Any]]
     receipts: Sequence[dict[str, Any]]
     answer: PartChanges
@@ -171,10 +175,26 @@ def release(claim: Claim) -> Unit[None]:
     _session(claim, (yield sql.RELEASE.query(_of(claim))))
 
 
-def record_attempt(claim: Claim, message: int, attempt: Attempt) -> Unit[None]:
-    """Store what is being done with a message."""
+def following(claim: Claim, after: int, limit: int) -> Unit[list[NextMessage]]:
+    """Return messages that come after one, up to the first that cannot be gathered with it.
+
+    What was in flight at a death is answered alone, so that the next one blames nobody else.
+    """
+    found = yield sql.FOLLOWING.query({"of": claim.conversation, "after": after, "most": limit})
+    messages = []
+    for *columns, attempt in found:
+        message = NextMessage(*columns)
+        if message.kind != "said" or message.crashes or attempt != Attempt.NONE:
+            break
+        messages.append(message)
+    return messages
+
+
+def record_attempt(claim: Claim, messages: Sequence[int], attempt: Attempt) -> Unit[None]:
+    """Store what is being done with messages."""
     yield from _check(claim)
-    yield sql.RECORD_ATTEMPT.query({"message": message, "attempted": int(attempt)})
+    rows = [{"message": one, "attempted": int(attempt)} for one in messages]
+    yield sql.RECORD_ATTEMPT.query_many(rows)
 
 
 def open_part(
@@ -206,7 +226,7 @@ def finish(
     at: lanes.Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    """Check the epoch, mark the message as answered, append its turns, queue its answer.
+    """Check the epoch, mark the messages as answered, append its turns, queue its answer.
 
     Returns:
         The next message, which is begun; None: the conversation was released.
@@ -218,11 +238,9 @@ def finish(
         [[held, *columns]] = yield functions.FINISH.call.query_alone(values)
         if not held:
             raise outdated(claim)
-        id_, payload, crashes, own_crashes, kind, *head = columns
-        if id_ is None:
-            return None, lanes.given_row(head, at)
-        following = NextMessage(id_, payload, crashes, own_crashes, kind)
-        return following, lanes.given_row(head, at)
+        message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
+        next_message = None if message[0] is None else NextMessage(*message)
+        return next_message, lanes.given_row(head, at)
     return (yield from _finish_by_steps(claim, rows, sender, at))
 
 
@@ -231,7 +249,7 @@ def _finish_by_steps(
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
     session = _session(claim, (yield change.query(_of(claim))))
-    yield sql.DONE.query({"message": rows.message})
+    yield sql.DONE.query_many([{"message": one} for one in rows.messages])
     for change, turns in ((sql.REMOVE, rows.removes), (sql.SUPERSEDE, rows.supersedes)):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
@@ -283,7 +301,7 @@ def _finish_values(
 ) -> dict[str, object]:
     return {
         **_of(claim),
-        "message": rows.message,
+        "messages": rows.messages,
         "new_session": rows.new_session,
         "go_on": rows.go_on,
         **_range(rows.removes, "removed"),

@@ -43,7 +43,10 @@ _MESSAGE_TYPES = {
     "crashes": "int",
     "own_crashes": "int",
     "kind": "text",
+    "received_at": _FLOAT,
+    "is_followed": "boolean",
 }
+_NEXT_MESSAGE = ", ".join(f"_{name}" for name in _MESSAGE_TYPES)
 _IDENTITY = {"sender": "text", "settle": _FLOAT}
 _ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
 _TURN_TYPES = _types(
@@ -149,7 +152,7 @@ BEGIN = PostgresFunction(
 FOREACH _of IN ARRAY _keys LOOP
     {embed(conversation_sql.CLAIM)} INTO _epoch;
     CONTINUE WHEN NOT FOUND;
-    {embed(conversation_sql.NEXT)} INTO _id, _payload, _crashes, _own_crashes, _kind;
+    {embed(conversation_sql.NEXT)} INTO {_NEXT_MESSAGE};
     IF FOUND THEN
         RETURN NEXT;
     ELSE
@@ -215,7 +218,7 @@ FINISH = PostgresFunction(
     parameters={
         "of": "text",
         "at_epoch": "bigint",
-        "message": "bigint",
+        "messages": "bigint[]",
         "new_session": "boolean",
         "go_on": "boolean",
         **{f"removed_{name}": "int" for name in ("count", "newer")},
@@ -239,6 +242,7 @@ FINISH = PostgresFunction(
     },
     variables={
         "session": "int",
+        "message": "bigint",
         "content": "bytea",
         "opened": "int[]",
         "one": "record",
@@ -258,7 +262,9 @@ IF NOT _held THEN
     RETURN NEXT;
     RETURN;
 END IF;
-{embed(conversation_sql.DONE)};
+FOREACH _message IN ARRAY _messages LOOP
+    {embed(conversation_sql.DONE)};
+END LOOP;
 IF _removed_count > 0 THEN
     {embed(conversation_sql.REMOVE, **_range("removed"))};
 END IF;
@@ -295,7 +301,7 @@ END IF;
 IF NOT _go_on THEN
     {embed(conversation_sql.RELEASE)} INTO _session;
 ELSE
-    {embed(conversation_sql.NEXT)} INTO _id, _payload, _crashes, _own_crashes, _kind;
+    {embed(conversation_sql.NEXT)} INTO {_NEXT_MESSAGE};
     IF NOT FOUND THEN
         {embed(conversation_sql.SETTLE)};
     END IF;

@@ -139,7 +139,7 @@ def test_syntax_and_key_errors_name_file_line_and_nearest_key(text: str, problem
             "messages[0].content[0]: an image must be a link, a data:image/ URI or base64",
         ),
         ({"wake": {"mentions": True}}, "unknown key 'wake.mentions'; did you mean 'mention'?"),
-        ({"busy": "drop"}, "busy: should be 'collect', 'interrupt' or 'queue', not \"drop\""),
+        ({"busy": "drop"}, "busy.mode: should be 'collect', 'interrupt' or 'queue', not \"drop\""),
     ],
 )
 def test_errors_name_the_wrong_value(keys: dict[str, object], problem: str) -> None:

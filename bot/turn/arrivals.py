@@ -1,0 +1,51 @@
+"""Tell who works on a conversation that something was received for it meanwhile.
+
+The signal that wakes conversations says so; where it is lost, what arrived is found afterwards.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from bot.ports import Signals
+
+CONVERSATIONS = "conversations"
+"""The topic of the signals that wake conversations."""
+
+
+class ArrivalSignals:
+    """Watches the conversations that are in progress here."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._watched: dict[str, bool] = {}  # whether something arrived
+        self._listeners: dict[str, Callable[[], None]] = {}
+        signals.subscribe(CONVERSATIONS, self._receive)
+
+    def watch(self, conversations: Collection[str]) -> None:
+        """Watch from now on, before what is there is read from the database."""
+        self._watched |= dict.fromkeys(conversations, False)
+
+    def unwatch(self, conversations: Collection[str]) -> None:
+        """Do not watch any more."""
+        for key in conversations:
+            self._watched.pop(key, None)
+
+    @contextlib.contextmanager
+    def subscribed(self, conversation: str, on_arrival: Callable[[], None]) -> Iterator[None]:
+        """Call `on_arrival` while the block runs, at once if something arrived before.
+
+        It must not block or raise.
+        """
+        self._listeners[conversation] = on_arrival
+        try:
+            if self._watched.get(conversation):
+                on_arrival()
+            yield
+        finally:
+            del self._listeners[conversation]
+
+    def _receive(self, conversations: Sequence[str]) -> None:
+        for key in conversations:
+            if key in self._watched:
+                self._watched[key] = True
+            if (on_arrival := self._listeners.get(key)) is not None:
+                on_arrival()

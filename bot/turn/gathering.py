@@ -1,0 +1,302 @@
+"""Gather the messages that one answer covers, and end an answer that one of them overtakes.
+
+What is gathered stays in the inbox until the answer is finished (docs/delivery.md#busy-channels).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from bot.chat.command import Command
+from bot.chat.incoming import Said, WakeReason
+from bot.chat.outgoing import Limits
+from bot.chat.session import Attempt, Claim, InboxMessage, Turn
+from bot.commands.request import AskedQuestion
+from bot.errors import StoreError
+from bot.ports import Clock, Conversations
+from bot.prompting.presets.preset import BusyMode, BusyRules
+from bot.replying.stop_flag import StopFlag
+from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
+from bot.runtime.tasks import cancel_and_wait
+from bot.turn.arrivals import ArrivalSignals
+
+_log = structlog.get_logger(__name__)
+_MAX_WAIT_SECONDS = 5.0  # where people never stop writing
+_MAX_COUNTED = 100
+
+
+@dataclass(slots=True)
+class MessageGroup:
+    """What is being processed of a conversation; more may be gathered with it."""
+
+    message: InboxMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenMessage:
+    message: InboxMessage
+    said: Said
+    decision: Decision
+
+
+def busy_mode(rules: BusyRules, said: Said, limits: Limits) -> BusyMode:
+    """Return what happens to messages that come while this one is answered."""
+    if rules.mode is not None:
+        return rules.mode
+    if limits.answers_each_message:
+        return "queue"
+    return "interrupt" if said.wake is WakeReason.DM else "collect"
+
+
+class MessageGatherer:
+    """Begins to gather: what it takes is the same for all conversations."""
+
+    def __init__(
+        self, conversations: Conversations, arrivals: ArrivalSignals, clock: Clock
+    ) -> None:
+        self._conversations = conversations
+        self._arrivals = arrivals
+        self._clock = clock
+
+    def begin(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        asked: AskedQuestion,
+        limits: Limits,
+        decide_next: Callable[[Said], Decision],
+    ) -> "Gathering":
+        """Begin with a message that is to be answered; nothing is gathered yet.
+
+        A native command has a response of its own, and what was in flight when a process died is
+        answered alone: nothing is gathered with those.
+
+        Args:
+            claim: the conversation.
+            group: the message; gets those that are gathered with it.
+            asked: what it says, and who answers; the first one's preset says what is gathered.
+            limits: of the channel.
+            decide_next: decides what happens to a later message.
+        """
+        rules, message, said = asked.speakers[0].preset.busy, group.message, asked.incoming
+        can_gather = isinstance(message.incoming, Said) and said.interaction is None
+        mode: BusyMode = "queue"
+        if can_gather and not message.crashes:
+            mode = busy_mode(rules, said, limits)
+        return self._make(claim, group, asked, mode, decide_next)
+
+    def repeat(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        asked: AskedQuestion,
+        earlier: Sequence[Turn],
+    ) -> "Gathering":
+        """Answer a question again, with what was gathered before it; nothing is added."""
+        gathering = self._make(claim, group, asked, "queue", _ignore)
+        gathering.earlier = tuple(earlier)
+        return gathering
+
+    def _make(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        asked: AskedQuestion,
+        mode: BusyMode,
+        decide_next: Callable[[Said], Decision],
+    ) -> "Gathering":
+        return Gathering(
+            claim,
+            group,
+            asked,
+            mode,
+            decide_next,
+            self._conversations,
+            self._arrivals,
+            self._clock,
+        )
+
+
+class Gathering:
+    """The messages that one answer covers, until it is finished."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        asked: AskedQuestion,
+        mode: BusyMode,
+        decide_next: Callable[[Said], Decision],
+        conversations: Conversations,
+        arrivals: ArrivalSignals,
+        clock: Clock,
+    ) -> None:
+        """Begin with one message; see `MessageGatherer.begin`."""
+        self.asked = asked
+        """What the answer replies to, and who answers."""
+        self.earlier: tuple[Turn, ...] = ()
+        """What was said before the question and is kept with it, oldest first."""
+        self.askers = {asked.incoming.author.id}
+        """Who wants the answer."""
+        self.decided: list[tuple[Said, Decision]] = []
+        """What was decided on everything that was gathered."""
+        self.left_over = 0
+        """How many more messages wait that this answer does not cover."""
+        self._claim = claim
+        self._group = group
+        self._mode, self._rules = mode, asked.speakers[0].preset.busy
+        self._decide_next = decide_next
+        self._conversations = conversations
+        self._arrivals = arrivals
+        self._clock = clock
+        self._seen: list[_SeenMessage] = []  # not gathered yet
+        self._is_ended = self._mode == "queue"
+        self._has_arrived = False
+        self._was_interrupted = False
+        self._received_at = group.message.received_at  # of the newest
+
+    async def gather_waiting(self) -> None:
+        """Gather what waits behind the message, once the channel has been quiet for a moment."""
+        if self._group.message.is_followed:
+            await self.gather_until_quiet()
+
+    async def gather_until_quiet(self) -> None:
+        """Gather what has come and still comes, until the channel is quiet for a moment."""
+        quiet, until = self._rules.quiet_seconds, self._clock.monotonic() + _MAX_WAIT_SECONDS
+        while not self._is_ended:
+            await self._look()
+            wait = min(self._received_at + quiet - self._clock.now(), quiet)
+            wait = min(wait, until - self._clock.monotonic())
+            if wait <= 0 or self._free == 0:
+                break
+            await self._clock.sleep(wait)
+        await self._take()
+
+    @contextlib.asynccontextmanager
+    async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
+        """End the answer in the block when a message arrives that it is to cover.
+
+        With `collect` that is only while nobody has read anything of it: in the first moment.
+        """
+        began = self._clock.monotonic()
+        checks: list[asyncio.Task[None]] = []
+
+        def on_arrival() -> None:
+            self._has_arrived = self._may_interrupt(began)
+            if self._has_arrived and not (checks and not checks[-1].done()):
+                name = f"look for messages: {self._claim.conversation}"
+                checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
+
+        if self._is_ended or self._free == 0:
+            yield
+            return
+        try:
+            with self._arrivals.subscribed(self._claim.conversation, on_arrival):
+                yield
+        finally:
+            await cancel_and_wait(checks)
+
+    def _may_interrupt(self, began: float) -> bool:
+        if self._mode == "interrupt":
+            return True
+        is_first_moment = self._clock.monotonic() - began < self._rules.quiet_seconds
+        return is_first_moment and not self._was_interrupted
+
+    async def _interrupt(self, stop: StopFlag) -> None:
+        try:
+            while self._has_arrived:
+                self._has_arrived = False
+                await self._look()
+        except StoreError as error:  # it is found when the answer is finished
+            _log.warning("not_interrupted", reason=str(error))
+            return
+        if any(isinstance(one.decision, Answer) for one in self._seen):
+            self._was_interrupted = True
+            stop.supersede()
+
+    @property
+    def _free(self) -> int:
+        """How many more messages the answer may cover."""
+        covered = 1 + len(self._group.message.gathered) + len(self._seen)
+        return max(0, self._rules.at_most - covered)
+
+    async def _look(self) -> None:
+        """Read what has come since; a command, or what needs its own answer, ends the group."""
+        if self._is_ended or self._free == 0:
+            return
+        after = self._seen[-1].message if self._seen else self._group.message
+        for message in await self._conversations.following(self._claim, after, self._free):
+            said = message.incoming
+            if not isinstance(said, Said) or said.interaction is not None:
+                self._is_ended = True
+                return
+            decision = self._decide_next(said)
+            if isinstance(decision, Command | Unreadable):
+                self._is_ended = True
+                return
+            self._seen.append(_SeenMessage(message, said, decision))
+            self._received_at = message.received_at
+
+    async def _take(self) -> None:
+        """Gather what was seen, up to the last message that is to be answered."""
+        answered = [
+            number for number, one in enumerate(self._seen) if isinstance(one.decision, Answer)
+        ]
+        if not answered:
+            return
+        taken = self._seen[: answered[-1] + 1]
+        del self._seen[: len(taken)]
+        message = self._group.message
+        gathered = (*message.gathered, *(one.message for one in taken))
+        self._group.message = replace(message, gathered=gathered)
+        # Recorded before anything is done with them: if the process dies, each is tried alone.
+        await self._conversations.record_attempt(
+            self._claim, self._group.message, Attempt.BESIDE_OTHERS
+        )
+        speakers = list(self.asked.speakers)
+        turns = [
+            user_turn(self.asked.incoming),
+            *(turn for one in taken[:-1] for turn in _kept(one)),
+        ]
+        self.earlier = (*self.earlier, *turns)
+        self.decided += [(one.said, one.decision) for one in taken]
+        for one in taken:
+            if isinstance(one.decision, Answer):
+                self.askers.add(one.said.author.id)
+                speakers += [each for each in one.decision.speakers if each not in speakers]
+        self.asked = replace(self.asked, incoming=taken[-1].said, speakers=tuple(speakers))
+        if self._free == 0 and not self._is_ended:
+            await self._count_left_over()
+
+    async def _count_left_over(self) -> None:
+        after = self._seen[-1].message if self._seen else self._group.message
+        more = await self._conversations.following(self._claim, after, _MAX_COUNTED)
+        waiting = (one.incoming for one in more)
+        self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
+
+
+def _ignore(_said: Said) -> Decision:
+    return Ignore()
+
+
+def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
+    match seen.decision:
+        case Answer():
+            return (user_turn(seen.said),)
+        case Observe():
+            return (observed_turn(seen.said),)
+        case _:
+            return ()
+
+
+def user_turn(said: Said) -> Turn:
+    """Return a person's message as the history keeps it."""
+    return Turn("user", said.text, said.author, said.at, message_id=said.message_id)
+
+
+def observed_turn(said: Said) -> Turn:
+    """Return a message that nobody answers; in a private chat it was said to nobody else."""
+    return replace(user_turn(said), observed=said.wake is not WakeReason.DM)

@@ -1,0 +1,262 @@
+"""Test what happens to messages that come while an answer is being made."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from sqlalchemy import update
+
+from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.session import Attempt
+from bot.errors import BackendUnavailable
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import conversation, inbox
+from tests.fakes import LIMITS, FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.test_worker import CHAT, Setup, running_worker
+from tests.waiting import advance_in_steps, wait_until
+
+LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
+FIRST_WORDS = "These words are long enough for a first message. "
+MENTION = WakeReason.MENTION
+
+
+def asked(
+    number: int, author: Person = ALICE, wake: WakeReason | None = MENTION, text: str = ""
+) -> Said:
+    """Return a message of a group, or of a private chat."""
+    return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
+
+
+def private(number: int) -> Said:
+    return asked(number, wake=WakeReason.DM)
+
+
+def make_setup(database: Database, backend: FakeBackend, **busy: object) -> Setup:
+    preset = {"context": "all", "busy": busy}
+    return Setup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
+
+
+@asynccontextmanager
+async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[None]]:
+    """Ask in an idle channel; the block runs once the model was asked."""
+    before = len(setup.backend.prompts)
+    await setup.receive(first)
+    deciding = asyncio.create_task(setup.stops.run())
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) > before)
+        yield worker
+    deciding.cancel()
+
+
+async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
+    """Let time pass until everything is answered."""
+    async with asyncio.timeout(20):
+        while not worker.done():
+            await advance_in_steps(setup.clock, 1)
+    await worker
+
+
+def contents(setup: Setup, number: int = -1) -> Sequence[str]:
+    return [one.content for one in setup.backend.prompts[number].messages]
+
+
+async def test_first_message_of_an_idle_channel_waits_for_nothing(database: Database) -> None:
+    setup = make_setup(database, FakeBackend(["one"]))
+    await setup.say(asked(1))
+    assert setup.texts == ["one"]
+
+
+async def test_messages_during_an_answer_get_one_answer(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend([FIRST_WORDS, go_on], ["all"]))
+    async with answering(setup, asked(1)) as worker:
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(asked(2), asked(3, BOB), asked(4))
+        go_on.set()
+        await end(setup, worker)
+    assert setup.texts == [FIRST_WORDS.strip(), "all"]
+    assert contents(setup)[-3:] == ["Alice:q2", "Bob:q3", "Alice:q4"]
+    roles = [(turn.role, turn.text, turn.message_id) for turn in (await setup.session()).turns]
+    assert roles == [
+        *(("user", "q1", "1"), ("assistant", FIRST_WORDS.strip(), None)),
+        *(("user", "q2", "2"), ("user", "q3", "3"), ("user", "q4", "4")),
+        ("assistant", "all", None),
+    ]
+
+
+async def test_burst_in_an_idle_group_gets_one_answer(database: Database) -> None:
+    setup = make_setup(database, FakeBackend([asyncio.Event()], ["all"]))
+    async with answering(setup, asked(1)) as worker:
+        await setup.receive(asked(2, BOB))
+        await wait_until(lambda: setup.backend.closed_early == 1)
+        await advance_in_steps(setup.clock, 0.5)
+        assert len(setup.backend.prompts) == 1
+        await setup.receive(asked(3))
+        await end(setup, worker)
+    assert setup.texts == ["all"]
+    assert contents(setup)[-3:] == ["Alice:q1", "Bob:q2", "Alice:q3"]
+
+
+async def test_line_for_others_does_not_end_an_answer(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend([go_on, "one"]))
+    async with answering(setup, asked(1)) as worker:
+        await setup.receive(asked(2, BOB, None))
+        await advance_in_steps(setup.clock, 0.3)
+        go_on.set()
+        await end(setup, worker)
+    assert setup.texts == ["one"]
+    assert [text for _, text in await setup.history()] == ["q1", "one", "q2"]
+
+
+async def test_lines_between_gathered_messages_stay_in_their_places(database: Database) -> None:
+    setup = make_setup(database, FakeBackend(["all"]))
+    await setup.receive(asked(1), asked(2, BOB, None), asked(3), asked(4, BOB, None))
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    assert setup.texts == ["all"]
+    assert [text for _, text in await setup.history()] == ["q1", "q2", "q3", "all", "q4"]
+
+
+async def test_answer_in_private_is_interrupted_by_the_next_message(database: Database) -> None:
+    setup = make_setup(database, FakeBackend([FIRST_WORDS, asyncio.Event()], ["both"]))
+    async with answering(setup, private(1)) as worker:
+        await advance_in_steps(setup.clock, 3)
+        await wait_until(lambda: setup.texts == [FIRST_WORDS.strip()])
+        await setup.receive(private(2))
+        await wait_until(lambda: setup.backend.closed_early == 1)
+        await end(setup, worker)
+    assert setup.texts == ["both"]  # the first one is deleted, and the answer stands below q2
+    assert [call for call, _ in setup.surface.calls if call != "typing"] == [
+        *("send", "send", "delete"),
+    ]
+    assert contents(setup) == ["q1", "q2"]
+    assert await setup.history() == [("user", "q1"), ("user", "q2"), ("assistant", "both")]
+
+
+async def test_message_that_comes_before_the_model_is_asked_is_covered(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend([go_on, "both"]))
+    await setup.receive(private(1))
+    claimed = await setup.worker.claim([CHAT])
+    await setup.receive(private(2))
+    worker = asyncio.create_task(setup.worker.work(claimed[CHAT]))
+    async with asyncio.timeout(20):
+        while not setup.backend.prompts or contents(setup) != ["q1", "q2"]:
+            await advance_in_steps(setup.clock, 1)
+    go_on.set()
+    await end(setup, worker)
+    await setup.finish_sending()
+    assert setup.texts == ["both"]
+    assert contents(setup) == ["q1", "q2"]
+
+
+async def test_queue_answers_each_message(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend([go_on, "one"], ["two"], ["three"]), mode="queue")
+    async with answering(setup, private(1)) as worker:
+        await setup.receive(private(2), private(3))
+        go_on.set()
+        await worker
+    assert setup.texts == ["one", "two", "three"]
+
+
+async def test_command_ends_what_is_gathered(database: Database) -> None:
+    setup = make_setup(database, FakeBackend(["one"], ["two"]))
+    command = asked(3, wake=WakeReason.COMMAND, text="/preset list")
+    await setup.receive(asked(1), asked(2), command, asked(4), asked(5))
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    assert setup.texts[0] == "one"
+    assert setup.texts[2] == "two"
+    history = [text for _, text in await setup.history()]
+    assert history == ["q1", "q2", "one", "q4", "q5", "two"]
+
+
+async def test_answer_covers_at_most_so_many_and_counts_the_rest(database: Database) -> None:
+    setup = make_setup(database, FakeBackend(["one"], ["two"]), at_most=3)
+    await setup.receive(*[asked(number) for number in range(1, 6)])
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    waiting = "⏳ 2 more messages came meanwhile. I answer them next."
+    assert setup.texts == ["one", waiting, "two"]
+    history = [text for _, text in await setup.history()]
+    assert history == ["q1", "q2", "q3", "one", "q4", "q5", "two"]
+
+
+async def test_everybody_who_asked_may_stop_the_answer(database: Database) -> None:
+    setup = make_setup(database, FakeBackend([FIRST_WORDS, asyncio.Event()]))
+    await setup.receive(asked(1), asked(2, BOB), asked(3))
+    deciding = asyncio.create_task(setup.stops.run())
+    async with running_worker(setup) as worker:
+        await advance_in_steps(setup.clock, 2)
+        await wait_until(lambda: len(setup.texts) == 1)
+        await setup.receive(asked(4, BOB, WakeReason.COMMAND, "/stop"))
+        await end(setup, worker)
+    deciding.cancel()
+    assert setup.texts[0] == f"{FIRST_WORDS.strip()}\n\n⚠ (stopped)"
+    history = [text for _, text in await setup.history()]
+    assert history == ["q1", "q2", "q3", FIRST_WORDS.strip()]
+
+
+async def test_stop_prevails_over_an_interruption(database: Database) -> None:
+    setup = make_setup(database, FakeBackend([asyncio.Event()], ["never"]))
+    async with answering(setup, private(1)) as worker:
+        await setup.receive(private(2))
+        await wait_until(lambda: setup.backend.closed_early == 1)
+        await setup.receive(asked(3, wake=WakeReason.COMMAND, text="/stop"))
+        await end(setup, worker)
+    assert setup.texts == ["Stopped. /retry answers again."]
+    assert await setup.history() == [("user", "q1"), ("user", "q2")]
+
+
+async def test_failed_answer_to_several_messages_leaves_no_trace_and_is_retried(
+    database: Database,
+) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = make_setup(database, FakeBackend([away], ["now"]))
+    await setup.receive(asked(1), asked(2))
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    [notice] = setup.texts
+    assert notice.startswith("⚠ The model is away. (error ")
+    assert await setup.history() == []
+    await setup.say(asked(3, wake=WakeReason.COMMAND, text="/retry"))
+    assert setup.texts[1:] == ["now"]
+    assert [text for _, text in await setup.history()] == ["q1", "q2", "now"]
+
+
+async def test_messages_that_were_in_flight_at_a_death_are_answered_alone(
+    database: Database,
+) -> None:
+    setup = make_setup(database, FakeBackend([asyncio.Event()]))
+    await setup.receive(asked(1), asked(2), asked(3))
+    dying = asyncio.create_task(setup.work())
+    await advance_in_steps(setup.clock, 2)
+    await wait_until(lambda: len(setup.backend.prompts) == 1)
+    await setup.take_over()  # its end changes nothing any more
+    dying.cancel()
+    await asyncio.wait([dying])
+    free = update(conversation).values(lease_until=0.0)
+    await database.write(lambda c: c.execute(free).rowcount)
+
+    other = make_setup(database, FakeBackend(["one"], ["two"], ["three"]))
+    async with running_worker(other) as worker:
+        await end(other, worker)
+    assert other.texts == ["one", "two", "three"]
+
+
+async def test_death_counts_for_everything_that_was_gathered(database: Database) -> None:
+    setup = make_setup(database, FakeBackend([asyncio.Event()]))
+    await setup.receive(asked(1), asked(2), asked(3, BOB, None))
+    worker = asyncio.create_task(setup.work())
+    await advance_in_steps(setup.clock, 2)
+    await wait_until(lambda: len(setup.backend.prompts) == 1)
+    attempts = inbox.select().with_only_columns(inbox.c.attempt).order_by(inbox.c.id)
+    recorded = list(await database.read(lambda c: c.execute(attempts).scalars().all()))
+    assert recorded == [Attempt.BESIDE_OTHERS, Attempt.BESIDE_OTHERS, Attempt.NONE]
+    worker.cancel()  # a clean end blames nobody
+    await asyncio.wait([worker])
+    assert list(await database.read(lambda c: c.execute(attempts).scalars().all())) == [0, 0, 0]
