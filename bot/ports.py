@@ -386,7 +386,7 @@ class Conversations(Protocol):
     async def load_answered(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Exchange | None:
-        """Return the exchange whose answer was sent as this part, with all versions of its answers.
+        """Return the exchange whose answer was sent as this part.
 
         An exchange without answers: the part says that the answer failed, and the question is not
         in the history. None: unknown, or answered again since.

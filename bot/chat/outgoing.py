@@ -25,6 +25,7 @@ class Limits:
     """How many calls may follow each other at once."""
     can_edit: bool = True
     can_reply: bool = True
+    has_buttons: bool = False
     speaker_line: str = "**{}**"
     """The line that names the speaker where several characters answer."""
     names_only_speaker: bool = False

@@ -214,8 +214,7 @@ class Exchange:
     parts: tuple[str, ...]
     """The names of the parts that the answers were sent as and that can still be changed."""
     versions: tuple[tuple[StoredTurn, ...], ...] = ()
-    """Of each answer all versions, the active one among them, oldest first. Only loaded for the
-    buttons under an answer."""
+    """Of each answer all versions, the active one among them, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
 """Open live replies with a typing indicator, and split final texts into parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Self
 
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import Button, Limits, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
+from bot.replying.answer_buttons import stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
 from bot.texts.text import language_of
@@ -54,17 +56,31 @@ class LiveReplies:
         """Split a final text into the parts of an answer; none if nothing of it is visible."""
         return final_parts(text, self.limits(address), first_part)
 
+    def with_buttons(
+        self, address: Address, parts: Sequence[OutgoingPart], buttons: tuple[Button, ...]
+    ) -> tuple[OutgoingPart, ...]:
+        """Return parts with buttons under the last one, where the platform has buttons."""
+        if not parts or not self.limits(address).has_buttons:
+            return tuple(parts)
+        *others, last = parts
+        return (*others, replace(last, content=replace(last.content, buttons=buttons)))
+
     def deliver(self, address: Address, row: OutboxRow | None) -> None:
         """Have what was queued for a channel delivered; `row` if it was taken already."""
         self._delivery.deliver(address.lane, row)
 
     @asynccontextmanager
     async def live(
-        self, claim: Claim, message: InboxMessage, first_part: int
+        self, claim: Claim, message: InboxMessage, first_part: int, *, can_stop: bool = False
     ) -> AsyncIterator[LiveReply]:
-        """Show live updates of an answer until the block ends, and until the first one: typing."""
-        address = message.incoming.address
+        """Show live updates of an answer until the block ends, and until the first one: typing.
+
+        With `can_stop`, a button under the growing answer ends it.
+        """
+        address, locale = message.incoming.address, message.incoming.locale
         surface = self._surfaces[address.source]
+        has_button = can_stop and self.limits(address).has_buttons
+        buttons = stop_button(message.part_name(first_part), locale) if has_button else ()
         typing = TypingIndicator(surface, address, self._clock)
 
         async def open_part(part: OutgoingPart) -> int:
@@ -87,7 +103,8 @@ class LiveReplies:
                 self._clock,
                 first_part,
                 typing.stop,
-                language_of(message.incoming.locale),
+                language_of(locale),
+                buttons,
             ) as live_reply,
         ):
             yield live_reply

@@ -14,7 +14,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.outgoing import Button, MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
@@ -38,6 +38,7 @@ class LiveReply:
         first_part: int = 0,
         on_first_text: Callable[[], None] = lambda: None,
         language: str = "en",
+        buttons: tuple[Button, ...] = (),
     ) -> None:
         """Prepare the updates.
 
@@ -53,10 +54,12 @@ class LiveReply:
             first_part: the number of the first part; others may have answered before.
             on_first_text: is called when the model begins to write.
             language: of the service's own texts.
+            buttons: what stands under the first part while the answer grows.
         """
         self._on_first_text: Callable[[], None] | None = on_first_text
         self._first_part = first_part
         self._language = language
+        self._buttons = buttons
         self._surface = surface
         self._address = address
         self._open_part = open_part
@@ -175,7 +178,7 @@ class LiveReply:
             elif self._shown[part] != texts[part]:
                 async with self._in_flight:
                     message_id = self._message_ids[part]
-                    content = MessageContent(texts[part])
+                    content = self._content(part, texts[part])
                     await self._surface.edit(self._address, message_id, content)
                 self._shown[part] = texts[part]
             part += 1
@@ -184,11 +187,14 @@ class LiveReply:
         self._changed.clear()
         return self._buffer.take_parts(self._clock.monotonic())
 
+    def _content(self, part: int, text: str) -> MessageContent:
+        return MessageContent(text, buttons=() if part else self._buttons)
+
     async def _open(self, part: int, text: str) -> None:
         text = self._limits.placeholder or text
         if part == len(self._rows):
             async with self._in_flight:
-                opening = OutgoingPart(self._first_part + part, MessageContent(text))
+                opening = OutgoingPart(self._first_part + part, self._content(part, text))
                 self._rows.append(await self._open_part(opening))
         self._message_ids.append(await self._wait_until_sent(self._rows[part]))
         self._shown.append(text)

@@ -19,6 +19,7 @@ from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
+from bot.replying.answer_buttons import answer_buttons
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
@@ -107,18 +108,12 @@ class AnswerPipeline:
         if admission.is_refused:
             return self._refuse(said, admission.notice, is_repetition=removed is not None)
         context = await self._sources.load(
-            claim,
-            message,
-            said,
-            active,
-            speakers,
-            removed,
-            before,
-            in_place_of,
-            gathered,
-            first_part,
+            *(claim, message, said, active, speakers, removed, before),
+            *(in_place_of, gathered, first_part),
         )
         await self._let_speak(speakers, context, stop)
+        if context.parts and active.first.preset.buttons:
+            self._add_buttons(context)
         if admission.notice is not None:
             self._tell(context, admission.notice)
         return context.to_result(was_stopped=stop.requested)
@@ -147,6 +142,12 @@ class AnswerPipeline:
         shown = translate(notice, language_of(said.locale)) if notice is not None else ""
         return TurnResult(outgoing=self._replies.final_parts(said.address, shown))
 
+    def _add_buttons(self, context: TurnContext) -> None:
+        name = context.part_name(context.parts[-1].part)
+        buttons = answer_buttons(name, context.said.locale)
+        address = context.said.address
+        context.parts[:] = self._replies.with_buttons(address, context.parts, buttons)
+
     def _tell(self, context: TurnContext, notice: Text) -> None:
         """Append a notice of the service to what is sent."""
         shown = translate(notice, language_of(context.said.locale))
@@ -157,7 +158,7 @@ class AnswerPipeline:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
         async with self._replies.live(
-            context.claim, context.message, context.next_part
+            context.claim, context.message, context.next_part, can_stop=preset.buttons
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))

@@ -9,6 +9,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.errors import BackendError, UserError
+from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.texts.text import language_of, translatable, translate
@@ -73,6 +74,8 @@ class AnswersInPlace:
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
+        if active.first.preset.buttons:
+            result = self._with_versions(said, exchange, result)
         places = [one.id for one in exchange.answers]
         versions = dict(zip(places, result.turns, strict=False))
         superseded = places[len(result.turns) :]
@@ -82,3 +85,12 @@ class AnswersInPlace:
             change=HistoryChange(texts, versions, superseded),
             in_place_of=exchange.parts,
         )
+
+    def _with_versions(self, said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
+        """Return the result with buttons that lead back to the older versions."""
+        if not exchange.versions:
+            return result
+        count = len(exchange.versions[-1]) + 1
+        buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
+        outgoing = self.replies.with_buttons(said.address, result.outgoing, buttons)
+        return replace(result, outgoing=outgoing)

@@ -19,6 +19,7 @@ from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.newest_question import pick_speakers
 from bot.commands.request import AskedQuestion
 from bot.errors import UserError
+from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.preset_resolver import PresetResolver
@@ -108,7 +109,11 @@ class PressedButtons:
         if not versions:  # it is shown already
             return TurnResult()
         change = HistoryChange(versions=versions, restored=restored)
-        return TurnResult(outgoing=parts, change=change, in_place_of=exchange.parts)
+        name = _part_name(message, exchange, parts[-1].part)
+        count = len(exchange.versions[-1])
+        buttons = answer_buttons(name, pressed.locale, data.number, count)
+        shown = self.replies.with_buttons(pressed.address, parts, buttons)
+        return TurnResult(outgoing=shown, change=change, in_place_of=exchange.parts)
 
     def _speaker_line(self, turn: Turn, pressed: Pressed, active: ActiveCharacters) -> str:
         if turn.preset not in active.names:

@@ -33,6 +33,7 @@ from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
+from bot.replying.answer_buttons import retry_button
 from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
@@ -465,6 +466,10 @@ class ConversationWorker:
         shown = translate(text, language_of(incoming.locale))
         outgoing = self._stages.replies.final_parts(incoming.address, shown)
         names = tuple(message.part_name(one.part) for one in outgoing)
+        if said is not None:
+            target = in_place_of[0] if in_place_of else names[-1]
+            buttons = retry_button(target, incoming.locale)
+            outgoing = self._stages.replies.with_buttons(incoming.address, outgoing, buttons)
         # What takes the messages of an earlier notice has its question kept already.
         is_new = not in_place_of
         unanswered = [replace(user_turn(said), sent_as=names)] if said and is_new else []

@@ -17,7 +17,13 @@ from bot.ports import Surface
 
 _PAGE_SIZE = 100
 _MAX_PAGES = 10
-_LIMITS = Limits(max_units=2000, unit="characters", seconds_between_edits=1.2, typing_seconds=8.0)
+_LIMITS = Limits(
+    max_units=2000,
+    unit="characters",
+    seconds_between_edits=1.2,
+    typing_seconds=8.0,
+    has_buttons=True,
+)
 _SUPPRESS_EMBEDS = 1 << 2
 
 _SEND = RestEndpoint("POST", "/channels/{}/messages")

@@ -33,6 +33,7 @@ _PRIVATE = Limits(
     placeholder="…",
     calls_per_minute=60,  # "about one message a second", short bursts pass (Telegram's bot FAQ)
     burst=10,
+    has_buttons=True,
 )
 _GROUP = replace(_PRIVATE, seconds_between_edits=3.5, calls_per_minute=20, burst=5)
 

@@ -183,6 +183,8 @@ class Preset(StrictModel):
     """The probability of answering a message that does not name it, among several characters."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 0
     """How long it does not answer after its last answer, unless it is named."""
+    buttons: StrictBool = True
+    """Whether there are buttons under its answers, where the platform has them."""
     busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
     fallbacks: tuple[Fallback, ...] = ()
     summary: SummaryChoice | None = None

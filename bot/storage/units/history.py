@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,7 +125,7 @@ def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Ex
 
 
 def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange | None]:
-    """Return the exchange whose answer was sent as this part, with all versions of its answers.
+    """Return the exchange whose answer was sent as this part.
 
     If the part says that the answer failed, the exchange has no answer, and its question is not in
     the history.
@@ -144,12 +143,7 @@ def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange
     questions = yield _QUESTION_BEFORE.query(before)
     if not (is_active and questions):
         return None
-    exchange = yield from _load_exchange(conversation, questions[0], max_turns)
-    versions = []
-    for one in exchange.answers:
-        rows = yield _VERSIONS.query({"answer": one.id})
-        versions.append(tuple(map(_to_stored, rows)))
-    return replace(exchange, versions=tuple(versions))
+    return (yield from _load_exchange(conversation, questions[0], max_turns))
 
 
 def _load_unanswered(conversation: str, row: Sequence[Any]) -> Unit[Exchange | None]:
@@ -176,12 +170,17 @@ def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Uni
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
     names = [name for one in answers for name in one.turn.sent_as]
     known = (yield from _find_parts(names)) if names else {}
+    versions = []
+    for one in answers:
+        rows = yield _VERSIONS.query({"answer": one.id})
+        versions.append(tuple(map(_to_stored, rows)))
     return Exchange(
         question,
         answers,
         Session(session, tuple(_to_stored(row).turn for row in reversed(before))),
         is_newest,
         tuple(name for name in names if name in known),
+        tuple(versions),
     )
 
 
