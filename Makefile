@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom docs catalogues lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs catalogues lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run --offer-setup
@@ -65,6 +65,9 @@ soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
 
 sbom: $(VENV)/.installed-run ## the packages with hashes, their licences and known weaknesses
 	@tests/sbom.sh $(BIN)/python
+
+deploy: $(BIN)/python ## check the image, compose files, manifests and unit in deploy/
+	@tests/deploy.sh $(BIN)/python
 
 docs: $(BIN)/python ## the documentation as a website, in build/site
 	@[ -x $(VENV)/docs/bin/mkdocs ] || { $(BIN)/python -m venv $(VENV)/docs && \

