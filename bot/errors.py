@@ -34,6 +34,7 @@ UnknownRole, UnsupportedCapability                                  templates/lm
 JsonSyntaxError                                                     prompting/text/jsonc.py
 ConnectionFailed, InvalidAddress                                    runtime/http_connection.py
 ChildFailed                                                         runtime/subprocesses.py
+Unconvertible                                                       media/conversion.py
 """
 
 from bot.texts.text import translatable

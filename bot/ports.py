@@ -6,7 +6,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.incoming import Address, Incoming, Request, Said
+from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
@@ -163,6 +163,19 @@ class HistoryReader(Protocol):
         ...
 
 
+@runtime_checkable
+class FileSource(Protocol):
+    """A platform that keeps the files of messages."""
+
+    async def download(self, item: MediaItem, max_bytes: int) -> bytes:
+        """Return a file, or so many bytes of its beginning.
+
+        Raises:
+            PlatformError: it cannot be had.
+        """
+        ...
+
+
 # --- models ----------------------------------------------------------------------------------
 
 
@@ -186,6 +199,15 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SeeingBackend(Protocol):
+    """A backend that can tell whether its models see images."""
+
+    def sees_images(self, model: str) -> bool:
+        """Return whether a preset's model sees the images of a prompt."""
+        ...
 
 
 @runtime_checkable

@@ -149,6 +149,8 @@ class Said:
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
     """Whether it was delivered so long after it was written that nobody waits for an answer."""
+    earlier_files: tuple[MediaItem, ...] = ()
+    """Attachments of earlier messages that are answered together with this one."""
 
     @property
     def is_answered_in_public(self) -> bool:

@@ -25,7 +25,9 @@ _SECTION_NAMES = {
     "summary": translatable("summary"),
     "history": translatable("history"),
     "people": translatable("people"),
+    "observed": translatable("background"),
     "quote": translatable("quote"),
+    "file": translatable("file"),
     "post_history": translatable("post_history"),
     "newest": translatable("newest"),
 }

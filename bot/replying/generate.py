@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.chat.prompt import (
     Delta,
@@ -116,7 +116,7 @@ def build_receipt(
         preset=preset.name,
         preset_version=version,
         provider=preset.provider,
-        prompt=fitted.prompt,
+        prompt=_without_pictures(fitted),
         layout=fitted.draft.layout,
         dropped=fitted.dropped,
         tokens=fitted.tokens,
@@ -127,6 +127,15 @@ def build_receipt(
         usage=answer.usage,
         timings=Timings(queued_seconds, answer.first_word_seconds, answer.seconds),
     )
+
+
+def _without_pictures(fitted: FittedPrompt) -> Prompt:
+    """Return the prompt without the pictures that people have sent: they are not kept."""
+    prompt = fitted.prompt
+    if not fitted.draft.images:
+        return prompt
+    *others, newest = prompt.messages
+    return replace(prompt, messages=(*others, replace(newest, parts=())))
 
 
 class _AnswerBuilder:

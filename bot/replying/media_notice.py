@@ -1,8 +1,9 @@
-"""Say that a message consists of nothing that can be read here."""
+"""Say what cannot be read here of a message."""
 
 from collections.abc import Mapping, Sequence
 
-from bot.chat.incoming import MediaItem, MediaKind
+from bot.chat.attachments import AttachedFiles, UnreadFile, clean_file_name
+from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.texts.text import Text, joined, translatable
 
 _NOUNS: Mapping[MediaKind, Text] = {
@@ -30,3 +31,25 @@ def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
         "I cannot {things} here. Please tell me in words what it is about.",
         things=joined(things, _OR),
     )
+
+
+def is_unreadable(said: Said, files: AttachedFiles) -> bool:
+    """Return whether a message has nothing but files that could not be read."""
+    return bool(files.unread) and not (said.text.strip() or files.images or files.texts)
+
+
+def explain_unread(files: Sequence[UnreadFile]) -> Text:
+    """Return a sentence for each reason why files could not be read."""
+    sentences: list[str] = []
+    for file in files:
+        if file.why is not None:
+            name = clean_file_name(file.item.name)
+            sentences.append(
+                translatable("⚠ I could not read {name}: {why}.", name=name, why=file.why)
+                if name
+                else translatable("⚠ I could not read the file: {why}.", why=file.why)
+            )
+    unknown = [file.item for file in files if file.why is None]
+    if unknown:
+        sentences.append(explain_unreadable(unknown))
+    return joined(sentences)

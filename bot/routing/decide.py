@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from bot.chat.attachments import described_text, has_readable_file
 from bot.chat.command import Command
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
@@ -70,7 +71,10 @@ def decide(
         return Ignore()
     if incoming.is_late:
         return _decide_late(incoming, active)
-    if not incoming.text.strip():
+    is_empty = not (incoming.text.strip() or has_readable_file(incoming))
+    if is_empty and incoming.wake is None and incoming.attachments and active.reads_all:
+        return Observe()
+    if is_empty:
         is_meant = incoming.wake is not None and incoming.attachments
         return Unreadable(incoming.attachments) if is_meant else Ignore()
     command = _command(incoming, active)
@@ -89,7 +93,7 @@ def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
     if command is not None:
         return command if command.name == "forget" else Ignore()
     is_kept = incoming.wake is not None or active.reads_all
-    return Observe() if is_kept and incoming.text.strip() else Ignore()
+    return Observe() if is_kept and described_text(incoming).strip() else Ignore()
 
 
 def _command(incoming: Said, active: ActiveCharacters) -> Command | None:

@@ -11,7 +11,15 @@ from dataclasses import replace
 from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import Pressed, Request, Said, source_name, source_of
+from bot.chat.incoming import (
+    Address,
+    MediaItem,
+    Pressed,
+    Request,
+    Said,
+    source_name,
+    source_of,
+)
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
@@ -21,12 +29,15 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.delivery.sender import LaneDelivery, Sender
+from bot.errors import Refused
 from bot.intake.intake import InboxIntake
+from bot.media.attachment_reader import AttachmentReader
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import (
     Clock,
     ConversationMemory,
+    FileSource,
     HistoryReader,
     Platform,
     RateLimits,
@@ -237,6 +248,8 @@ class Wiring:
             self._resources.retrieve_stories,
             self.summarizer,
             ChannelReader(self._read_before),
+            AttachmentReader(self._download),
+            self._resources.backends,
         )
         return AnswerPipeline(
             sources,
@@ -319,6 +332,12 @@ class Wiring:
 
     async def _is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)
+
+    async def _download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
+        platform = self.platforms[address.source]
+        if not isinstance(platform, FileSource):
+            raise Refused(f"{platform.name} keeps no files")
+        return await platform.download(item, max_bytes)
 
     async def _read_before(self, said: Said, limit: int) -> Sequence[Said]:
         platform = self.platforms[said.address.source]

@@ -23,6 +23,7 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
+from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
@@ -111,11 +112,12 @@ class AnswerPipeline:
             *(claim, message, said, active, speakers, removed, before),
             *(in_place_of, gathered, first_part),
         )
+        if is_unreadable(said, context.files):
+            return self._refuse(said, explain_unread(context.files.unread), is_repetition=False)
         await self._let_speak(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             self._add_buttons(context)
-        if admission.notice is not None:
-            self._tell(context, admission.notice)
+        self._tell_notices(context, admission)
         return context.to_result(was_stopped=stop.requested)
 
     async def _let_speak(
@@ -147,6 +149,12 @@ class AnswerPipeline:
         buttons = answer_buttons(name, context.said.locale)
         address = context.said.address
         context.parts[:] = self._replies.with_buttons(address, context.parts, buttons)
+
+    def _tell_notices(self, context: TurnContext, admission: Admission) -> None:
+        if context.files.unread:
+            self._tell(context, explain_unread(context.files.unread))
+        if admission.notice is not None:
+            self._tell(context, admission.notice)
 
     def _tell(self, context: TurnContext, notice: Text) -> None:
         """Append a notice of the service to what is sent."""

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import structlog
 
+from bot.chat.attachments import described_text
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.session import Turn
 from bot.errors import PlatformError
@@ -40,8 +41,15 @@ class ChannelReader:
             conversation, reason = said.address.conversation, str(error) or "no answer"
             _log.info("channel_not_read", conversation=conversation, reason=reason)
             return ()
-        return tuple(_observed_turn(storable_said(one)) for one in found if one.text.strip())
+        return tuple(_observed_turn(storable_said(one)) for one in found if described_text(one))
 
 
 def _observed_turn(said: Said) -> Turn:
-    return Turn("user", said.text, said.author, said.at, message_id=said.message_id, observed=True)
+    return Turn(
+        "user",
+        described_text(said),
+        said.author,
+        said.at,
+        message_id=said.message_id,
+        observed=True,
+    )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from bot.chat.attachments import described_text
 from bot.chat.incoming import Edited, Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
 from bot.ports import Clock, Conversations
@@ -41,9 +42,10 @@ class EditedMessages:
             is_question = said.wake is not None and parse(said.text) is None
             is_new = edited.at - said.at < _MAX_AGE and not said.is_late
             return said if is_question and is_new else TurnResult()
-        if said.text == exchange.question.turn.text:  # only a preview or a picture has changed
+        text = described_text(said)
+        if text == exchange.question.turn.text:  # only a preview has changed
             return TurnResult()
-        change = HistoryChange({exchange.question.id: said.text})
+        change = HistoryChange({exchange.question.id: text})
         if said.is_late or not exchange.is_newest:
             return TurnResult(change=change)
         active = await self.resolver.resolve(said.scopes)
@@ -52,7 +54,7 @@ class EditedMessages:
         match decision:
             # A line that nobody answered is not drawn for a second time.
             case Answer() if exchange.answers or said.wake is not None:
-                texts = {exchange.question.id: said.text}
+                texts = {exchange.question.id: text}
                 return await self.in_place.answer(
                     claim, message, said, edited.at, exchange, active, decision.speakers, texts
                 )

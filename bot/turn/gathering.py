@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from bot.chat.attachments import described_text
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import Limits
@@ -267,7 +268,10 @@ class Gathering:
             if isinstance(one.decision, Answer):
                 self.askers.add(one.said.author.id)
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        self.asked = replace(self.asked, incoming=taken[-1].said, speakers=tuple(speakers))
+        before = [self.asked.incoming, *(one.said for one in taken[:-1])]
+        files = [file for said in before for file in (*said.earlier_files, *said.attachments)]
+        newest = replace(taken[-1].said, earlier_files=tuple(files))
+        self.asked = replace(self.asked, incoming=newest, speakers=tuple(speakers))
         if self._free == 0 and not self._is_ended:
             await self._count_left_over()
 
@@ -294,7 +298,7 @@ def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
 
 def user_turn(said: Said) -> Turn:
     """Return a person's message as the history keeps it."""
-    return Turn("user", said.text, said.author, said.at, message_id=said.message_id)
+    return Turn("user", described_text(said), said.author, said.at, message_id=said.message_id)
 
 
 def observed_turn(said: Said) -> Turn:

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.personas import UserPersonas
-from bot.ports import Conversations
+from bot.media.attachment_reader import AttachmentReader
+from bot.ports import Backend, Conversations, SeeingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.preset import Preset
@@ -38,6 +40,8 @@ class TurnContext:
     """By preset: of all active characters, and of those in the history."""
     personas: Mapping[str, str]
     """How people describe themselves, by user id."""
+    files: AttachedFiles = NO_FILES
+    """What was read of the files of the message."""
     earlier: tuple[Turn, ...] = ()
     """Those turns of the session that are not stored yet: what a new channel was read for."""
     first_part: int = 0
@@ -85,6 +89,9 @@ class PromptSources:
     retrieve_stories: RetrieveStories
     summarizer: Summarizer
     channel_reader: ChannelReader
+    attachment_reader: AttachmentReader
+    backends: Mapping[str, Backend]
+    """By provider."""
 
     async def load(
         self,
@@ -102,6 +109,7 @@ class PromptSources:
         """Load what does not depend on the speaker; nobody reads the removed turns.
 
         With `before`, the speakers know these turns only. The `gathered` ones are not stored yet.
+        Pictures are read if anybody sees them.
         """
         max_turns = _turns_to_load(speakers)
         if before is not None:
@@ -116,6 +124,7 @@ class PromptSources:
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
         earlier = await self.channel_reader.read(oldest, active) if is_new_channel else ()
         session = replace(session, turns=(*session.turns, *earlier, *gathered))
+        sees_images = any(self._sees_images(one.preset) for one in speakers)
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,
@@ -125,6 +134,7 @@ class PromptSources:
             session,
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
+            await self.attachment_reader.read(said, with_images=sees_images),
             earlier,
             first_part,
             tuple(in_place_of),
@@ -135,7 +145,7 @@ class PromptSources:
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
-        said = context.said
+        said, files = context.said, context.files
         stories = await self.retrieve_stories(preset, said.text)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
@@ -150,11 +160,16 @@ class PromptSources:
             summary=summary,
             model_limit=model_limit,
             wants_variety=context.replaces_answers,
+            files=files if self._sees_images(preset) else files.without_images,
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or lorebook.index is None:
             return compose_now()
         return await asyncio.to_thread(compose_now)  # a large book takes tens of milliseconds
+
+    def _sees_images(self, preset: Preset) -> bool:
+        backend = self.backends[preset.provider]
+        return isinstance(backend, SeeingBackend) and backend.sees_images(preset.model)
 
 
 def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:

@@ -89,10 +89,11 @@ def unanswered_questions(messages: Sequence[Mapping[str, str]]) -> list[str]:
     last = ""
     since: list[str] = []
     for one in messages:
-        if one["role"] == "assistant" or "RE" in one["content"]:
+        text = _text(one["content"])
+        if one["role"] == "assistant" or "RE" in text:
             since = []
-        elif one["role"] == "user" and QUESTION.search(one["content"]):
-            last = one["content"]
+        elif one["role"] == "user" and QUESTION.search(text):
+            last = text
             since.append(last)
     return since or [last]
 
@@ -101,3 +102,10 @@ def _event(delta: dict[str, str], finish_reason: str | None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
     return b"data: " + json.dumps({**chunk, "choices": [choice]}).encode() + b"\n\n"
+
+
+def _text(content: str | list[dict[str, str]]) -> str:
+    """Return the text of a message, without its pictures."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)

@@ -10,7 +10,15 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Request, Said, WakeReason
+from bot.chat.incoming import (
+    Address,
+    Incoming,
+    MediaItem,
+    MediaKind,
+    Request,
+    Said,
+    WakeReason,
+)
 from bot.chat.outgoing import Attachment, Limits, OutboxRow
 from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
@@ -21,8 +29,9 @@ from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
-from bot.errors import BackendInterrupted, BackendUnavailable, StoreError
+from bot.errors import BackendInterrupted, BackendUnavailable, StoreError, Unreachable
 from bot.intake.intake import InboxIntake
+from bot.media.attachment_reader import AttachmentReader, Download
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
@@ -65,6 +74,10 @@ NORA = {"name": "nora", "provider": "p", "model": "m"}
 
 async def read_nothing(_said: Said, _limit: int) -> Sequence[Said]:
     return ()
+
+
+async def download_nothing(_address: Address, _item: MediaItem, _max_bytes: int) -> bytes:
+    raise Unreachable("there are no files here")
 
 
 class FullDiskConversations(SqlConversations):
@@ -115,6 +128,7 @@ class Setup(Delivery):
         fallback: FakeBackend | None = None,
         pipeline_parts: Mapping[str, Any] | None = None,
         read_before: ReadBefore = read_nothing,
+        download: Download = download_nothing,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -147,6 +161,7 @@ class Setup(Delivery):
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
         )
+        backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(
             self.conversations,
             resolver,
@@ -154,8 +169,9 @@ class Setup(Delivery):
             retrieve_stories,
             self.summarizer,
             ChannelReader(read_before),
+            AttachmentReader(download),
+            backends,
         )
-        backends = {"p": backend, "q": fallback or backend}
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )

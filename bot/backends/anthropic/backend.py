@@ -24,6 +24,7 @@ from bot.ports import (
     Clock,
     DescribingBackend,
     ModelCheckingBackend,
+    SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
 )
@@ -33,7 +34,9 @@ _API_VERSION = "2023-06-01"
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
 
 
-class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend):
+class AnthropicBackend(
+    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend, SeeingBackend
+):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -93,6 +96,10 @@ class AnthropicBackend(Backend, TokenCountingBackend, DescribingBackend, ModelCh
     async def describe(self, prompt: Prompt) -> PromptDescription:
         model = prompt.model if prompt.model != "default" else self._settings.model or "default"
         return describe_request(model, msgspec.json.encode(self._body(prompt, model)))
+
+    @override
+    def sees_images(self, model: str) -> bool:
+        return self._settings.sees == "images"
 
     @override
     async def check(self) -> str:

@@ -15,6 +15,9 @@ class AnthropicSettings(HttpProviderSettings):
     """A service with Anthropic's Messages API; without an address it is Anthropic's own."""
 
     kind: Literal["anthropic"] = "anthropic"
+    sees: Literal["images", "text"] = Field(
+        "images", description="Whether its models see the pictures that people send."
+    )
     prompt_cache: Literal["off", "5m", "1h"] = Field(
         "5m", description="How long the service caches the stable beginning of a prompt."
     )

@@ -40,6 +40,7 @@ from bot.ports import (
     DescribingBackend,
     ModelCheckingBackend,
     PreloadingBackend,
+    SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
     TokenizingBackend,
@@ -62,6 +63,7 @@ class LlamaCpp(
     DescribingBackend,
     PreloadingBackend,
     ModelCheckingBackend,
+    SeeingBackend,
     ConversationMemory,
 ):
     """Generate with the models in the data directory, and any GGUF by its path."""
@@ -115,6 +117,14 @@ class LlamaCpp(
                 raise
             else:
                 return
+
+    @override
+    def sees_images(self, model: str) -> bool:
+        try:
+            path = model_store.find_model(model, self._settings, self._data_dir)
+            return find_projector(path, self._settings, self._data_dir) is not None
+        except SettingsError:
+            return False
 
     @override
     async def check(self) -> str:

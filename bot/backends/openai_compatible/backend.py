@@ -27,6 +27,7 @@ from bot.ports import (
     Clock,
     DescribingBackend,
     ModelCheckingBackend,
+    SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
 )
@@ -36,7 +37,7 @@ _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the 
 
 
 class OpenAICompatibleBackend(
-    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend
+    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend, SeeingBackend
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -96,6 +97,10 @@ class OpenAICompatibleBackend(
         model = prompt.model if prompt.model != "default" else self._settings.model or "default"
         body = to_wire(prompt, model, names=bool(self._settings.message_names))
         return describe_request(model, body)
+
+    @override
+    def sees_images(self, model: str) -> bool:
+        return self._settings.sees == "images"
 
     @override
     async def check(self) -> str:

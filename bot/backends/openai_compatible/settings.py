@@ -34,6 +34,7 @@ LISTING_ALL = frozenset({"ollama", "lmstudio", "vllm"})
 """Those that have no model but the ones that they list."""
 
 
+_SEEING_ADDRESSES = frozenset({WELL_KNOWN["openai"], WELL_KNOWN["gemini"]})
 _OLLAMA_CONTEXT_TOKENS = 4096  # its default on most machines
 
 
@@ -46,6 +47,11 @@ class OpenAISettings(HttpProviderSettings):
         ge=256,
         description="The context of its model, prompt and answer together; by default 4096 for"
         " Ollama, which cuts longer prompts without a word, and else what the service accepts.",
+    )
+    sees: Literal["images", "text"] | None = Field(
+        None,
+        description="Whether its models see the pictures that people send; by default those of"
+        " OpenAI and Gemini do.",
     )
     message_names: bool | None = Field(
         None,
@@ -68,7 +74,13 @@ class OpenAISettings(HttpProviderSettings):
         context = self.context_tokens
         if context is None and provider == "ollama":
             context = _OLLAMA_CONTEXT_TOKENS
-        found = {"base_url": base_url, "message_names": names, "context_tokens": context}
+        sees = self.sees or ("images" if base_url in _SEEING_ADDRESSES else "text")
+        found = {
+            "base_url": base_url,
+            "message_names": names,
+            "context_tokens": context,
+            "sees": sees,
+        }
         return self.model_copy(update=found)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import aiohttp
 import discord
@@ -13,8 +14,8 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Pressed, Request, Said
-from bot.errors import PlatformError, PlatformFatal, Unreachable
+from bot.chat.incoming import MediaItem, Pressed, Request, Said
+from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
 from bot.platforms.discord.gateway import Gateway
@@ -25,11 +26,16 @@ from bot.platforms.discord.rest.client import RestClient, decode_response
 from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
+from bot.platforms.file_download import download_file
 from bot.platforms.spec import PlatformContext, refuse_nothing
-from bot.ports import Clock, HistoryReader, Intake, Platform
+from bot.ports import Clock, FileSource, HistoryReader, Intake, Platform
+from bot.runtime.http_connection import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
+_API_HOSTS = frozenset({"discord.com", "discordapp.com"})
+_FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
+_DOWNLOAD_SECONDS = 20.0
 _decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
@@ -45,7 +51,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
     )
 
 
-class DiscordPlatform(Platform, HistoryReader):
+class DiscordPlatform(Platform, HistoryReader, FileSource):
     """Guild channels, threads and direct messages of one bot user."""
 
     def __init__(
@@ -133,6 +139,15 @@ class DiscordPlatform(Platform, HistoryReader):
         found = (self._to_said(bot, message) for message in parsed if message is not None)
         return [one for one in found if one is not None]
 
+    @override
+    async def download(self, item: MediaItem, max_bytes: int) -> bytes:
+        if not _is_of_discord(item.source, self._settings.api_base):
+            raise Refused("a file that is not kept by Discord is not downloaded")
+        try:
+            return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
+        except (ConnectionFailed, TimeoutError) as error:
+            raise Unreachable(f"Discord does not send a file: {error}") from None
+
     def _to_said(self, bot: discord.Object, message: discord.Message) -> Said | None:
         return skip_unreadable("MESSAGE", lambda: message_to_said(message, bot, self._bot_id))
 
@@ -160,6 +175,14 @@ class DiscordPlatform(Platform, HistoryReader):
                     _log.info("discord_commands_offered", commands=len(ours))
         except PlatformError as error:
             _log.warning("discord_commands_not_offered", reason=str(error))
+
+
+def _is_of_discord(source: str, api_base: str) -> bool:
+    """Return whether a file is on Discord's servers, or on the server that is set instead."""
+    url, api = urlsplit(source), urlsplit(api_base)
+    if api.hostname in _API_HOSTS:
+        return url.scheme == "https" and url.netloc in _FILE_HOSTS
+    return (url.scheme, url.netloc) == (api.scheme, api.netloc)
 
 
 async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 from aiogram import Bot
@@ -17,7 +18,7 @@ from aiogram.exceptions import (
     TelegramServerError,
     TelegramUnauthorizedError,
 )
-from aiogram.methods import TelegramMethod
+from aiogram.methods import GetFile, TelegramMethod
 from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientConnectorError, ConnectionTimeoutError, InvalidURL
 
@@ -31,6 +32,7 @@ from bot.errors import (
     SettingsError,
     Unreachable,
 )
+from bot.platforms.file_download import download_file
 from bot.platforms.telegram.session import JsonSession
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
@@ -38,6 +40,7 @@ from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
 Response = TypeVar("Response")
 
 CALL_SECONDS = 10
+_DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
 # What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
@@ -66,6 +69,7 @@ class BotApi:
     def __init__(self, settings: TelegramSettings) -> None:
         if settings.token is None:
             raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
+        self._api_base = settings.api_base.rstrip("/")
         self._session = JsonSession(
             settings.api_base, api=TelegramAPIServer.from_base(settings.api_base)
         )
@@ -111,6 +115,21 @@ class BotApi:
             return await self._session.send(self._bot, name, fields, seconds)
         except _CALL_ERRORS as error:
             raise translate(error) from None
+
+    async def download(self, file_id: str, max_bytes: int) -> bytes:
+        """Return a file that somebody sent, or so many bytes of its beginning.
+
+        Raises:
+            PlatformError: Telegram does not give it; bots get files of up to 20 MB.
+        """
+        path = (await self.call(GetFile(file_id=file_id))).file_path
+        if path is None:
+            raise Refused("Telegram does not say where the file is")
+        url = f"{self._api_base}/file/bot{self._bot.token}/{quote(path)}"
+        try:
+            return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
+        except (ConnectionFailed, TimeoutError) as error:
+            raise translate(error) from None  # the cause's text may have the token in its URL
 
     async def close(self) -> None:
         await self._bot.session.close()

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, Pressed, Request, source_name
+from bot.chat.incoming import Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -39,7 +39,7 @@ from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import Clock, Intake, Platform, Surface
+from bot.ports import Clock, FileSource, Intake, Platform, Surface
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import LANGUAGES, looked_up, translate
 
@@ -69,7 +69,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
     )
 
 
-class TelegramPlatform(Platform):
+class TelegramPlatform(Platform, FileSource):
     """One Telegram bot. Close it after the last answer was sent."""
 
     def __init__(
@@ -273,6 +273,12 @@ class TelegramPlatform(Platform):
                     await self._api.call(SetMyCommands(commands=ours, language_code=code))
         except PlatformError as error:
             _log.warning("telegram_commands_not_offered", reason=str(error))
+
+    # --- files -------------------------------------------------------------------------------
+
+    @override
+    async def download(self, item: MediaItem, max_bytes: int) -> bytes:
+        return await self._api.download(item.source, max_bytes)
 
     # --- permissions -------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
-"""Build what stands in front of the newest message: observed lines and the quoted message.
+"""Build what stands in front of the newest message: observed lines, the quoted message, files.
 
-Both are background, nobody's instruction. What people said to each other since the last answer is
-one marked block; it has a token budget of its own and is no part of the rounds that `max_rounds`
+All of it is background, nobody's instruction. What people said to each other since the last answer
+is one marked block; it has a token budget of its own and is no part of the rounds that `max_rounds`
 counts.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bot.chat.attachments import AttachedFiles, describe_items
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.prompting.compose.inputs import PromptInputs
@@ -34,12 +35,15 @@ class Background:
     left_out: tuple[DroppedItem, ...]
 
 
-def build_background(observed: Sequence[Turn], inputs: PromptInputs, *, tagged: bool) -> Background:
-    """Build the block of observed lines and the quoted message.
+def build_background(
+    observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
+) -> Background:
+    """Build the block of observed lines, the quoted message and the texts of files.
 
     Args:
         observed: what was said since the last answer, oldest first.
         inputs: what the prompt is made of.
+        files: what was read of the files of the newest message and of the quoted one.
         tagged: whether turns have speaker tags.
     """
     labels, own = inputs.speakers, inputs.preset.name
@@ -53,6 +57,7 @@ def build_background(observed: Sequence[Turn], inputs: PromptInputs, *, tagged: 
         parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))
     if quote := _quote(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
+    parts += _file_parts(files, inputs.max_input_tokens)
     without_place = len(observed) - len(lines)
     left_out = [DroppedItem("observed", "", _TOO_OLD, without_place)] if without_place else []
     return Background(tuple(parts), tuple(left_out))
@@ -97,6 +102,24 @@ def _fitting_lines(
             break
         fitting.append(quoted)
     return fitting[::-1]
+
+
+def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
+    """Return the texts of files as quotes, and a line that names what could not be read."""
+    tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
+    max_bytes = tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
+    parts = []
+    for file in files.texts:
+        data = strip_hidden_text(file.text).encode(errors="replace")
+        text = data[:max_bytes].decode(errors="ignore")
+        end = "\n[the rest is left out]" if file.is_cut or len(data) > max_bytes else ""
+        quoted = "\n".join(f"> {line}" for line in text.splitlines())
+        name = f"file {file.name}".strip()
+        parts.append(PromptPart("file", f"[{name}]\n{quoted}{end}", name=file.name, priority=2))
+    if files.unread:
+        unread = describe_items([one.item for one in files.unread])
+        parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
+    return parts
 
 
 def _estimate_tokens(line: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
@@ -19,14 +20,14 @@ from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
+from bot.prompting.compose.inputs import PromptInputs, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
     fill_card_persona,
     story_queries_for,
 )
-from bot.prompting.draft.draft import Draft, PromptPart, group_history
+from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
 from bot.prompting.personas.persona import FilledText
 from bot.prompting.presets.messages import PresetMessage
 from bot.prompting.presets.preset import Preset
@@ -60,6 +61,7 @@ def compose(
     stories: Mapping[str, Sequence[Story]] | None = None,
     model_limit: int | None = None,
     wants_variety: bool = False,
+    files: AttachedFiles = NO_FILES,
 ) -> Draft:
     """Compose the draft of the prompt that answers `incoming`.
 
@@ -74,20 +76,18 @@ def compose(
         stories: what was found for each query of the persona; None: the preset has no stories.
         model_limit: the tokens that the model can read, which bound lore and stories as well.
         wants_variety: another answer than the last one is wanted, also at temperature 0.
+        files: what was read of the files of the message, as far as the model can use it.
 
     Raises:
         UserError: a form field of the preset's prompter has no value.
     """
     # The form fields of a prompter are filled by one person, whatever others have answered.
     answers = () if preset.prompter else answers
-    inputs = gather_inputs(preset, session, incoming, answers, characters or {}, personas or {})
-    inputs = replace(inputs, max_input_tokens=lower_limit(preset.max_input_tokens, model_limit))
+    inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
     tagged = _has_tags(inputs)
     turns, observed = split_observed(inputs.turns, 1 + len(answers))
     sent = _newest_rounds(turns, preset.max_rounds, len(answers))
-    *earlier, newest = _turn_messages(sent, inputs, tagged=tagged)
-    questions = [turn.speaker is not None for turn in sent[:-1]]
-    history = group_history(earlier, questions=questions, key=inputs.history_key)
+    history, newest = _history_and_newest(sent, inputs, tagged=tagged)
     pinned = [_pinned_message(one) for one in preset.messages]
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
@@ -95,7 +95,7 @@ def compose(
         system = _part("system", instruction, required=True)
         if not isinstance(prompter, ChatPrompter):  # it has no turns
             pinned, history, observed = [], (), []
-    background = build_background(observed, inputs, tagged=tagged)
+    background = build_background(observed, inputs, files, tagged=tagged)
     draft = Draft(
         base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
@@ -104,6 +104,7 @@ def compose(
         history=history,
         context=background.parts,
         newest=newest,
+        images=files.images,
         stories=filled.stories,
         left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
@@ -270,6 +271,14 @@ def _left_out(
         if missing:
             items.append(DroppedItem("stories", "", _NOT_RETRIEVED, missing))
     return tuple(items)
+
+
+def _history_and_newest(
+    turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
+) -> tuple[tuple[HistoryUnit, ...], Message]:
+    *earlier, newest = _turn_messages(turns, inputs, tagged=tagged)
+    questions = [turn.speaker is not None for turn in turns[:-1]]
+    return group_history(earlier, questions=questions, key=inputs.history_key), newest
 
 
 def _turn_messages(

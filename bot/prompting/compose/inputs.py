@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bot.chat.attachments import described_text
 from bot.chat.incoming import Said
 from bot.chat.session import Session, Turn
 from bot.prompting.presets.preset import Preset
@@ -56,17 +57,19 @@ def gather_inputs(
     session: Session,
     incoming: Said,
     answers: Sequence[Turn],
-    characters: Mapping[str, str],
-    personas: Mapping[str, str],
+    characters: Mapping[str, str] | None,
+    personas: Mapping[str, str] | None,
+    model_limit: int | None,
 ) -> PromptInputs:
     """Append the new message and the answers to the session's turns, and label all speakers."""
-    newest = Turn("user", incoming.text, incoming.author, incoming.at)
+    newest = Turn("user", described_text(incoming), incoming.author, incoming.at)
     said = (*session.turns, newest, *answers)
     turns = _visible_turns.map(incoming.address.conversation, None, said, _without_hidden_text)
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**removed, **characters, preset.name: preset.character_name}
+    names = {**removed, **(characters or {}), preset.name: preset.character_name}
     labels = label_speakers([turn.speaker for turn in turns if turn.speaker], names)
-    return PromptInputs(preset, session, incoming, turns, labels, personas)
+    max_tokens = lower_limit(preset.max_input_tokens, model_limit)
+    return PromptInputs(preset, session, incoming, turns, labels, personas or {}, max_tokens)
 
 
 def lower_limit(*limits: int | None) -> int | None:

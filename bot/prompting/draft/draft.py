@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 
-from bot.chat.prompt import Message, Prompt
+from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
 from bot.prompting.text.incremental_map import IncrementalMap
@@ -86,6 +86,8 @@ class Draft:
     context: tuple[PromptPart, ...]
     """Parts that change with every message; they stand in front of the newest one."""
     newest: Message
+    images: tuple[Image, ...] = ()
+    """The pictures of the newest message."""
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in its order."""
     left_out: tuple[DroppedItem, ...] = ()
@@ -199,4 +201,7 @@ def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
 
 def _newest_message(draft: Draft) -> Message:
     texts = [part.text for part in draft.context]
-    return replace(draft.newest, content=_SEPARATOR.join([*texts, draft.newest.content]))
+    content = _SEPARATOR.join([*texts, draft.newest.content])
+    if not draft.images:
+        return replace(draft.newest, content=content)
+    return replace(draft.newest, content=content, parts=(content, *draft.images))

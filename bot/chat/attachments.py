@@ -1,0 +1,89 @@
+"""What was read of the files of a message, and how a message with files reads in the history."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bot.chat.incoming import MediaItem, MediaKind, Said
+from bot.chat.prompt import Image
+from bot.texts.text import Text
+
+_MAX_NAME_CHARS = 60
+_NOUNS: Mapping[MediaKind, str] = {
+    MediaKind.IMAGE: "picture",
+    MediaKind.ANIMATION: "animation",
+    MediaKind.VIDEO: "video",
+    MediaKind.AUDIO: "audio file",
+    MediaKind.VOICE: "voice message",
+    MediaKind.STICKER: "sticker",
+    MediaKind.FILE: "file",
+    MediaKind.POLL: "poll",
+    MediaKind.CONTACT: "contact",
+    MediaKind.LOCATION: "location",
+    MediaKind.FORWARD: "forwarded message",
+    MediaKind.OTHER: "something else",
+}
+READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
+"""The kinds that can be read at all; what a file is, only its content tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedText:
+    """The text of a file."""
+
+    name: str
+    """As the model reads it; may be empty."""
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadFile:
+    """A file that could not be read."""
+
+    item: MediaItem
+    why: Text | None
+    """None: files of its kind are not read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFiles:
+    """What was read of the files of a message and of the one that it quotes."""
+
+    images: tuple[Image, ...] = ()
+    texts: tuple[AttachedText, ...] = ()
+    unread: tuple[UnreadFile, ...] = ()
+    """Of the message itself only."""
+
+    @property
+    def without_images(self) -> "AttachedFiles":
+        """The same for a model that does not see."""
+        return replace(self, images=())
+
+
+NO_FILES = AttachedFiles()
+
+
+def clean_file_name(name: str) -> str:
+    """Return a file name in one line, without brackets, which could end a description."""
+    return " ".join(name.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
+
+
+_WITHOUT_BRACKETS = str.maketrans("[]", "()")
+
+
+def has_readable_file(said: Said) -> bool:
+    """Return whether a message has a file that may be read when it is answered."""
+    return any(one.kind in READABLE and one.source for one in said.attachments)
+
+
+def described_text(said: Said) -> str:
+    """Return the text of a message, and a short line for each of its attachments.
+
+    So it stands in the history, which keeps no files.
+    """
+    return "\n".join([*([said.text] if said.text else []), *describe_items(said.attachments)])
+
+
+def describe_items(items: Sequence[MediaItem]) -> list[str]:
+    """Return a short description of each attachment, in brackets."""
+    return [f"[{' '.join([_NOUNS[one.kind], clean_file_name(one.name)]).strip()}]" for one in items]

@@ -1,0 +1,145 @@
+"""Download the files of a message and read them: pictures, text files, PDFs.
+
+What a file is, its content tells: names and types are given by strangers.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import structlog
+
+from bot.chat.attachments import (
+    NO_FILES,
+    READABLE,
+    AttachedFiles,
+    AttachedText,
+    UnreadFile,
+    clean_file_name,
+)
+from bot.chat.incoming import Address, MediaItem, MediaKind, Said
+from bot.chat.prompt import Image
+from bot.chat.storable import make_storable
+from bot.errors import PlatformError
+from bot.media.conversion import Unconvertible, convert
+from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.texts.text import Text, translatable
+
+_log = structlog.get_logger(__name__)
+_MAX_FILE_BYTES = 10 * 1024 * 1024
+_MAX_TEXT_BYTES = 100 * 1024
+_MAX_FILES = 10
+_SECONDS = 30.0  # for all files of a message; the answer waits for them
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+
+_TOO_LARGE = translatable("it is larger than 10 MiB")
+_TOO_MANY = translatable("I read at most 10 files at once")
+_UNREACHABLE = translatable("it could not be downloaded")
+_DAMAGED = translatable("it is damaged, or too large inside")
+_UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
+_EMPTY = translatable("there is no text in it")
+
+Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
+"""Returns at most so many bytes of a file; raises `PlatformError`."""
+
+
+class AttachmentReader:
+    """Reads the files of a message; what cannot be read is named, and the others are read."""
+
+    def __init__(self, download: Download) -> None:
+        self._download = download
+
+    async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
+        """Return what is in the files of a message, and in those of the one that it quotes.
+
+        Without `with_images`, pictures are not downloaded: nobody would see them.
+        """
+        own = (*said.earlier_files, *said.attachments)
+        if not own and not (said.quote and said.quote.attachments):
+            return NO_FILES
+        reading = _Reading(self._download, said.address, with_images=with_images)
+        deadline = asyncio.get_running_loop().time() + _SECONDS
+        await reading.read(own, deadline)
+        unread = tuple(reading.unread)
+        if said.quote:
+            await reading.read(said.quote.attachments, deadline)
+        return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
+
+
+class _Reading:
+    """Collects what is read of one message."""
+
+    def __init__(self, download: Download, address: Address, *, with_images: bool) -> None:
+        self.images: list[Image] = []
+        self.texts: list[AttachedText] = []
+        self.unread: list[UnreadFile] = []
+        self._download = download
+        self._address = address
+        self._with_images = with_images
+        self._files_left = _MAX_FILES
+
+    async def read(self, items: Sequence[MediaItem], deadline: float) -> None:
+        for item in items:
+            is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
+            if item.kind not in READABLE or is_hidden or not item.source:
+                self.unread.append(UnreadFile(item, None))
+                continue
+            why = await self._read_one(item, deadline)
+            if why is not None:
+                self.unread.append(UnreadFile(item, why))
+
+    async def _read_one(self, item: MediaItem, deadline: float) -> Text | None:
+        """Read one file; return why that is not possible."""
+        if self._files_left == 0:
+            return _TOO_MANY
+        self._files_left -= 1
+        if item.size is not None and item.size > _MAX_FILE_BYTES:
+            return _TOO_LARGE
+        try:
+            async with asyncio.timeout_at(deadline):
+                data = await self._download(self._address, item, _MAX_FILE_BYTES + 1)
+                if len(data) > _MAX_FILE_BYTES:
+                    return _TOO_LARGE
+                return await self._keep(item, data)
+        except Unconvertible as error:
+            _log.info("file_not_read", reason=str(error))
+            return _DAMAGED
+        except (PlatformError, TimeoutError) as error:
+            _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
+            return _UNREACHABLE
+
+    async def _keep(self, item: MediaItem, data: bytes) -> Text | None:
+        if data.startswith(_PICTURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
+            if self._with_images:
+                jpeg = base64.b64encode(await convert("picture", data)).decode()
+                self.images.append(Image(f"data:image/jpeg;base64,{jpeg}"))
+                return None
+            return _UNKNOWN_KIND
+        if data.startswith(b"%PDF-"):
+            data = await convert("pdf", data)
+        elif item.kind is MediaKind.IMAGE:
+            return _DAMAGED
+        text = _decode(data)
+        if text is None:
+            return _UNKNOWN_KIND
+        if not text.strip():
+            return _EMPTY
+        is_cut = len(data) > _MAX_TEXT_BYTES
+        safe = mask_pasted_tokens(make_storable(text))
+        self.texts.append(AttachedText(clean_file_name(item.name), safe, is_cut))
+        return None
+
+
+def _decode(data: bytes) -> str | None:
+    """Return the beginning of a text file, None if it is none."""
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    is_cut = len(data) > _MAX_TEXT_BYTES
+    try:
+        # A character that the cut goes through is dropped; elsewhere it is an error.
+        text = data[:_MAX_TEXT_BYTES].decode(encoding, "strict" if not is_cut else "ignore")
+        if is_cut:
+            data.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

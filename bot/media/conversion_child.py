@@ -1,0 +1,97 @@
+"""The child process that decodes one picture or PDF from a stranger, with limits.
+
+It reads the file from stdin and writes a JPEG, or the text of the PDF, to stdout. What it cannot
+read ends it with `UNREADABLE`; the kernel ends it when it takes too much memory or CPU time.
+"""
+
+import io
+import resource
+import sys
+from collections.abc import Callable, Mapping
+
+from PIL import Image, ImageOps, UnidentifiedImageError, WebPImagePlugin
+from pypdf import PdfReader
+from pypdf.errors import PyPdfError
+
+UNREADABLE = 3
+MAX_TEXT_CHARS = 100 * 1024
+_MAX_MEMORY_BYTES = 1024 * 1024 * 1024
+_MAX_CPU_SECONDS = 10
+_MAX_PIXELS = 50_000_000
+_LONGEST_SIDE = 1568  # more is shrunk by the services themselves
+_JPEG_QUALITY = 85
+_MAX_PAGES = 100
+_MAX_FILES_OF_PYPDF = 64
+_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
+_FAILURES = (
+    *(UnidentifiedImageError, Image.DecompressionBombError, PyPdfError, MemoryError, OSError),
+    *(ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, SyntaxError),
+    *(TypeError, ValueError, NotImplementedError, EOFError),
+)
+
+
+def main() -> None:
+    kind = sys.argv[1]
+    convert = CONVERSIONS[kind]
+    Image.preinit()  # no file can be opened later
+    # pypdf imports its modules when a PDF needs them; decoders of pictures are native code.
+    set_resource_limits(max_open_files=_MAX_FILES_OF_PYPDF if kind == "pdf" else 3)
+    try:
+        converted = convert(sys.stdin.buffer.read())
+    except _FAILURES:
+        sys.exit(UNREADABLE)
+    sys.stdout.buffer.write(converted)
+
+
+def set_resource_limits(max_open_files: int) -> None:
+    """Limit memory, CPU time, files and processes of this process for good."""
+    for limit, value in (
+        (resource.RLIMIT_AS, _MAX_MEMORY_BYTES),
+        (resource.RLIMIT_CPU, _MAX_CPU_SECONDS),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, max_open_files),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def to_jpeg(data: bytes) -> bytes:
+    """Return the first frame of a picture as an upright JPEG of a size that models read."""
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
+        width, height = opened.size
+        if width * height > _MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels")
+        opened.draft("RGB", (_LONGEST_SIDE, _LONGEST_SIDE))
+        opened.load()
+        picture = ImageOps.exif_transpose(opened)
+    picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    written = io.BytesIO()
+    _on_white(picture).save(written, "JPEG", quality=_JPEG_QUALITY)
+    return written.getvalue()
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    layer = picture.convert("RGBA")
+    white = Image.new("RGBA", layer.size, "white")
+    return Image.alpha_composite(white, layer).convert("RGB")
+
+
+def pdf_text(data: bytes) -> bytes:
+    """Return the text of a PDF's first pages, in UTF-8."""
+    reader = PdfReader(io.BytesIO(data))
+    pages: list[str] = []
+    for page in reader.pages[:_MAX_PAGES]:
+        pages.append(page.extract_text())
+        if sum(map(len, pages)) > MAX_TEXT_CHARS:
+            break
+    return "\n\n".join(pages)[: MAX_TEXT_CHARS + 1].encode(errors="replace")
+
+
+CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {"picture": to_jpeg, "pdf": pdf_text}
+
+
+if __name__ == "__main__":
+    main()

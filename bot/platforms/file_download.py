@@ -1,0 +1,36 @@
+"""Download one file over HTTP, bounded in bytes and time, without following redirects."""
+
+import asyncio
+from http import HTTPStatus
+
+from bot import __version__
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_connection import ConnectionFailed
+
+_CONNECT_SECONDS = 5.0
+_HEADERS = {
+    "User-Agent": f"troupe/{__version__}",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+}
+
+
+async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
+    """Return a file, or so many bytes of its beginning.
+
+    Raises:
+        ConnectionFailed: there is no response, or none with the file.
+        TimeoutError: it took longer.
+    """
+    client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
+    deadline = asyncio.get_running_loop().time() + seconds
+    try:
+        response = await client.request("GET", "", None, deadline)
+        try:
+            if response.status != HTTPStatus.OK:
+                raise ConnectionFailed(f"the server answered {response.status}", sent=True)
+            return await response.read_all(deadline, max_bytes)
+        finally:
+            await response.close()
+    finally:
+        await client.close()

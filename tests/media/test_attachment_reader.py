@@ -1,0 +1,152 @@
+"""Files of strangers: what they are, their content tells; what cannot be read is named."""
+
+import base64
+import io
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from bot.chat.attachments import AttachedFiles
+from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
+from bot.errors import Unreachable
+from bot.media.attachment_reader import AttachmentReader
+from tests.media.file_samples import pdf, picture
+from tests.samples import BOB, make_incoming
+
+SAID = make_incoming("look")
+
+
+class Files:
+    """Gives files by their source, and records what was asked for."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self.asked: list[str] = []
+
+    async def download(self, _address: Address, item: MediaItem, max_bytes: int) -> bytes:
+        self.asked.append(item.source)
+        if item.source not in self._files:
+            raise Unreachable("gone")
+        return self._files[item.source][:max_bytes]
+
+
+async def read(
+    *items: MediaItem, with_images: bool = True, quoted: tuple[MediaItem, ...] = (), **files: bytes
+) -> AttachedFiles:
+    quote = Quote(BOB, "7", "old", quoted) if quoted else None
+    said = replace(SAID, attachments=items, quote=quote)
+    return await AttachmentReader(Files(files).download).read(said, with_images=with_images)
+
+
+def file(source: str, name: str = "", kind: MediaKind = MediaKind.FILE) -> MediaItem:
+    return MediaItem(kind, name, None, source)
+
+
+def image(source: str) -> MediaItem:
+    return file(source, f"{source}.png", MediaKind.IMAGE)
+
+
+def opened(files: AttachedFiles) -> list[Image.Image]:
+    parts = [one.url.partition("data:image/jpeg;base64,")[2] for one in files.images]
+    return [Image.open(io.BytesIO(base64.b64decode(one))) for one in parts]
+
+
+def reasons(files: AttachedFiles) -> list[str]:
+    return [str(one.why) for one in files.unread]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
+async def test_picture_becomes_a_jpeg_of_a_size_that_models_read(kind: str) -> None:
+    found = await read(image("a"), a=picture(2000, 1000, kind))
+    [seen] = opened(found)
+    assert (seen.format, seen.size, found.unread) == ("JPEG", (1568, 784), ())
+
+
+async def test_transparent_picture_stands_on_white() -> None:
+    [seen] = opened(await read(image("a"), a=picture(mode="RGBA")))
+    assert seen.getpixel((5, 5)) == (255, 255, 255)
+
+
+async def test_several_files_are_read_in_order_and_bad_ones_named() -> None:
+    items = [image("a"), image("gone"), file("t", "notes [1].txt"), image("b")]
+    found = await read(*items, a=picture(10, 10), b=picture(20, 10), t=b"one\ntwo")
+    assert [one.size for one in opened(found)] == [(10, 10), (20, 10)]
+    assert [(one.name, one.text, one.is_cut) for one in found.texts] == [
+        ("notes (1).txt", "one\ntwo", False)
+    ]
+    assert reasons(found) == ["it could not be downloaded"]
+
+
+async def test_picture_that_nobody_sees_is_not_downloaded() -> None:
+    files = Files({"a": picture()})
+    said = replace(SAID, attachments=(image("a"),))
+    found = await AttachmentReader(files.download).read(said, with_images=False)
+    assert (files.asked, found.images, [one.why for one in found.unread]) == ([], (), [None])
+
+
+async def test_picture_of_the_quoted_message_is_read() -> None:
+    found = await read(quoted=(image("a"), file("z")), a=picture(), z=b"\0\1")
+    assert len(found.images) == 1
+    assert found.unread == ()  # nobody asked about it
+
+
+async def test_text_of_a_pdf_is_read() -> None:
+    found = await read(file("p", "letter.pdf"), p=pdf("Dear Nora"))
+    assert [one.text.strip() for one in found.texts] == ["Dear Nora"]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"PK\3\4\0\0", "I read pictures, text files and PDFs only"),
+        (b"\xff\xfe\xfa\xfb\xfc", "I read pictures, text files and PDFs only"),
+        (b"  \n", "there is no text in it"),
+        (b"%PDF-1.4 nothing follows", "it is damaged, or too large inside"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "it is damaged, or too large inside"),
+        (bytes(10 * 2**20 + 1), "it is larger than 10 MiB"),
+    ],
+)
+async def test_file_that_cannot_be_read_is_named_with_the_reason(data: bytes, why: str) -> None:
+    assert reasons(await read(file("f"), f=data)) == [why]
+
+
+def png_of(width: int, height: int) -> bytes:
+    """Return a small PNG that unfolds to this size."""
+    small = picture(1, 1)
+    header = small[16:29]
+    claimed = width.to_bytes(4, "big") + height.to_bytes(4, "big") + header[8:]
+    checksum = zlib.crc32(b"IHDR" + claimed).to_bytes(4, "big")
+    return small[:16] + claimed + checksum + small[33:]
+
+
+async def test_decompression_bomb_is_refused() -> None:
+    found = await read(image("a"), image("b"), a=png_of(60_000, 60_000), b=png_of(9000, 6000))
+    assert reasons(found) == ["it is damaged, or too large inside"] * 2
+
+
+async def test_long_text_is_cut_at_100_kib_and_said_so() -> None:
+    [text] = (await read(file("t"), t="字".encode() * 200_000)).texts
+    assert text.is_cut
+    assert 100 * 1024 - 3 < len(text.text.encode()) <= 100 * 1024
+
+
+async def test_token_in_a_file_is_masked() -> None:
+    token = "sk-" + "a1B2" * 12
+    [text] = (await read(file("t"), t=f"key = {token}".encode())).texts
+    assert token not in text.text
+
+
+async def test_at_most_ten_files_are_read() -> None:
+    found = await read(*[file(f"t{number}") for number in range(12)])
+    assert reasons(found)[-2:] == ["I read at most 10 files at once"] * 2
+
+
+async def test_file_that_is_said_to_be_too_large_is_not_downloaded() -> None:
+    files = Files({})
+    item = replace(image("a"), size=20 * 2**20)
+    said = replace(SAID, attachments=(item,))
+    found = await AttachmentReader(files.download).read(said, with_images=True)
+    assert (files.asked, reasons(found)) == ([], ["it is larger than 10 MiB"])
