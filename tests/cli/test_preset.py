@@ -64,6 +64,23 @@ def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:
     assert str(error.value).count("unknown parameter 'top-p'") == 1
 
 
+def test_validate_reads_the_character_beside_the_file(folder: Path) -> None:
+    presets = folder / "elsewhere"
+    presets.mkdir()
+    preset = {"name": "nora", "provider": "local", "model": "default", "role_name": "Nora"}
+    (presets / "nora.json").write_text(
+        json.dumps({**preset, "character": "nora.jsonl"}), encoding="utf-8"
+    )
+    file = str(presets / "nora.json")
+
+    with pytest.raises(
+        PresetError, match=r"elsewhere/nora\.json: preset 'nora': .* cannot be read"
+    ):
+        troupe("preset", "validate", file)
+    (presets / "nora.jsonl").write_text('{"text": "A light.", "e": "system_prompt"}', "utf-8")
+    assert troupe("preset", "validate", file) == f"{file}: the preset nora is valid\n"
+
+
 def test_validate_names_keys_without_effect(folder: Path) -> None:
     preset = {
         "name": "nova",

@@ -97,10 +97,23 @@ def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:
         read_zip(tmp_path, texts__a="one")
 
 
-def test_dialogues_of_version_1_are_named() -> None:
-    text = '{"role_A": "Ana", "role_B": "Nora", "query": "hi", "response": "ho"}'
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"role_A": "Ana", "role_B": "Nora", "query": "hi", "response": "ho"}',
+        '{"dialogue": [{"role": "Ana", "text": "hi"}], "source": "synthesized"}',
+    ],
+)
+def test_dialogues_of_version_1_are_named(text: str) -> None:
     with pytest.raises(CharacterError, match=r"ChatHaruhi 1, without a persona; use a zip"):
         read_rows(read_jsonl(text), "nora.jsonl")
+
+
+def test_file_without_rows_is_named() -> None:
+    with pytest.raises(
+        CharacterError, match=r"nora\.jsonl: .*: the file has no line with a JSON object"
+    ):
+        read_rows(read_jsonl("\nhello\n"), "nora.jsonl")
 
 
 def test_empty_persona_is_named() -> None:

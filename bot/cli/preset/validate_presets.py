@@ -8,6 +8,7 @@ import typer
 from bot.cli.text_io import print_line, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
+from bot.importers.character_files import merge_character_file
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.prompting.presets.files import load_preset_lorebook, parse_preset
 from bot.service.backends import unsupported_parameters
@@ -45,6 +46,10 @@ def validate_file(file: Path, settings: Settings) -> str:
     """
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
     preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
+    try:
+        preset = merge_character_file(preset, file.parent).preset
+    except PresetError as error:
+        raise PresetError(f"{file}: {error}") from None
     if problems := unsupported_parameters(preset, settings):
         raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
     unsupported = ", ".join(preset.unsupported_keys)

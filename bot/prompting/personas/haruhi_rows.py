@@ -20,7 +20,15 @@ from bot.prompting.text.confusables import strip_hidden_text
 HaruhiRow: TypeAlias = Mapping[str, object]
 
 _TEXT_COLUMNS = ("text", "enc_text")
-_VERSION_1_KEYS = {"role_A", "query", "response", "keywords", "embed", "title_text_embed"}
+_VERSION_1_KEYS = {
+    "role_A",
+    "dialogue",
+    "query",
+    "response",
+    "keywords",
+    "embed",
+    "title_text_embed",
+}
 _FLOAT_BYTES = 4
 _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
 
@@ -62,7 +70,11 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
         CharacterError: there is no persona, or a text or a vector cannot be decoded.
     """
     rows = list(rows)
-    if rows and _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
+    if not rows:
+        raise CharacterError(
+            f"{source}: no row has 'system_prompt': the file has no line with a JSON object"
+        )
+    if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
         raise CharacterError(
             f"{source} holds dialogues or vectors of ChatHaruhi 1, without a persona; use a zip of"
             " the character's folder, with system_prompt.txt and the texts"
