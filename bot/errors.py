@@ -19,7 +19,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
-│       └── MessageNotFound ... because the message to change does not exist any more
+│       ├── MessageNotFound ... because the message to change does not exist any more
+│       └── ContentRefused  ... because of what it says or shows: another form of it may pass
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
@@ -118,6 +119,10 @@ class Refused(PlatformError):
 
 
 class MessageNotFound(Refused):
+    pass
+
+
+class ContentRefused(Refused):
     pass
 
 

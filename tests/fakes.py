@@ -103,6 +103,7 @@ class FakeSurface(Surface):
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
         self.responses_to_lose = 0  # so many sends arrive but raise OutcomeUnknown
         self.nonces: list[str] = []  # of every send
+        self.contents: list[MessageContent] = []  # of every send and edit
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
@@ -119,6 +120,7 @@ class FakeSurface(Surface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         self.nonces.append(message.nonce)
+        self.contents.append(message.content)
         await self._record("send", message.text)
         if self._limits.placeholder is None and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
@@ -134,6 +136,7 @@ class FakeSurface(Surface):
     @override
     async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
         text = content.text
+        self.contents.append(content)
         await self._record("edit", text)
         if message_id not in self.messages:
             raise MessageNotFound(f"no message {message_id}")

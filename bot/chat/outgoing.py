@@ -1,6 +1,7 @@
 """Outgoing messages: the parts of an answer, the rows of the outbox, the limits of a channel."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -35,6 +36,10 @@ class Limits:
     answers_each_message: bool = False
     """Whether every message gets an answer of its own unless a preset says otherwise, as in a
     pipe, which is read line by line."""
+    render: Callable[[str], str] | None = None
+    """What readers get of a Markdown text, of which the units count; None: the text as it is."""
+    hides_markup: bool = False
+    """Whether marks such as `**` take no units, because readers do not get them."""
     placeholder: str | None = None
     """None: a message is opened with its first text, and repeating the send with the same nonce is
     harmless. Else the platform has no nonces: a message is opened with this text and receives its
@@ -99,6 +104,8 @@ class MessageContent:
     face: Face | None = None
     """None: the bot speaks in its own name."""
     buttons: tuple[Button, ...] = ()
+    is_plain: bool = False
+    """Whether the text is shown without any style, because the platform refused it with some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,14 @@ import structlog
 from typing_extensions import override
 
 from bot.chat.incoming import source_of
-from bot.chat.outgoing import OutboxOperation, OutboxRow, OutboxState, OutgoingMessage
+from bot.chat.outgoing import (
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    OutgoingMessage,
+)
+from bot.delivery.message_forms import request_in_any_form
 from bot.errors import (
     Fenced,
     OutcomeUnknown,
@@ -172,8 +179,13 @@ class Sender:
     async def _find(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.source]
         known = await self._outbox.known_ids(row.address)
+
+        async def find(content: MessageContent) -> str | None:
+            message = _to_message(row, content)
+            return await surface.find(message, after=row.reply_to, known=known)
+
         try:
-            return await surface.find(_to_message(row), after=row.reply_to, known=known)
+            return await request_in_any_form(row, find)
         except Refused:  # no permission to read the history
             if surface.limits(row.address).placeholder is None:
                 return None  # the nonce keeps a repetition from appearing twice
@@ -183,9 +195,14 @@ class Sender:
         surface = self._surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
-                return await surface.send(_to_message(row))
+                return await request_in_any_form(
+                    row, lambda content: surface.send(_to_message(row, content))
+                )
             case OutboxOperation.EDIT:
-                await surface.edit(row.address, _target_id(row), row.content)
+                target = _target_id(row)
+                await request_in_any_form(
+                    row, lambda content: surface.edit(row.address, target, content)
+                )
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
@@ -266,10 +283,10 @@ def make_nonce(turn: str, part: int) -> str:
     return base64.b32encode(digest).decode()[:_NONCE_CHARS]
 
 
-def _to_message(row: OutboxRow) -> OutgoingMessage:
+def _to_message(row: OutboxRow, content: MessageContent) -> OutgoingMessage:
     return OutgoingMessage(
         row.address,
-        row.content,
+        content,
         make_nonce(row.turn, row.part),
         reply_to=row.reply_to,
         interaction=row.interaction,

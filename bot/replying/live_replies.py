@@ -71,11 +71,22 @@ class LiveReplies:
 
     @asynccontextmanager
     async def live(
-        self, claim: Claim, message: InboxMessage, first_part: int, *, can_stop: bool = False
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        first_part: int,
+        earlier: LiveReply | None = None,
+        *,
+        can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
         """Show live updates of an answer until the block ends, and until the first one: typing.
 
-        With `can_stop`, a button under the growing answer ends it.
+        Args:
+            claim: the conversation.
+            message: what is answered.
+            first_part: the number of the answer's first part.
+            earlier: the answer that another character gave before; it is shown whole first.
+            can_stop: whether a button under the growing answer ends it.
         """
         address, locale = message.incoming.address, message.incoming.locale
         surface = self._surfaces[address.source]
@@ -105,6 +116,7 @@ class LiveReplies:
                 typing.stop,
                 language_of(locale),
                 buttons,
+                earlier,
             ) as live_reply,
         ):
             yield live_reply

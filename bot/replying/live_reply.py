@@ -7,7 +7,7 @@ ends the live updates, and nothing else.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +39,7 @@ class LiveReply:
         on_first_text: Callable[[], None] = lambda: None,
         language: str = "en",
         buttons: tuple[Button, ...] = (),
+        earlier: "LiveReply | None" = None,
     ) -> None:
         """Prepare the updates.
 
@@ -55,7 +56,10 @@ class LiveReply:
             on_first_text: is called when the model begins to write.
             language: of the service's own texts.
             buttons: what stands under the first part while the answer grows.
+            earlier: the answer of the speaker before, which has to stand above this one.
         """
+        self._earlier = earlier
+        self._final: Sequence[str] = ()
         self._on_first_text: Callable[[], None] | None = on_first_text
         self._first_part = first_part
         self._language = language
@@ -71,7 +75,8 @@ class LiveReply:
         self._message_ids: list[str] = []
         self._shown: list[str] = []
         self._changed = asyncio.Event()
-        self._in_flight = asyncio.Lock()  # held during a request, which must not be cancelled
+        # Held during a request, which must not be cancelled, also for the answer before.
+        self._in_flight: asyncio.Lock = asyncio.Lock() if earlier is None else earlier._in_flight  # noqa: SLF001
         self._updates: asyncio.Task[None] | None = None
         self._starts_at = math.inf
         self._cancel_start: Callable[[], None] | None = None
@@ -90,6 +95,19 @@ class LiveReply:
             self._on_first_text = None
         self._buffer.feed(text, self._clock.monotonic())
         self._on_change()
+
+    def set_final(self, texts: Sequence[str]) -> None:
+        """Note the whole answer, part by part, once the block has ended."""
+        self._final = texts
+
+    async def show_whole(self) -> None:
+        """Show the whole answer now, since another one is about to follow on the screen.
+
+        May be repeated. Raises any `PlatformError` or `StoreError`.
+        """
+        part = 0
+        while part < len(self._final):
+            part += await self._show_part(part, self._final[part])
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
@@ -170,18 +188,22 @@ class LiveReply:
         texts = self._take_parts()
         part = 0
         while part < len(texts):
-            if part == len(self._message_ids):
-                await self._open(part, texts[part])
-                if self._limits.placeholder is not None:
-                    texts = self._take_parts()  # includes what was generated meanwhile
-                    continue
-            elif self._shown[part] != texts[part]:
-                async with self._in_flight:
-                    message_id = self._message_ids[part]
-                    content = self._content(part, texts[part])
-                    await self._surface.edit(self._address, message_id, content)
-                self._shown[part] = texts[part]
-            part += 1
+            if await self._show_part(part, texts[part]):
+                part += 1
+            else:
+                texts = self._take_parts()  # includes what was generated meanwhile
+
+    async def _show_part(self, part: int, text: str) -> bool:
+        """Open or edit a part; return whether it shows its text, and no placeholder."""
+        if part == len(self._message_ids):
+            await self._open(part, text)
+            return self._limits.placeholder is None
+        if self._shown[part] != text:
+            async with self._in_flight:
+                content = self._content(part, text)
+                await self._surface.edit(self._address, self._message_ids[part], content)
+            self._shown[part] = text
+        return True
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
@@ -191,6 +213,8 @@ class LiveReply:
         return MessageContent(text, buttons=() if part else self._buttons)
 
     async def _open(self, part: int, text: str) -> None:
+        if part == 0 and self._earlier is not None:
+            await self._earlier.show_whole()
         text = self._limits.placeholder or text
         if part == len(self._rows):
             async with self._in_flight:

@@ -3,6 +3,7 @@
 import math
 
 from bot.chat.outgoing import Limits
+from bot.replying.splitting.open_marks import close_unfinished
 from bot.replying.splitting.split import split
 
 _SECONDS_BEFORE_FIRST_MESSAGE = 0.8  # an answer that is complete by then is sent as a whole
@@ -64,7 +65,16 @@ class StreamBuffer:
         self._changed = False
         self._shown = True
         self._not_before = now + self._pause
-        return split(text, self._limits)
+        parts = split(text, self._limits)
+        if parts and self._limits.render is not None:
+            parts[-1] = self._without_half_marks(parts[-1])
+        return parts
+
+    def _without_half_marks(self, part: str) -> str:
+        """Return the newest part with its open marks closed, if that fits."""
+        closed = close_unfinished(part)
+        is_whole = split(closed, self._limits) == [closed]
+        return closed if is_whole else part
 
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
         """Double the pause after a refused update, and wait at least for the time given."""

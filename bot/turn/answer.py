@@ -165,8 +165,9 @@ class AnswerPipeline:
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
+        earlier = context.shown[-1] if context.shown else None
         async with self._replies.live(
-            context.claim, context.message, context.next_part, can_stop=preset.buttons
+            context.claim, context.message, context.next_part, earlier, can_stop=preset.buttons
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
@@ -176,6 +177,8 @@ class AnswerPipeline:
         text = self._speaker_line(speaker, context) + receipt.answer + mark
         parts = self._replies.final_parts(address, text, context.next_part)
         context.parts.extend(parts)
+        live_reply.set_final([one.text for one in parts])
+        context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(
             Turn(

@@ -16,6 +16,7 @@ from bot.ports import Backend, Conversations, SeeingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.preset import Preset
+from bot.replying.live_reply import LiveReply
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.stories.retrieve import RetrieveStories
@@ -55,6 +56,8 @@ class TurnContext:
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
+    shown: list[LiveReply] = field(default_factory=list)
+    """The answers on the screen."""
 
     @property
     def next_part(self) -> int:

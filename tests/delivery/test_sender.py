@@ -19,6 +19,7 @@ from bot.chat.outgoing import (
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender, make_nonce
 from bot.errors import (
+    ContentRefused,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
@@ -117,6 +118,28 @@ async def test_queued_rows_are_sent_in_order(database: Database) -> None:
     await delivery.work()
     assert delivery.texts == ["a", "b", "c"]
     assert await delivery.states() == [OutboxState.SENT] * 3
+
+
+@pytest.mark.parametrize("op", ["send", "edit"])
+async def test_content_that_is_refused_is_sent_in_plain_text(database: Database, op: str) -> None:
+    delivery = Delivery(database, WITH_PLACEHOLDER if op == "edit" else LIMITS)
+    delivery.surface.fail_next(op, ContentRefused("can't parse entities"))
+    await delivery.queue("**a**", "b")
+    await delivery.work()
+    assert delivery.texts == ["**a**", "b"]
+    [first, second, *_] = [one for one in delivery.surface.contents if one.text == "**a**"]
+    assert (first.is_plain, second.is_plain) == (False, True)
+
+
+async def test_content_that_is_refused_in_any_form_is_named(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.surface.fail_next("send", ContentRefused("no"), ContentRefused("no"))
+    await delivery.queue("a", "b")
+    await delivery.work()
+    named, following = delivery.texts
+    assert named.startswith("⚠ A part of my answer")
+    assert following == "b"
+    assert await delivery.states() == [OutboxState.SENT] * 2
 
 
 async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> None:

@@ -60,9 +60,17 @@ class Setup:
         return sum(call == "edit" for call, _ in self.surface.calls)
 
     @asynccontextmanager
-    async def live(self) -> AsyncIterator[LiveReply]:
+    async def live(
+        self, first_part: int = 0, earlier: LiveReply | None = None
+    ) -> AsyncIterator[LiveReply]:
         async with LiveReply(
-            self.surface, CHAT, self.outbox.open, self.outbox.wait_until_sent, self.clock
+            self.surface,
+            CHAT,
+            self.outbox.open,
+            self.outbox.wait_until_sent,
+            self.clock,
+            first_part,
+            earlier=earlier,
         ) as live:
             yield live
 
@@ -350,3 +358,39 @@ def test_final_parts_carry_number_and_placeholder() -> None:
         OutgoingPart(1, MessageContent("And two."), "…"),
     )
     assert final_parts(" \n", LIMITS) == ()
+
+
+# --- several characters ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placeholder", [None, "…"])
+@pytest.mark.parametrize("seconds", [0.1, 5])
+async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(
+    placeholder: str | None, seconds: float
+) -> None:
+    setup = Setup(replace(LIMITS, placeholder=placeholder))
+    async with setup.live() as first:
+        first.feed("Nora begins")
+        await setup.clock.advance(seconds)
+        first.feed(" and ends.")
+    first.set_final(["Nora begins and ends.", "And more."])
+    async with setup.live(first_part=2, earlier=first) as second:
+        second.feed("Bram follows, with enough words to be shown.")
+        await setup.clock.advance(5)
+
+    assert setup.texts == [
+        "Nora begins and ends.",
+        "And more.",
+        "Bram follows, with enough words to be shown.",
+    ]
+    assert [one.part for one in setup.outbox.openings] == [0, 1, 2]
+
+
+async def test_answers_that_are_never_shown_live_cost_nothing() -> None:
+    setup = Setup()
+    async with setup.live() as first:
+        first.feed("Nora.")
+    first.set_final(["Nora."])
+    async with setup.live(first_part=1, earlier=first) as second:
+        second.feed("Bram.")
+    assert setup.surface.calls == []

@@ -11,6 +11,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, Refused
 from bot.platforms.discord.buttons import to_components
+from bot.platforms.discord.markup import to_dialect
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.rest.form import Upload
 from bot.ports import Surface
@@ -23,6 +24,7 @@ _LIMITS = Limits(
     seconds_between_edits=1.2,
     typing_seconds=8.0,
     has_buttons=True,
+    render=to_dialect,
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
@@ -142,7 +144,8 @@ def _message_id(response: bytes) -> str:
 def _is_ours(bot_id: str, found: _FoundMessage, sent: OutgoingMessage) -> bool:
     files = [one.filename for one in found.attachments]
     # Discord strips white space at both ends.
-    same_text = found.content.strip() == sent.text.strip()
+    forms = {_shown(sent.text, is_plain=is_plain).strip() for is_plain in (False, True)}
+    same_text = found.content.strip() in forms
     return (
         found.author.id == bot_id and same_text and files == ([sent.file.name] if sent.file else [])
     )
@@ -165,8 +168,13 @@ def _render(content: MessageContent) -> dict[str, Any]:
     # was talked into writing, with data of the conversation in it.
     no_mentions = {"parse": [], "replied_user": False}
     return {
-        "content": content.text,
+        "content": _shown(content.text, is_plain=content.is_plain),
         "allowed_mentions": no_mentions,
         "flags": _SUPPRESS_EMBEDS,
         "components": to_components(content.buttons),
     }
+
+
+def _shown(text: str, *, is_plain: bool) -> str:
+    """Return a text in Discord's dialect; as it is, and cut off, where that was refused."""
+    return text[: _LIMITS.max_units] if is_plain else to_dialect(text)

@@ -23,6 +23,7 @@ from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientConnectorError, ConnectionTimeoutError, InvalidURL
 
 from bot.errors import (
+    ContentRefused,
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
@@ -48,6 +49,15 @@ _NOT_EDITABLE_REASONS = (
     "message can't be edited",
     "no text in the message to edit",
     "no caption in the message to edit",
+)
+_CONTENT_REASONS = (
+    "can't parse",
+    "entit",
+    "text is empty",
+    "text must be non-empty",
+    "is too long",
+    "button",
+    "reply markup",
 )
 
 
@@ -191,4 +201,6 @@ def _translate_refusal(description: str) -> PlatformError:
         return NotEditable(description)
     if lowered.startswith("too many requests"):
         return RateLimited(_DEFAULT_RETRY_SECONDS)
+    if any(reason in lowered for reason in _CONTENT_REASONS):
+        return ContentRefused(f"Telegram refuses: {description}")
     return Refused(f"Telegram refuses: {description}")

@@ -1,13 +1,11 @@
-"""Answers on Telegram: plain text without pings, and a search for sends of unknown outcome."""
+"""Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
-import re
 from collections.abc import Set
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
 import msgspec
-from aiogram.enums import MessageEntityType
 from aiogram.methods import (
     DeleteMessage,
     EditMessageCaption,
@@ -21,6 +19,7 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.platforms.telegram.buttons import to_keyboard
+from bot.platforms.telegram.markup import plain_text, render_markdown, render_plain
 from bot.ports import Surface
 
 # Edits and messages share one rate limit: about 1 a second in a private chat,
@@ -31,6 +30,8 @@ _PRIVATE = Limits(
     seconds_between_edits=1.2,
     typing_seconds=4,
     placeholder="…",
+    render=plain_text,
+    hides_markup=True,
     calls_per_minute=60,  # "about one message a second", short bursts pass (Telegram's bot FAQ)
     burst=10,
     has_buttons=True,
@@ -38,9 +39,6 @@ _PRIVATE = Limits(
 _GROUP = replace(_PRIVATE, seconds_between_edits=3.5, calls_per_minute=20, burst=5)
 
 _NO_PREVIEW = {"is_disabled": True}
-_MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
-_SPEAKER_LINE = re.compile(r"\*\*([^*\n]+)\*\*(?=\n)")
-_MAX_ENTITIES = 100  # Telegram drops what is above
 _MAX_PROBES = 64
 _MAX_GAP = 8  # missing ids in a row in a group: its end is reached
 
@@ -154,8 +152,10 @@ class TelegramSurface(Surface):
 
 def _render(content: MessageContent) -> dict[str, Any]:
     """Return the fields of a message."""
+    text, entities = _render_text(content)
     return {
-        **_formatted_text(content.text),
+        "text": text,
+        "entities": entities,
         "link_preview_options": _NO_PREVIEW,
         "reply_markup": to_keyboard(content.buttons),
     }
@@ -179,38 +179,16 @@ def _to_caption_edit(
 
 def _render_caption(content: MessageContent) -> dict[str, Any]:
     """Return the fields of a caption; Telegram takes at most 1,024 characters there."""
-    fields = _formatted_text(content.text)
+    text, entities = _render_text(content)
     return {
-        "caption": fields["text"],
-        "caption_entities": fields["entities"],
+        "caption": text,
+        "caption_entities": entities,
         "reply_markup": to_keyboard(content.buttons),
     }
 
 
-def _formatted_text(text: str) -> dict[str, Any]:
-    """Return a text with its entities; a speaker line `**Nora**` at its start is set in bold."""
-    found = _SPEAKER_LINE.match(text)
-    if found is None:
-        return {"text": text, "entities": mention_entities(text)}
-    name = found[1]
-    plain = name + text[found.end() :]
-    bold = MessageEntity(type=MessageEntityType.BOLD, offset=0, length=_utf16_units(name))
-    return {"text": plain, "entities": [bold, *(mention_entities(plain) or ())][:_MAX_ENTITIES]}
-
-
-def mention_entities(text: str) -> list[MessageEntity] | None:
-    """Return entities that set every `@name` as code, which keeps Telegram from mentioning it."""
-    if "@" not in text:
-        return None
-    entities = [
-        MessageEntity(
-            type=MessageEntityType.CODE,
-            offset=_utf16_units(text[: found.start()]),
-            length=len(found[0]),
-        )
-        for found in _MENTION.finditer(text)
-    ]
-    return entities[:_MAX_ENTITIES] or None
+def _render_text(content: MessageContent) -> tuple[str, list[MessageEntity] | None]:
+    return (render_plain(content.text), None) if content.is_plain else render_markdown(content.text)
 
 
 class _SentMessage(msgspec.Struct):
@@ -225,7 +203,3 @@ def _message_id(sent: msgspec.Raw) -> str:
         return str(_decode_sent_message(sent).message_id)
     except msgspec.DecodeError:
         raise OutcomeUnknown("Telegram's response has no message id") from None
-
-
-def _utf16_units(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2

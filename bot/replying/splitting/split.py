@@ -14,7 +14,14 @@ from bot.chat.outgoing import Limits
 from bot.replying.splitting.code_fences import Fence, FenceLine, fence_lines
 from bot.replying.splitting.cut_points import CutWindow, choose_cut_point, closing_units
 from bot.replying.splitting.graphemes import is_visible
+from bot.replying.splitting.hidden_marks import visible_offsets
+from bot.replying.splitting.open_marks import open_marks, quote_prefix
 
+_MARKS = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
+_MAX_MARK_UNITS = 8
+"""Units of a message that are left for closing marks."""
+_FEWEST_UNITS_WITH_MARKS = 200
+_PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE = re.compile(r"\S")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _CLOSING_LINE = re.compile(r"^[ \t]*(?P<run>`{3,}|~{3,})[ \t\r]*(?:\n|\Z)", re.MULTILINE)
@@ -44,32 +51,96 @@ def split(text: str, limits: Limits) -> list[str]:
     """
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _units(simple, limits) <= limits.max_units:
-        return [simple] if is_visible(simple) else []
-    return [span.extract(text) for span in part_spans(text, limits)]
+        if not is_visible(simple):
+            return []
+        return (
+            list(_split_rendered(simple, limits, limits.max_units)) if limits.render else [simple]
+        )
+    parts = [span.extract(text) for span in part_spans(text, limits)]
+    if limits.render is None:
+        return parts
+    return [piece for one in parts for piece in _split_rendered(one, limits, limits.max_units)]
+
+
+def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
+    """Yield a part, or smaller ones where readers would get more of it than one message holds."""
+    rendered = limits.render(part) if limits.render else part
+    smaller = max_units // 2
+    if smaller < 1 or _units(rendered, limits) <= limits.max_units:
+        yield part
+        return
+    counted_as_written = replace(limits, max_units=smaller, hides_markup=False)
+    for span in part_spans(part, counted_as_written):
+        yield from _split_rendered(span.extract(part), limits, smaller)
 
 
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become one message each, in order."""
     offsets = _offsets(text, limits)
-    position, fence = 0, None
+    position, fence, reopened = 0, None, ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
         start = _content_start(text, position, fence)
         if start == len(text):
             return
-        opener = f"{fence.opener}\n" if fence and limits.closes_code_blocks else ""
+        opener = reopened if fence is None else ""
+        if fence is not None and limits.closes_code_blocks:
+            opener = f"{fence.opener}\n"
         max_units = limits.max_units - _units(opener, limits)
-        scanner = _FenceScanner(
-            text, offsets, position, start, fence, max_units, limits.max_units // 4
-        )
-        window = scanner.scan_until_full()
+        scanner, window = _scan(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window else (len(text), len(text))
         fence = scanner.fence_at(position)
         content = text[start:end].rstrip()
+        marks, reopened = "", ""
+        if window is not None and fence is None and _reopens_marks(limits):
+            prose = max(scanner.prose_start(position), start)
+            marks, reopened = _find_reopened(text, prose, end, position)
         if is_visible(content):
-            closer = f"\n{fence.closer}" if fence and limits.closes_code_blocks else ""
+            closer = "".join(reversed(_MARKS.findall(marks)))
+            if fence is not None and limits.closes_code_blocks:
+                closer = f"\n{fence.closer}"
             yield PartSpan(start, start + len(content), opener, closer)
         fence = replace(fence, margin="") if fence else None  # it is reopened without indentation
+
+
+def _scan(
+    text: str,
+    offsets: Sequence[int],
+    position: int,
+    start: int,
+    fence: Fence | None,
+    limits: Limits,
+    max_units: int,
+) -> tuple["_FenceScanner", CutWindow | None]:
+    """Scan one message, and once more with units for closing marks if it has some."""
+    longest_fence = limits.max_units // 4
+    scanner = _FenceScanner(text, offsets, position, start, fence, max_units, longest_fence)
+    window = scanner.scan_until_full()
+    if window is None or not _reopens_marks(limits) or not _MARKS.search(text, start, window.stop):
+        return scanner, window
+    max_units -= _MAX_MARK_UNITS
+    scanner = _FenceScanner(text, offsets, position, start, fence, max_units, longest_fence)
+    return scanner, scanner.scan_until_full()
+
+
+def _reopens_marks(limits: Limits) -> bool:
+    return limits.render is not None and limits.max_units >= _FEWEST_UNITS_WITH_MARKS
+
+
+def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
+    """Return the marks that are open at a cut, and what the next message has to begin with.
+
+    Args:
+        text: the whole text.
+        prose: from where on the message before the cut has no code block.
+        end: where that message ends.
+        position: where the next one begins.
+    """
+    between = text[end:position]
+    marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(open_marks(text[prose:end]))
+    if len(marks) > _MAX_MARK_UNITS:
+        marks = ""
+    return marks, marks if "\n" in between else quote_prefix(text, end) + marks
 
 
 def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
@@ -124,6 +195,10 @@ class _FenceScanner:
     def fence_at(self, position: int) -> Fence | None:
         """Return the code block that is open at a position."""
         return next(fence for begin, fence in reversed(self._fences) if begin <= position)
+
+    def prose_start(self, position: int) -> int:
+        """Return where the text begins that is not in the code block before a position."""
+        return max(begin for begin, _ in self._fences if begin <= max(position, self._start))
 
     def scan_until_full(self) -> CutWindow | None:
         """Return what is needed to choose a cut; None if the rest of the text fits."""
@@ -215,6 +290,8 @@ def _count_surrogate_pairs(text: str) -> int:
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the units before each position of the text, its end included."""
+    if limits.hides_markup and len(text) > limits.max_units:
+        return visible_offsets(text)
     if limits.unit == "characters" or not _count_surrogate_pairs(text):
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]

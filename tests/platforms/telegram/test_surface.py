@@ -22,7 +22,7 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.platforms.telegram.surface import mention_entities
+from bot.platforms.telegram.markup import render_markdown
 from bot.ports import Surface
 from tests.attacks import with_ours
 from tests.platforms.telegram.conftest import Rig
@@ -65,10 +65,15 @@ async def find(
 
 @given(before=st.text(st.characters(exclude_categories=["Cs"])))
 def test_mention_after_any_text_is_set_as_code(before: str) -> None:
-    text = f"{before} (@alice_2)"
-    marks = mention_entities(text) or []
-    assert marks[-1].extract_from(text) == "@alice_2"
-    assert all(mark.extract_from(text).startswith("@") for mark in marks)
+    text, marks = render_markdown(f"{before} (@alice_2)")
+    encoded = text.encode("utf-16-le")
+    coded = [mark for mark in marks or [] if mark.type in {"code", "pre"}]
+    outside = encoded
+    for mark in coded:
+        start, end = 2 * mark.offset, 2 * (mark.offset + mark.length)
+        outside = outside[:start] + "`".encode("utf-16-le") * mark.length + outside[end:]
+    assert re.search(r"(?<!\w)@alice_2", outside.decode("utf-16-le")) is None
+    assert "alice_2" in text
 
 
 @pytest.mark.service
@@ -94,7 +99,8 @@ async def test_mentions_are_code_in_any_request(
         text_sent, entities = str(call["text"]), call.get("entities", [])
         assert isinstance(entities, list)
         marks = [MessageEntity.model_validate(one) for one in entities]
-        assert {mark.type for mark in marks} <= {"bold", "code"}
+        assert {mark.type for mark in marks} <= {"bold", "code", "text_link"}
+        assert all(mark.url is None or mark.url.startswith("https://") for mark in marks)
         coded = {mark.extract_from(text_sent) for mark in marks if mark.type == "code"}
         assert coded >= set(re.findall(r"(?<!\w)@[a-z0-9_]{3,}", text_sent))
         assert "parse_mode" not in call
@@ -102,11 +108,11 @@ async def test_mentions_are_code_in_any_request(
 
 
 def test_text_without_mentions_has_no_entities() -> None:
-    assert mention_entities("mail@host @ 5 @me") is None
+    assert render_markdown("mail@host @ 5 @me") == ("mail@host @ 5 @me", None)
 
 
 def test_mention_entities_stop_at_the_limit() -> None:
-    marks = mention_entities("@name " * 120)
+    _, marks = render_markdown("@name " * 120)
     assert marks is not None
     assert len(marks) == 100
     assert all(isinstance(mark, MessageEntity) for mark in marks)

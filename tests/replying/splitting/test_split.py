@@ -1,6 +1,7 @@
 """Test split(): every part is legal, nothing is lost, and cuts never move."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
+from bot.platforms.telegram.markup import plain_text
 from bot.replying.splitting.graphemes import is_inside_grapheme, is_visible
+from bot.replying.splitting.open_marks import close_unfinished
 from bot.replying.splitting.split import part_spans, split
 from tests.shared_data import shared_folder
 
@@ -227,3 +230,76 @@ def test_running_time_is_linear(unit: str, limits: Limits) -> None:
 
     assert "begin" in parts[0]
     assert "end" in parts[-1]
+
+
+# --- Markdown that readers do not see --------------------------------------------------------
+
+RENDERED = replace(TELEGRAM, render=plain_text, hides_markup=True)
+
+
+def test_marks_that_readers_do_not_get_take_no_units() -> None:
+    text = "\n\n".join(f"**bold {number}** and `code`" for number in range(180))
+    assert units(text, RENDERED) > 4096 > units(plain_text(text), RENDERED)
+    assert split(text, RENDERED) == [text]
+
+
+def test_table_that_grows_when_it_is_set_is_split_by_what_readers_get() -> None:
+    rows = "\n".join(f"|{number}|{'x' * 30}|" for number in range(100))
+    text = f"|{'n' * 30}|x|\n|-|-|\n{rows}"
+    parts = split(text, RENDERED)
+    assert len(parts) > 1
+    assert all(units(plain_text(part), RENDERED) <= 4096 for part in parts)
+
+
+@pytest.mark.parametrize("mark", ["**", "||", "~~"])
+def test_marks_around_a_cut_are_closed_and_opened_again(mark: str) -> None:
+    first, second = split(f"{mark}{'words and ' * 500}end{mark} rest", RENDERED)
+    assert first.startswith(f"{mark}words")
+    assert first.endswith(mark)
+    assert second.startswith(mark)
+    assert second.endswith(f"end{mark} rest")
+
+
+def test_quoted_line_goes_on_as_a_quote() -> None:
+    first, second = split(f"> {'words and ' * 500}end", RENDERED)
+    assert second.startswith("> ")
+    assert plain_text(first + " " + second).count("words") == 500
+
+
+@given(
+    st.lists(
+        st.sampled_from(["**", "||", "`", "> ", "- ", "\n", "\n\n", "[a](https://e.org)"])
+        | st.sampled_from(["好的。" * 9, "word " * 20, "😀" * 30, "1. ", "End. "]),
+        max_size=80,
+    ).map("".join),
+    st.integers(200, 400),
+)
+def test_rendered_parts_join_to_the_text(text: str, max_units: int) -> None:
+    def words(source: str) -> str:
+        return "".join(letter for letter in source if letter.isalnum() or letter == "😀")
+
+    parts = split(text, replace(RENDERED, max_units=max_units))
+    assert words("".join(parts)) == words(text)
+
+
+# --- texts that still grow -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("growing", "shown"),
+    [
+        ("half **a bold", "half **a bold**"),
+        ("half **a bold*", "half **a bold**"),
+        ("done **bold**", "done **bold**"),
+        ("and **", "and"),
+        ("*smiles and", "*smiles and*"),
+        ("||a secret", "||a secret||"),
+        ("see [the docs](https://exa", "see the docs"),
+        ("```py\nx = 1", "```py\nx = 1\n```"),
+        ("use `co", "use `co`"),
+        ("2 * 3 and a_b", "2 * 3 and a_b"),
+        ("***both", "***both***"),
+    ],
+)
+def test_unfinished_markdown_is_closed(growing: str, shown: str) -> None:
+    assert close_unfinished(growing) == shown

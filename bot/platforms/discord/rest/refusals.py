@@ -1,6 +1,7 @@
 """What a response of Discord that is no success means, as a `PlatformError`."""
 
 from bot.errors import (
+    ContentRefused,
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
@@ -31,6 +32,8 @@ def translate_refusal(
     if code == _INVALID_WEBHOOK_TOKEN:
         return Refused(answer)
     match status:
+        case 400:
+            return ContentRefused(answer)
         case 401:
             return PlatformFatal(BOT_REJECTED)
         case 429:

@@ -1,0 +1,125 @@
+"""Markdown in Discord's dialect: what Discord does not know is written so that it can be read."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from markdown_it.token import Token
+
+from bot.replying.markup.maths import set_maths
+from bot.replying.markup.parser import find_formula, parse_markdown
+from bot.replying.markup.styled_text import style_markdown
+
+# Headings below the third level, rules, tables, formulas, pictures, `~~~` fences, tasks.
+_FOREIGN = re.compile(
+    r"^[ \t>]*(?:\#{4,6}[ \t]|(?:[-*_][ \t]*){3,}$|~~~|[-*+][ \t]\[[ xX]\])"
+    r"|^[ \t>]*\|?[ \t]*:?-+:?[ \t]*\||\$|\\[(\[]|!\[|<br ?/?>",
+    re.MULTILINE,
+)
+_HEADING = re.compile(r"^(?P<before>[ \t>]*)\#{4,6}[ \t]+(?P<text>.*?)[ \t]*\#*$")
+_TASK = re.compile(r"^(?P<before>[ \t>]*[-*+][ \t])\[(?P<done>[ xX])\] ", re.MULTILINE)
+_PICTURE = re.compile(r"!\[(?P<label>[^\[\]\n]*)\]\((?P<address>https?://[^()\s]+)\)")
+_BREAK = re.compile(r"<br ?/?>")
+_INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+_FORMULA_START = re.compile(r"\$|\\[(\[]")
+_MARKS = re.compile(r"[*_~|\\]")
+_FENCE_RUN = re.compile(r"[`~]{3,}")
+_RULE = "⸻"
+
+
+@lru_cache(maxsize=128)
+def to_dialect(source: str) -> str:
+    """Return a Markdown text as Discord shows it best; most texts stay as they are."""
+    if _FOREIGN.search(source) is None:
+        return source
+    lines = source.split("\n")
+    written: list[str] = []
+    position = 0
+    for token in _rewritten_blocks(parse_markdown(source)):
+        first, last = token.map or (0, 0)
+        if first < position:
+            continue
+        written += lines[position:first]
+        written += _write_block(token, lines[first:last])
+        position = last
+    return "\n".join([*written, *lines[position:]]).strip("\n") or source
+
+
+def _rewritten_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the blocks that may have to be written anew, in order."""
+    kinds = {"table_open", "maths_block", "hr", "fence", "heading_open", "inline"}
+    return (token for token in tokens if token.type in kinds and token.map)
+
+
+def _write_block(token: Token, lines: Sequence[str]) -> list[str]:
+    match token.type:
+        case "table_open":
+            return _code_block(style_markdown("\n".join(lines)).text)
+        case "maths_block":
+            return _code_block(set_maths(token.content))
+        case "hr":
+            return [_RULE]
+        case "fence":
+            return _with_backticks(token, lines)
+        case "heading_open":
+            return [_HEADING.sub(_bold_heading, line) for line in lines]
+        case _:
+            return _write_text("\n".join(lines)).split("\n")
+
+
+def _code_block(text: str) -> list[str]:
+    return ["```", text.replace("```", "`\u200b``"), "```"]
+
+
+def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
+    """Return a code block between backticks, which is the only fence that Discord knows."""
+    if not token.markup.startswith("~") or "```" in token.content:
+        return list(lines)
+    ends = {0, len(lines) - 1}
+    return [
+        _FENCE_RUN.sub("```", line, count=1) if at in ends else line
+        for at, line in enumerate(lines)
+    ]
+
+
+def _bold_heading(found: re.Match[str]) -> str:
+    text = found["text"]
+    return (
+        f"{found['before']}{text}" if "**" in text or not text else f"{found['before']}**{text}**"
+    )
+
+
+def _write_text(text: str) -> str:
+    """Rewrite what stands outside of code in a paragraph."""
+    text = _TASK.sub(_write_task, text)
+    pieces, position = [], 0
+    for code in _INLINE_CODE.finditer(text):
+        pieces += [_write_words(text[position : code.start()]), code[0]]
+        position = code.end()
+    return "".join([*pieces, _write_words(text[position:])])
+
+
+def _write_task(found: re.Match[str]) -> str:
+    return f"{found['before']}{'☐' if found['done'] == ' ' else '☑'} "
+
+
+def _write_words(text: str) -> str:
+    text = _PICTURE.sub(lambda found: f"[{found['label'] or '🖼'}]({found['address']})", text)
+    return _write_formulas(_BREAK.sub("\n", text))
+
+
+def _write_formulas(text: str) -> str:
+    pieces, written, position = [], 0, 0
+    while found := _FORMULA_START.search(text, position):
+        formula = find_formula(text, found.start(), len(text))
+        position = found.end()
+        if formula is not None:
+            tex, position = formula
+            pieces += [text[written : found.start()], _quoted(set_maths(tex))]
+            written = position
+    return "".join([*pieces, text[written:]])
+
+
+def _quoted(formula: str) -> str:
+    """Return a formula as code where Discord would take a part of it for a mark."""
+    return f"`{formula}`" if _MARKS.search(formula) and "`" not in formula else formula

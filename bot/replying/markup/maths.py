@@ -1,0 +1,157 @@
+r"""Write TeX as people write formulas in chats: `\frac{a}{b^2}` as `a/b²`."""
+
+import re
+from collections.abc import Mapping
+
+_SYMBOL_TABLE = """
+alpha=α beta=β gamma=γ delta=δ epsilon=ε zeta=ζ eta=η theta=θ iota=ι kappa=κ lambda=λ mu=μ nu=ν
+xi=ξ pi=π rho=ρ sigma=σ tau=τ upsilon=υ phi=φ chi=χ psi=ψ omega=ω Gamma=Γ Delta=Δ Theta=Θ Lambda=Λ
+Xi=Ξ Pi=Π Sigma=Σ Upsilon=Υ Phi=Φ Psi=Ψ Omega=Ω varepsilon=ε vartheta=ϑ varphi=φ varrho=ϱ
+varsigma=ς times=× cdot=· div=÷ pm=± mp=∓ ast=∗ star=⋆ circ=∘ bullet=• oplus=⊕ otimes=⊗ setminus=∖
+le=≤ leq=≤ ge=≥ geq=≥ ne=≠ neq=≠ ll=≪ gg=≫ approx=≈ equiv=≡ sim=∼ simeq=≃ cong=≅ propto=∝ to=→
+rightarrow=→ leftarrow=← leftrightarrow=↔ mapsto=↦ Rightarrow=⇒ Leftarrow=⇐ Leftrightarrow=⇔
+implies=⇒ iff=⇔ longrightarrow=⟶ uparrow=↑ downarrow=↓ in=∈ notin=∉ ni=∋ subset=⊂ subseteq=⊆
+supset=⊃ supseteq=⊇ cup=∪ cap=∩ emptyset=∅ varnothing=∅ forall=∀ exists=∃ nexists=∄ neg=¬ lnot=¬
+land=∧ lor=∨ wedge=∧ vee=∨ top=⊤ bot=⊥ vdash=⊢ models=⊨ sum=∑ prod=∏ int=∫ iint=∬ oint=∮ partial=∂
+nabla=∇ infty=∞ angle=∠ degree=° perp=⊥ parallel=∥ ldots=… cdots=⋯ dots=… vdots=⋮ ddots=⋱ prime=′
+hbar=ℏ ell=ℓ Re=ℜ Im=ℑ aleph=ℵ mid=| vert=| lvert=| rvert=| Vert=‖ langle=⟨ rangle=⟩ lceil=⌈
+rceil=⌉ lfloor=⌊ rfloor=⌋
+"""
+_SYMBOLS: Mapping[str, str] = {
+    **dict(pair.split("=", 1) for pair in _SYMBOL_TABLE.split()),
+    "quad": "  ",
+    "qquad": "    ",
+}
+_WITHOUT_SIGN = """
+Big Bigg Bigl Bigr big bigg bigl bigr displaystyle hline left limits nolimits nonumber right
+textstyle
+"""
+_NOTHING = frozenset(_WITHOUT_SIGN.split())
+_STYLE_TABLE = """
+bar bm boldsymbol boxed ddot dot hat mathbf mathcal mathfrak mathit mathrm mathsf mathtt mbox
+operatorname overbrace overline tag text textbf textit textrm texttt tilde underbrace underline
+vec widehat widetilde
+"""
+_STYLES = frozenset(_STYLE_TABLE.split())
+"""Commands that say how their argument looks."""
+_DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
+_SUPERSCRIPTS = dict(
+    zip(
+        "0123456789+-=()niabcdefghjklmoprstuvwxyzTVW",
+        "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱᵃᵇᶜᵈᵉᶠᵍʰʲᵏˡᵐᵒᵖʳˢᵗᵘᵛʷˣʸᶻᵀⱽᵂ",
+        strict=True,
+    )
+)
+_SUBSCRIPTS = dict(
+    zip("0123456789+-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)
+)
+_TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z*]+\}|\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|.", re.DOTALL)
+_SIMPLE = re.compile(r"\w*|\(.*\)", re.DOTALL)
+_SPACES = re.compile(r"[ \t]+")
+_MAX_DEPTH = 12
+
+
+def set_maths(tex: str) -> str:
+    """Return a formula in Unicode; what is not known stays readable as it is."""
+    tokens = _TOKEN.findall(tex)
+    written = _Writer(tokens).write_until(None, 0)
+    lines = [_SPACES.sub(" ", line).strip() for line in written.split("\n")]
+    return "\n".join(line for line in lines if line) or tex.strip()
+
+
+class _Writer:
+    """Reads the tokens of a formula from left to right."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def write_until(self, end: str | None, depth: int) -> str:
+        """Write everything up to a closing token, which is read as well, or to the end."""
+        pieces: list[str] = []
+        while self._at < len(self._tokens):
+            following = self._next()
+            if following == end:
+                break
+            pieces.append(self._write(following, depth))
+        return "".join(pieces)
+
+    def _next(self) -> str:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _argument(self, depth: int) -> str:
+        """Write the next group, or the next token where there is none."""
+        while self._at < len(self._tokens) and self._tokens[self._at].isspace():
+            self._at += 1
+        if self._at == len(self._tokens):
+            return ""
+        return self._write(self._next(), depth + 1)
+
+    def _write(self, token: str, depth: int) -> str:
+        if depth > _MAX_DEPTH:
+            return token
+        match token:
+            case "{":
+                return self.write_until("}", depth + 1)
+            case "}":
+                return ""
+            case "^":
+                return _raise(self._argument(depth), _SUPERSCRIPTS, "^")
+            case "_":
+                return _raise(self._argument(depth), _SUBSCRIPTS, "_")
+            case "&":
+                return " "
+            case "~":
+                return " "
+            case "\\\\":
+                return "\n"
+            case _:
+                return self._write_command(token, depth)
+
+    def _write_command(self, token: str, depth: int) -> str:
+        if token.startswith(("\\begin", "\\end")):
+            return "\n"
+        return self._command(token, depth) if token.startswith("\\") else token
+
+    def _command(self, token: str, depth: int) -> str:
+        name = token[1:].rstrip("*")
+        if name in {"frac", "dfrac", "tfrac", "cfrac"}:
+            above = self._argument(depth)
+            return f"{_grouped(above)}/{_grouped(self._argument(depth))}"
+        if name == "binom":
+            above = self._argument(depth)
+            return f"C({above}, {self._argument(depth)})"
+        if name == "sqrt":
+            root = self._root(depth)
+            return f"{root}{_grouped(self._argument(depth))}"
+        if name == "mathbb":
+            letter = self._argument(depth)
+            return _DOUBLE_STRUCK.get(letter, letter)
+        if name in _STYLES:
+            return self._argument(depth)
+        if name in _NOTHING:
+            return ""
+        if name in _SYMBOLS:
+            return _SYMBOLS[name]
+        return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
+
+    def _root(self, depth: int) -> str:
+        """Return the sign of a root, with its degree."""
+        if self._at < len(self._tokens) and self._tokens[self._at] == "[":
+            self._at += 1
+            degree = self.write_until("]", depth + 1)
+            return _raise(degree, _SUPERSCRIPTS, "") + "√"
+        return "√"
+
+
+def _raise(text: str, letters: Mapping[str, str], mark: str) -> str:
+    """Write above or below the line, with a mark where Unicode has no such letters."""
+    if text and all(letter in letters for letter in text):
+        return "".join(letters[letter] for letter in text)
+    return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"
+
+
+def _grouped(text: str) -> str:
+    return text if _SIMPLE.fullmatch(text) else f"({text})"

@@ -1,0 +1,113 @@
+"""Parse Markdown as models write it: CommonMark with tables, spoilers and maths, without HTML.
+
+Besides those of markdown-it there are tokens of the types `spoiler_open`, `spoiler_close`, `maths`
+and `maths_block`; the content of the last two is TeX.
+"""
+
+import re
+from functools import lru_cache
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+_SPOILER_MARK = "||"
+# `$5 and $10` is money: a formula begins and ends without a space, and looks like one.
+_DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
+_LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
+_PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
+_DOUBLE_DOLLARS = re.compile(r"\$\$(?P<tex>[^$]+?)\$\$", re.DOTALL)
+_BLOCK_MARKS = {"$$": "$$", "\\[": "\\]"}
+_MAX_NESTING = 20
+
+
+def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
+    r"""Return the TeX of `\(x\)`, `\[x\]`, `$x$` or `$$x$$` at a position, and where it ends."""
+    for pattern in (_PARENTHESES, _DOUBLE_DOLLARS, _DOLLARS):
+        found = pattern.match(text, position, end)
+        if found is None:
+            continue
+        tex = next(group for group in found.groups() if group is not None)
+        if pattern is not _DOLLARS or _LOOKS_LIKE_TEX.search(tex):
+            return tex, found.end()
+    return None
+
+
+def _parse_maths(state: StateInline, silent: bool) -> bool:
+    """Read a formula within a line."""
+    if state.src[state.pos] not in "$\\":
+        return False
+    found = find_formula(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    tex, end = found
+    if not silent:
+        state.push("maths", "", 0).content = tex
+    state.pos = end
+    return True
+
+
+def _parse_spoiler(state: StateInline, silent: bool) -> bool:
+    """Read `||text||`."""
+    begin = state.pos + len(_SPOILER_MARK)
+    if not state.src.startswith(_SPOILER_MARK, state.pos):
+        return False
+    end = state.src.find(_SPOILER_MARK, begin, state.posMax)
+    if end <= begin or not state.src[begin:end].strip():
+        return False
+    if not silent:
+        state.pos, outer_end = begin, state.posMax
+        state.posMax = end
+        state.push("spoiler_open", "", 1)
+        state.md.inline.tokenize(state)
+        state.push("spoiler_close", "", -1)
+        state.posMax = outer_end
+    state.pos = end + len(_SPOILER_MARK)
+    return True
+
+
+def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block goes on to the end."""
+    begin = state.bMarks[first] + state.tShift[first]
+    closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
+    if closer is None:
+        return False
+    rest = state.src[begin + 2 : state.eMarks[first]].rstrip()
+    if closer in rest and not rest.endswith(closer):
+        return False  # a formula within a sentence
+    if silent:
+        return True
+    line, lines = first, [rest.removesuffix(closer)]
+    while not rest.endswith(closer) and line + 1 < last:
+        line += 1
+        rest = state.src[state.bMarks[line] : state.eMarks[line]].strip()
+        lines.append(rest.removesuffix(closer))
+    state.line = line + 1
+    token = state.push("maths_block", "", 0)
+    token.content = "\n".join(one for one in lines if one.strip())
+    token.map = [first, state.line]
+    return True
+
+
+def _make_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
+    parser.enable(["strikethrough", "table"])
+    # In chats an indented line is no code, and a line under a text makes no heading of it.
+    parser.disable(["code", "lheading", "reference", "html_block", "html_inline"])
+    parser.inline.add_terminator_char("|")
+    parser.inline.ruler.before("escape", "maths", _parse_maths)
+    parser.inline.ruler.before("emphasis", "spoiler", _parse_spoiler)
+    parser.block.ruler.before(
+        "fence", "maths_block", _parse_maths_block, {"alt": ["paragraph", "blockquote", "list"]}
+    )
+    return parser
+
+
+_PARSER = _make_parser()
+
+
+@lru_cache(maxsize=64)
+def parse_markdown(text: str) -> tuple[Token, ...]:
+    """Return the tokens of a text; nobody may change them."""
+    return tuple(_PARSER.parse(text))

@@ -1,0 +1,328 @@
+"""Turn Markdown into plain text with styled spans, for platforms that know no Markdown.
+
+Spans nest or do not touch; only emphasis contains code or stands in it nowhere.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+
+from markdown_it.token import Token
+
+from bot.replying.markup.maths import set_maths
+from bot.replying.markup.parser import parse_markdown
+from bot.replying.markup.tables import Alignment, set_table
+from bot.replying.splitting.graphemes import is_visible
+
+_BULLETS = ("•", "◦", "▪")
+_RULE = "⸻"
+_TASK = re.compile(r"\[(?P<done>[ xX])\] ")
+_ADDRESS = re.compile(r"https?://[^\s<>\"]+")
+_LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
+# What makes a text more than plain: without any of it nothing has to be parsed.
+_MARKUP = re.compile(
+    r"[*_`~\\|$\[\]<&]|^[ \t]*(?:>|#{1,6}[ \t]|[-+][ \t]|\d{1,9}[.)][ \t]|[-=]{3,}[ \t]*$)",
+    re.MULTILINE,
+)
+
+
+class Style(Enum):
+    BOLD = "bold"
+    ITALIC = "italic"
+    STRIKETHROUGH = "strikethrough"
+    SPOILER = "spoiler"
+    CODE = "code"
+    CODE_BLOCK = "code_block"
+    QUOTE = "quote"
+    LINK = "link"
+
+
+_EMPHASIS_OF_TOKENS = {
+    "strong_open": Style.BOLD,
+    "em_open": Style.ITALIC,
+    "s_open": Style.STRIKETHROUGH,
+    "spoiler_open": Style.SPOILER,
+}
+EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
+"""What may stand around and within other spans, except code."""
+
+
+@dataclass(frozen=True, slots=True)
+class StyledSpan:
+    """Where a style holds; positions count characters."""
+
+    style: Style
+    start: int
+    end: int
+    detail: str = ""
+    """The address of a link, the language of a code block."""
+
+
+@dataclass(frozen=True, slots=True)
+class StyledText:
+    """A text as readers see it."""
+
+    text: str
+    spans: tuple[StyledSpan, ...] = ()
+    """In the order of their starts, the longer first."""
+
+
+def has_markup(text: str) -> bool:
+    """Return whether anything in a text may be more than plain characters."""
+    return _MARKUP.search(text) is not None
+
+
+@lru_cache(maxsize=128)
+def style_markdown(source: str) -> StyledText:
+    """Return what readers are to see of a Markdown text; of nothing visible, the source."""
+    if not has_markup(source):
+        return StyledText(source)
+    writer = _TextWriter(source.split("\n"))
+    writer.write_blocks(parse_markdown(source))
+    return writer.finish() or StyledText(source)
+
+
+@dataclass(slots=True)
+class _OpenSpan:
+    style: Style
+    start: int
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _OpenList:
+    """A list whose items are being written."""
+
+    bullet: str | None
+    """None: its items are numbered."""
+    marker: str = ""
+    """Of the current item; empty once it is written."""
+
+
+@dataclass(slots=True)
+class _TableCells:
+    rows: list[list[str]] = field(default_factory=list)
+    alignments: list[Alignment] = field(default_factory=list)
+
+
+class _TextWriter:
+    """Writes the tokens of a text one after the other."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines  # of the source
+        self._pieces: list[str] = []
+        self._length = 0
+        self._open: list[_OpenSpan] = []
+        self._spans: list[StyledSpan] = []
+        self._lists: list[_OpenList] = []
+        self._table: _TableCells | None = None
+
+    def finish(self) -> StyledText | None:
+        """Return the whole text without space around it; None if there is none."""
+        whole = "".join(self._pieces)
+        text = whole.strip()
+        if not is_visible(text):
+            return None
+        begin = len(whole) - len(whole.lstrip())
+        spans = [_trimmed(one, whole, begin, begin + len(text)) for one in self._spans]
+        # What was ended last stands around what was ended before.
+        visible = [one for one in reversed(spans) if one is not None]
+        visible.sort(key=lambda one: (one.start, -one.end))
+        return StyledText(text, tuple(visible))
+
+    # --- blocks ------------------------------------------------------------------------------
+
+    def write_blocks(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            self._write_block(token)
+
+    def _write_block(self, token: Token) -> None:
+        match token.type:
+            case "paragraph_open" | "heading_open" | "fence" | "hr" | "maths_block" | "table_open":
+                self._begin_block(token)
+                self._begin_content(token)
+            case "blockquote_open":
+                self._begin_block(token, has_text=False)
+                self._begin(Style.QUOTE)
+            case "heading_close" | "blockquote_close":
+                self._end()
+            case "inline" if self._table is not None:
+                self._table.rows[-1].append(_cell_text(token))
+            case "inline":
+                for at, child in enumerate(token.children or []):
+                    self._write_inline(child, is_first=at == 0)
+            case _ if "list" in token.type:
+                self._write_list(token)
+            case _:
+                self._write_table(token)
+
+    def _begin_content(self, token: Token) -> None:
+        """Write a block that is one token, or begin what a block consists of."""
+        match token.type:
+            case "heading_open":
+                self._begin(Style.BOLD)
+            case "fence":
+                self._write_styled(token.content.rstrip("\n"), Style.CODE_BLOCK, token.info)
+            case "maths_block":
+                self._write_styled(set_maths(token.content), Style.CODE_BLOCK)
+            case "hr":
+                self._write(_RULE)
+            case "table_open":
+                self._table = _TableCells()
+            case _:
+                pass
+
+    def _write_list(self, token: Token) -> None:
+        match token.type:
+            case "bullet_list_open":
+                depth = sum(one.bullet is not None for one in self._lists)
+                self._lists.append(_OpenList(_BULLETS[min(depth, len(_BULLETS) - 1)]))
+            case "ordered_list_open":
+                self._lists.append(_OpenList(None))
+            case "list_item_open":
+                item = self._lists[-1]
+                item.marker = item.bullet or f"{token.info}{token.markup}"
+            case "list_item_close" if self._lists[-1].marker:  # an empty item
+                self._begin_block(token)
+            case "bullet_list_close" | "ordered_list_close":
+                self._lists.pop()
+            case _:
+                pass
+
+    def _write_table(self, token: Token) -> None:
+        """Collect the cells of a table, and write it at its end."""
+        match token.type:
+            case "tr_open" if self._table is not None:
+                self._table.rows.append([])
+            case "th_open" if self._table is not None:
+                self._table.alignments.append(_alignment(token))
+            case "table_close" if self._table is not None:
+                table, self._table = self._table, None
+                self._write_styled(set_table(table.rows, table.alignments), Style.CODE_BLOCK)
+            case _:
+                pass
+
+    def _begin_block(self, token: Token, *, has_text: bool = True) -> None:
+        """Begin a new line, behind a blank one where the source has one; write the list's mark."""
+        indentation = "  " * max(0, len(self._lists) - 1)
+        if self._length and not self._is_at_block_start():
+            line = token.map[0] if token.map else 0
+            has_gap = 0 < line <= len(self._lines) and not self._lines[line - 1].strip(" \t>")
+            self._write("\n\n" if has_gap else "\n")
+        if not has_text or not self._lists:
+            return
+        item = self._lists[-1]
+        if item.marker:
+            self._write(f"{indentation}{item.marker} ")
+            item.marker = ""
+        elif not self._is_at_block_start():
+            self._write(f"{indentation}  ")
+
+    def _is_at_block_start(self) -> bool:
+        """Return whether a quote or a heading has just begun on a line of its own."""
+        return bool(self._open) and self._open[-1].start == self._length
+
+    # --- lines -------------------------------------------------------------------------------
+
+    def _write_inline(self, token: Token, *, is_first: bool) -> None:
+        match token.type:
+            case "text" if is_first and self._lists and (task := _TASK.match(token.content)):
+                self._write("☐ " if task["done"] == " " else "☑ ")
+                self._write(token.content[task.end() :])
+            case "softbreak" | "hardbreak":
+                self._write("\n" + "  " * len(self._lists))
+            case "link_open":
+                self._begin(Style.LINK, str(token.attrGet("href") or ""))
+            case "image":
+                self._begin(Style.LINK, str(token.attrGet("src") or ""))
+                self._write(token.content or "🖼")
+                self._end_link()
+            case "link_close":
+                self._end_link()
+            case "code_inline":
+                self._write_styled(token.content, Style.CODE)
+            case "maths":
+                self._write(set_maths(token.content))
+            case _ if token.nesting > 0:
+                self._begin(_EMPHASIS_OF_TOKENS[token.type])
+            case _ if token.nesting < 0:
+                self._end()
+            case _:
+                self._write(token.content)
+
+    def _end_link(self) -> None:
+        """End a link; its address is written out where the text says another one."""
+        span = self._open[-1]
+        text = "".join(self._pieces)[span.start : self._length]
+        is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
+        is_web = _ADDRESS.fullmatch(span.detail) is not None
+        inside = any(one.style is Style.LINK for one in self._open[:-1])
+        if is_web and not is_shown and not inside and not _LOOKS_LIKE_ADDRESS.match(text):
+            self._end()
+            return
+        self._open.pop()
+        if not is_shown and span.detail:
+            self._write(f" ({span.detail})" if text.strip() else span.detail)
+
+    # --- spans -------------------------------------------------------------------------------
+
+    def _write(self, text: str) -> None:
+        self._pieces.append(text)
+        self._length += len(text)
+
+    def _begin(self, style: Style, detail: str = "") -> None:
+        self._open.append(_OpenSpan(style, self._length, detail))
+
+    def _end(self) -> None:
+        self._close(self._open.pop())
+
+    def _close(self, span: _OpenSpan) -> None:
+        """Note a span that ends here, unless a surrounding one says the same."""
+        outer = {one.style for one in self._open}
+        if span.start < self._length and span.style not in outer:
+            self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
+
+    def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
+        """Write code: emphasis around it stops before it and goes on behind it."""
+        open_styles = {one.style for one in self._open}
+        if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # which code would end
+            self._write(text)
+            return
+        emphasis = [one for one in self._open if one.style in EMPHASIS]
+        outermost = {one.style: one for one in reversed(emphasis)}
+        for one in outermost.values():
+            if one.start < self._length:
+                self._spans.append(StyledSpan(one.style, one.start, self._length))
+        start = self._length
+        self._write(text)
+        self._spans.append(StyledSpan(style, start, self._length, detail.strip()))
+        for one in emphasis:
+            one.start = self._length
+
+
+def _trimmed(span: StyledSpan, whole: str, begin: int, end: int) -> StyledSpan | None:
+    """Return a span without space at its ends, counted from `begin`; None if nothing is left."""
+    start, stop = max(span.start, begin), min(span.end, end)
+    while start < stop and whole[start].isspace():
+        start += 1
+    while start < stop and whole[stop - 1].isspace():
+        stop -= 1
+    if start >= stop:
+        return None
+    return StyledSpan(span.style, start - begin, stop - begin, span.detail)
+
+
+def _alignment(token: Token) -> Alignment:
+    style = str(token.attrGet("style") or "")
+    return next((one for one in Alignment if style.endswith(one.value)), Alignment.LEFT)
+
+
+def _cell_text(token: Token) -> str:
+    """Return the text of a cell: a code block has no styles."""
+    pieces = []
+    for child in token.children or []:
+        is_maths = child.type == "maths"
+        pieces.append(set_maths(child.content) if is_maths else child.content)
+    return " ".join("".join(pieces).replace("\n", " ").split())

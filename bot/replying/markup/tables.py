@@ -1,0 +1,82 @@
+"""Set a table in characters of equal width, as chats show code."""
+
+import itertools
+import unicodedata
+from collections.abc import Sequence
+from enum import Enum
+
+_GAP = " │ "
+_MAX_COLUMN_COLUMNS = 40
+"""A wider cell would break the table on every telephone anyway."""
+_MAX_TABLE_COLUMNS = 120
+
+
+class Alignment(Enum):
+    LEFT = "left"
+    CENTER = "center"
+    RIGHT = "right"
+
+
+def display_width(text: str) -> int:
+    """Return how many columns a text takes where every letter takes one, and a Chinese one two."""
+    return sum(map(_letter_width, text))
+
+
+def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) -> str:
+    """Return a table, its first row the head; one that is too wide becomes a list.
+
+    Args:
+        rows: the cells, without line breaks; rows may be of unequal length.
+        alignments: of the columns.
+    """
+    columns = max(map(len, rows), default=0)
+    filled = [[*row, *[""] * (columns - len(row))] for row in rows]
+    widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
+    is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_COLUMNS
+    if is_wide or any(width > _MAX_COLUMN_COLUMNS for width in widths):
+        return _set_list(filled)
+    sides = list(itertools.islice(itertools.chain(alignments, _repeat_left()), columns))
+    lines = [
+        _GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled if any(row) or columns
+    ]
+    rule = "─┼─".join("─" * width for width in widths)
+    return "\n".join([lines[0], rule, *lines[1:]]) if lines else ""
+
+
+def _set_list(rows: Sequence[Sequence[str]]) -> str:
+    """Return one paragraph for each row, with the head of the column before each cell."""
+    head, *body = rows
+    if not body:
+        return "\n".join(filter(None, head))
+    paragraphs = [
+        "\n".join(
+            f"{name}: {cell}" if name else cell
+            for name, cell in zip(head, row, strict=True)
+            if cell
+        )
+        for row in body
+    ]
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _repeat_left() -> "itertools.repeat[Alignment]":
+    return itertools.repeat(Alignment.LEFT)
+
+
+def _pad(text: str, width: int, side: Alignment) -> str:
+    spaces = width - display_width(text)
+    match side:
+        case Alignment.LEFT:
+            return text + " " * spaces
+        case Alignment.RIGHT:
+            return " " * spaces + text
+        case Alignment.CENTER:
+            return " " * (spaces // 2) + text + " " * (spaces - spaces // 2)
+
+
+def _letter_width(letter: str) -> int:
+    if letter < "\u0300":
+        return 1
+    if unicodedata.category(letter) in {"Mn", "Me", "Cf"} or "\ufe00" <= letter <= "\ufe0f":
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in {"W", "F"} else 1

@@ -1,0 +1,125 @@
+"""No Markdown makes Telegram refuse a message: its rules for entities hold for any text."""
+
+import itertools
+import os
+import random
+from dataclasses import replace
+
+import pytest
+from aiogram.types import MessageEntity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.outgoing import Limits
+from bot.platforms.telegram.markup import plain_text, render_markdown
+from bot.replying.splitting.graphemes import is_visible
+from bot.replying.splitting.split import split
+
+LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
+_EMPHASIS = {"bold", "italic", "strikethrough", "spoiler"}
+_CODE = {"code", "pre"}
+FRAGMENTS = [
+    *(
+        "*",
+        "**",
+        "***",
+        "_",
+        "__",
+        "~~",
+        "||",
+        "`",
+        "``",
+        "```",
+        "```py\n",
+        "~~~",
+        "\\",
+        "<",
+        "&amp;",
+    ),
+    *("# ", "#### ", "> ", ">> ", "- ", "  - ", "1. ", "    ", "- [x] ", "---", "\n", "\n\n", " "),
+    *(
+        "| a | b |\n|---|:-:|\n",
+        "| 1 | 中 |\n",
+        "$",
+        "$$",
+        "\\(",
+        "\\)",
+        "\\[",
+        "\\frac{a}{b}",
+        "x^2",
+    ),
+    *("[", "](https://e.org)", "![", "<https://e.org>", "https://e.org", "](tg://user?id=1)"),
+    *(
+        "word",
+        "好的。",
+        "😀",
+        "👩‍👩‍👧",
+        "🇩🇪",
+        "e\u0301",
+        "@alice_2",
+        "/start@alice_2",
+        "\u200b",
+        "a_b",
+    ),
+]
+MARKDOWN = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=60).map("".join)
+
+
+def units(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def check_message(text: str, entities: list[MessageEntity] | None) -> None:
+    """Check what Telegram documents for texts and entities.
+
+    See https://core.telegram.org/bots/api#formatting-options.
+    """
+    assert is_visible(text)
+    assert text == text.strip()
+    marks = entities or []
+    assert len(marks) <= 100
+    encoded = text.encode("utf-16-le")
+    for one in marks:
+        assert one.offset >= 0
+        assert one.length > 0
+        assert one.offset + one.length <= len(encoded) // 2
+        part = encoded[2 * one.offset : 2 * (one.offset + one.length)].decode("utf-16-le")
+        assert part.strip(), "an entity without visible text"
+    for one, other in itertools.combinations(marks, 2):
+        first, second = sorted((one, other), key=lambda mark: (mark.offset, -mark.length))
+        if second.offset >= first.offset + first.length:
+            continue
+        assert second.offset + second.length <= first.offset + first.length, "they overlap"
+        kinds = {first.type, second.type}
+        assert not (kinds & _CODE and kinds & _EMPHASIS), "emphasis around or within code"
+        assert first.type not in _CODE, "code contains something"
+        assert first.type != second.type, "one style within itself"
+        if first.type not in _EMPHASIS and second.type not in _EMPHASIS:
+            assert first.type == "blockquote", f"{second.type} within {first.type}"
+
+
+def check_source(source: str, limits: Limits) -> None:
+    for part in split(source, limits):
+        text, entities = render_markdown(part)
+        check_message(text, entities)
+        assert units(text) <= limits.max_units
+
+
+@given(MARKDOWN)
+def test_any_markdown_is_legal(source: str) -> None:
+    check_source(source, LIMITS)
+
+
+@given(MARKDOWN, st.integers(20, 80))
+def test_any_part_of_any_markdown_is_legal(source: str, max_units: int) -> None:
+    check_source(source, replace(LIMITS, max_units=max_units))
+
+
+@pytest.mark.soak
+def test_hundred_thousand_texts_are_legal() -> None:
+    seed = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
+    print(f"TROUPE_SEED={seed}")  # noqa: T201 -- to repeat it
+    dice = random.Random(seed)
+    for _ in range(100_000):
+        source = "".join(dice.choices(FRAGMENTS, k=dice.randrange(1, 50)))
+        check_source(source, LIMITS)
