@@ -111,6 +111,8 @@ class Quote:
     attachments: tuple[MediaItem, ...] = ()
     is_ours: bool = False
     """Whether the bot itself wrote it."""
+    by_webhook: bool = False
+    """Whether a webhook wrote it: ours, if the history knows the message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -29,6 +29,8 @@ class Limits:
     has_buttons: bool = False
     speaker_line: str = "**{}**"
     """The line that names the speaker where several characters answer."""
+    shows_faces: bool = False
+    """Whether the surface shows the character itself, and the text needs no such line."""
     names_only_speaker: bool = False
     """Whether that line also stands where only one character answers."""
     closes_code_blocks: bool = True
@@ -40,10 +42,18 @@ class Limits:
     """What readers get of a Markdown text, of which the units count; None: the text as it is."""
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
+    repeats_faces: bool = True
+    """Whether a message with a face can be sent again like any other without a placeholder."""
     placeholder: str | None = None
     """None: a message is opened with its first text, and repeating the send with the same nonce is
     harmless. Else the platform has no nonces: a message is opened with this text and receives its
     own by edits, which may be repeated."""
+
+    def below_name(self, face: "Face | None") -> "Limits":
+        """Return the limits of the text below the line with the name of its character."""
+        line = face.name_line if face is not None and self.shows_faces else ""
+        units = len(line.encode("utf-16-le")) // 2
+        return replace(self, max_units=self.max_units - units) if units else self
 
 
 class OutboxOperation(StrEnum):
@@ -72,6 +82,13 @@ class Face:
     name: str
     avatar: str | None = None
     """The address of its picture."""
+    is_one_of_several: bool = False
+    """Whether other characters answer in the same channel, so that readers need the name."""
+
+    @property
+    def name_line(self) -> str:
+        """The line that names the character where a platform has no other way."""
+        return f"**{self.name}**\n" if self.is_one_of_several else ""
 
 
 class ButtonStyle(StrEnum):
@@ -106,6 +123,11 @@ class MessageContent:
     buttons: tuple[Button, ...] = ()
     is_plain: bool = False
     """Whether the text is shown without any style, because the platform refused it with some."""
+
+    @property
+    def named_text(self) -> str:
+        """The text behind the name of its character, where readers need the name."""
+        return self.text if self.face is None else self.face.name_line + self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,4 +27,4 @@ async def request_in_any_form(
             return await request(content)
         except ContentRefused as error:
             _log.warning("content_refused", row=row.id, plain=content.is_plain, reason=str(error))
-    return await request(MessageContent(_NOT_SHOWN, face))
+    return await request(MessageContent(_NOT_SHOWN))  # its face may be what was refused

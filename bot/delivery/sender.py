@@ -187,7 +187,7 @@ class Sender:
         try:
             return await request_in_any_form(row, find)
         except Refused:  # no permission to read the history
-            if surface.limits(row.address).placeholder is None:
+            if self._is_harmless_to_repeat(row):
                 return None  # the nonce keeps a repetition from appearing twice
             raise
 
@@ -252,10 +252,15 @@ class Sender:
 
     def _settle_delay(self, row: OutboxRow) -> float:
         """Return the seconds to wait before an unknown outcome can be looked up."""
-        limits = self._surfaces[row.address.source].limits(row.address)
-        if row.op is not OutboxOperation.SEND or limits.placeholder is None:
-            return min(1.0, self._settle_seconds)  # harmless to repeat
+        if row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
+            return min(1.0, self._settle_seconds)
         return self._settle_seconds
+
+    def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
+        """Return whether the platform answers a repeated send with the first message."""
+        limits = self._surfaces[row.address.source].limits(row.address)
+        has_nonce = row.content.face is None or limits.repeats_faces
+        return limits.placeholder is None and has_nonce
 
 
 class LaneDelivery(Delivery):

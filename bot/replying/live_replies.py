@@ -9,7 +9,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Button, Limits, MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import Button, Face, Limits, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
@@ -51,10 +51,10 @@ class LiveReplies:
         return self._surfaces[address.source].limits(address)
 
     def final_parts(
-        self, address: Address, text: str, first_part: int = 0
+        self, address: Address, text: str, first_part: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
         """Split a final text into the parts of an answer; none if nothing of it is visible."""
-        return final_parts(text, self.limits(address), first_part)
+        return final_parts(text, self.limits(address), first_part, face)
 
     def with_buttons(
         self, address: Address, parts: Sequence[OutgoingPart], buttons: tuple[Button, ...]
@@ -76,6 +76,7 @@ class LiveReplies:
         message: InboxMessage,
         first_part: int,
         earlier: LiveReply | None = None,
+        face: Face | None = None,
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
@@ -86,6 +87,7 @@ class LiveReplies:
             message: what is answered.
             first_part: the number of the answer's first part.
             earlier: the answer that another character gave before; it is shown whole first.
+            face: the character that answers.
             can_stop: whether a button under the growing answer ends it.
         """
         address, locale = message.incoming.address, message.incoming.locale
@@ -117,6 +119,7 @@ class LiveReplies:
                 language_of(locale),
                 buttons,
                 earlier,
+                face,
             ) as live_reply,
         ):
             yield live_reply
@@ -166,7 +169,11 @@ class TypingIndicator:
             await self._clock.sleep(pause)
 
 
-def final_parts(text: str, limits: Limits, first_part: int = 0) -> tuple[OutgoingPart, ...]:
+def final_parts(
+    text: str, limits: Limits, first_part: int = 0, face: Face | None = None
+) -> tuple[OutgoingPart, ...]:
     """Split a final text into numbered parts; none if nothing of it is visible."""
-    texts = enumerate(split(text, limits), first_part)
-    return tuple(OutgoingPart(part, MessageContent(one), limits.placeholder) for part, one in texts)
+    texts = enumerate(split(text, limits.below_name(face)), first_part)
+    return tuple(
+        OutgoingPart(part, MessageContent(one, face), limits.placeholder) for part, one in texts
+    )

@@ -14,7 +14,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Button, MessageContent, OutgoingPart
+from bot.chat.outgoing import Button, Face, MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
@@ -40,6 +40,7 @@ class LiveReply:
         language: str = "en",
         buttons: tuple[Button, ...] = (),
         earlier: "LiveReply | None" = None,
+        face: Face | None = None,
     ) -> None:
         """Prepare the updates.
 
@@ -57,8 +58,10 @@ class LiveReply:
             language: of the service's own texts.
             buttons: what stands under the first part while the answer grows.
             earlier: the answer of the speaker before, which has to stand above this one.
+            face: the character that answers.
         """
         self._earlier = earlier
+        self._face = face
         self._final: Sequence[str] = ()
         self._on_first_text: Callable[[], None] | None = on_first_text
         self._first_part = first_part
@@ -69,7 +72,7 @@ class LiveReply:
         self._open_part = open_part
         self._wait_until_sent = wait_until_sent
         self._clock = clock
-        self._limits = surface.limits(address)
+        self._limits = surface.limits(address).below_name(face)
         self._buffer = StreamBuffer(self._limits)
         self._rows: list[int] = []
         self._message_ids: list[str] = []
@@ -210,7 +213,7 @@ class LiveReply:
         return self._buffer.take_parts(self._clock.monotonic())
 
     def _content(self, part: int, text: str) -> MessageContent:
-        return MessageContent(text, buttons=() if part else self._buttons)
+        return MessageContent(text, self._face, buttons=() if part else self._buttons)
 
     async def _open(self, part: int, text: str) -> None:
         if part == 0 and self._earlier is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from bot.chat.outgoing import Limits
+from bot.chat.outgoing import Face, Limits
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
@@ -100,7 +100,17 @@ class ActiveCharacters:
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> str:
         """Return the line that tells readers who speaks; empty where they know it anyway."""
-        if not self.is_group and not limits.names_only_speaker:
+        if limits.shows_faces or not (self.is_group or limits.names_only_speaker):
             return ""
         labels = label_speakers((), character_names).characters
         return limits.speaker_line.format(labels[speaker.preset.name]) + "\n"
+
+    def face(
+        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
+    ) -> Face | None:
+        """Return whom readers see speak; None: the bot itself."""
+        preset = speaker.preset
+        if not limits.shows_faces or not (self.is_group or preset.is_character):
+            return None
+        labels = label_speakers((), character_names).characters
+        return Face(labels[preset.name], preset.avatar, self.is_group)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.incoming import Said
+from bot.chat.outgoing import Face
 from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
@@ -166,8 +167,14 @@ class AnswerPipeline:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
         earlier = context.shown[-1] if context.shown else None
+        face = self._face(speaker, context)
         async with self._replies.live(
-            context.claim, context.message, context.next_part, earlier, can_stop=preset.buttons
+            context.claim,
+            context.message,
+            context.next_part,
+            earlier,
+            face,
+            can_stop=preset.buttons,
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
@@ -175,7 +182,7 @@ class AnswerPipeline:
             return
         mark = translate(end_mark(receipt.reason), language_of(context.said.locale))
         text = self._speaker_line(speaker, context) + receipt.answer + mark
-        parts = self._replies.final_parts(address, text, context.next_part)
+        parts = self._replies.final_parts(address, text, context.next_part, face)
         context.parts.extend(parts)
         live_reply.set_final([one.text for one in parts])
         context.shown.append(live_reply)
@@ -234,6 +241,10 @@ class AnswerPipeline:
         if self._slots is None:
             return nullcontext()
         return self._slots.hold(provider, stop, show_position)
+
+    def _face(self, speaker: ActivePreset, context: TurnContext) -> Face | None:
+        limits = self._replies.limits(context.said.address)
+        return context.active.face(speaker, context.character_names, limits)
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
         limits = self._replies.limits(context.said.address)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said
+from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -279,6 +279,7 @@ class ConversationWorker:
         self, claim: Claim, group: MessageGroup, said: Said
     ) -> tuple[str, InboxMessage | None]:
         stages, message = self._stages, group.message
+        said = await self._recognize_reply(claim, said)
         active = await stages.resolver.resolve(said.scopes)
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
@@ -315,6 +316,19 @@ class ConversationWorker:
                 asked, limits = AskedQuestion(said, speakers), stages.replies.limits(said.address)
                 gathering = stages.gatherer.begin(claim, group, asked, limits, decide_next)
                 return await self._answer(claim, group, gathering, active)
+
+    async def _recognize_reply(self, claim: Claim, said: Said) -> Said:
+        """Return a message as a reply to the bot if it replies to a character of ours.
+
+        What a webhook wrote does not tell whose webhook that is, but the history knows.
+        """
+        quote = said.quote
+        if quote is None or not quote.by_webhook or quote.message_id is None:
+            return said
+        turns = await self._conversations.find_turns(claim, [quote.message_id])
+        if not any(one.turn.role == "assistant" for one in turns):
+            return said
+        return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
 
     async def _answer(
         self,

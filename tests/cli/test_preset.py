@@ -86,13 +86,13 @@ def test_validate_names_keys_without_effect(folder: Path) -> None:
         "name": "nova",
         "provider": "local",
         "model": "default",
-        "avatar": "https://example.org/nova.png",
+        "scope": "user",
     }
     (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
 
     said = troupe("preset", "validate", "nova.json")
 
-    assert said == "nova.json: the preset nova is valid; not supported yet: avatar\n"
+    assert said == "nova.json: the preset nova is valid; not supported yet: scope\n"
 
 
 def test_validate_reports_good_files_beside_bad_ones(

@@ -34,6 +34,7 @@ PERMISSIONS = sum(
         14,  # embed links
         15,  # attach files
         16,  # read message history
+        29,  # manage webhooks, for the names and pictures of characters
         35,  # create public threads
         38,  # send messages in threads
     )

@@ -204,6 +204,7 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
         _resolve_references(original.content, original),
         _attachments(original),
         is_ours=original.author.id == bot.id,
+        by_webhook=original.webhook_id is not None,
     )
 
 

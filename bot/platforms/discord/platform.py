@@ -74,7 +74,7 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         self._answerable_seconds = answerable_seconds
         self._press_refusal = press_refusal
         self._rest = RestClient(settings)
-        self._surface = DiscordSurface(self._rest)
+        self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         self._gateway: Gateway | None = None
         self._receiver: MessageReceiver | None = None
 

@@ -28,6 +28,12 @@ class DiscordSettings(PlatformSettings):
         None, description="The address of Discord's gateway; by default the one of discord.py."
     )
 
+    faces: bool = Field(
+        True,
+        description="Characters speak under their own names and pictures, by one webhook for each"
+        " channel, where the bot may manage webhooks. Off: in the bot's own voice.",
+    )
+
     @property
     @override
     def is_configured(self) -> bool:

@@ -8,12 +8,14 @@ import msgspec
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
-from bot.errors import MessageNotFound, OutcomeUnknown, Refused
+from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingMessage
+from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown, Refused, Unreachable
 from bot.platforms.discord.buttons import to_components
 from bot.platforms.discord.markup import to_dialect
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.rest.form import Upload
+from bot.platforms.discord.rest.refusals import WebhookNotFound
+from bot.platforms.discord.webhooks import ChannelWebhook, ChannelWebhooks, webhook_fields
 from bot.ports import Surface
 
 _PAGE_SIZE = 100
@@ -25,6 +27,8 @@ _LIMITS = Limits(
     typing_seconds=8.0,
     has_buttons=True,
     render=to_dialect,
+    shows_faces=True,
+    repeats_faces=False,
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
@@ -33,14 +37,23 @@ _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}")
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}")
 READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 _TYPE = RestEndpoint("POST", "/channels/{}/typing")
+_EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, may_repeat=False)
+_EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2)
+_DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2)
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 
 
 class DiscordSurface(Surface):
-    """Sends through REST, whether or not the gateway is connected."""
+    """Sends through REST, whether or not the gateway is connected.
 
-    def __init__(self, rest: RestClient) -> None:
+    A message with a face is said by the webhook of its channel. It has no nonce and replies to
+    nothing, so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
+    """
+
+    def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
         self._rest = rest
+        self._webhooks = ChannelWebhooks(rest)
+        self._has_webhooks = has_webhooks
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -54,7 +67,10 @@ class DiscordSurface(Surface):
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token has expired: send it to the channel
                 return await self._respond(interaction, message.content)
-        body = {**_render(message.content), "nonce": message.nonce, "enforce_nonce": True}
+        webhook = await self._webhook_of(message.address, message.content.face)
+        if webhook is not None:
+            return await self._speak(webhook, message)
+        body = {**_render_own(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
             body["message_reference"] = {
                 "message_id": message.reply_to,
@@ -67,12 +83,29 @@ class DiscordSurface(Surface):
 
     @override
     async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
-        await self._rest.call(_EDIT, address.chat, message_id, body=_render(content))
+        if content.face is not None and await self._edit_spoken(address, message_id, content):
+            return
+        try:
+            await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
+        except (MessageNotFound, ContentRefused):
+            raise
+        except Refused:  # a webhook said it, for an answer that had a face
+            if not await self._edit_spoken(address, message_id, content):
+                raise
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         with contextlib.suppress(MessageNotFound):
-            await self._rest.call(_DELETE, address.chat, message_id)
+            try:
+                await self._rest.call(_DELETE, address.chat, message_id)
+            except MessageNotFound:
+                raise
+            except Refused:  # a webhook said it, and the bot may not manage messages
+                webhook = await self._webhooks.find(address.chat)
+                if webhook is None:
+                    raise
+                ids = (webhook.id, webhook.token, message_id)
+                await self._rest.call(_DELETE_SPOKEN, *ids, query=webhook.query)
 
     @override
     async def typing(self, address: Address) -> None:
@@ -83,10 +116,12 @@ class DiscordSurface(Surface):
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
         bot_id, newest = (await self._rest.bot_user()).id, after
+        await self._webhook_of(message.address, message.content.face)
+        speakers = {bot_id, *self._webhooks.ids}
         for _ in range(_MAX_PAGES):
             page = await self._page(message.address, newest)
             for found in page:
-                if found.id not in known and _is_ours(bot_id, found, message):
+                if found.id not in known and _is_ours(speakers, found, message):
                     return found.id
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
@@ -94,6 +129,48 @@ class DiscordSurface(Surface):
         raise OutcomeUnknown(
             f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
         )
+
+    async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
+        """Return what says a message with this face; None: the bot itself does."""
+        if face is None or not self._has_webhooks:
+            return None
+        return await self._webhooks.find(address.chat)
+
+    async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
+        """Have a webhook say a message, and return its id."""
+        content, file = message.content, message.file
+        fields = webhook_fields(content.face) if content.face is not None else {}
+        try:
+            sent = await self._rest.call(
+                _EXECUTE,
+                webhook.id,
+                webhook.token,
+                body=_with_file({**_render(content, content.text), **fields}, file),
+                file=_to_upload(file),
+                query={"wait": "true", **webhook.query},
+            )
+        except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
+            self._webhooks.forget(message.address.chat)
+            raise Unreachable(str(error)) from None
+        return _message_id(sent)
+
+    async def _edit_spoken(
+        self, address: Address, message_id: str, content: MessageContent
+    ) -> bool:
+        """Edit a message of the channel's webhook; return False if it did not say that message."""
+        webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
+        if webhook is None:
+            return False
+        ids = (webhook.id, webhook.token, message_id)
+        body = _render(content, content.text)
+        try:
+            await self._rest.call(_EDIT_SPOKEN, *ids, body=body, query=webhook.query)
+        except MessageNotFound:
+            return False
+        except WebhookNotFound:
+            self._webhooks.forget(address.chat)
+            return False
+        return True
 
     async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
         """Return the messages after this one, oldest first; without one, the newest of all."""
@@ -107,7 +184,7 @@ class DiscordSurface(Surface):
     ) -> str:
         """Edit the deferred response of a command; doing it twice is the same as once."""
         application, _, token = interaction.partition(":")
-        body = _with_file(_render(content), file)
+        body = _with_file(_render_own(content), file)
         sent = await self._rest.call(_RESPOND, application, token, body=body, file=_to_upload(file))
         return _message_id(sent)
 
@@ -126,6 +203,7 @@ class _FoundMessage(msgspec.Struct):
     id: str
     content: str
     author: _Author
+    webhook_id: str | None = None
     attachments: list[_AttachedFile] = []
 
 
@@ -141,13 +219,15 @@ def _message_id(response: bytes) -> str:
     return decode_response(_decode_posted, response).id
 
 
-def _is_ours(bot_id: str, found: _FoundMessage, sent: OutgoingMessage) -> bool:
+def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
+    """Return whether a message is the one that was sent, whoever of us said it."""
     files = [one.filename for one in found.attachments]
-    # Discord strips white space at both ends.
-    forms = {_shown(sent.text, is_plain=is_plain).strip() for is_plain in (False, True)}
-    same_text = found.content.strip() in forms
+    said = sent.content.named_text if found.webhook_id is None else sent.text
+    forms = {_shown(said, is_plain=is_plain).strip() for is_plain in (False, True)}
     return (
-        found.author.id == bot_id and same_text and files == ([sent.file.name] if sent.file else [])
+        (found.webhook_id or found.author.id) in speakers
+        and found.content.strip() in forms  # Discord strips white space at both ends
+        and files == ([sent.file.name] if sent.file else [])
     )
 
 
@@ -162,13 +242,18 @@ def _to_upload(file: Attachment | None) -> Upload | None:
     return Upload(file.name, file.text.encode(), "text/plain; charset=utf-8")
 
 
-def _render(content: MessageContent) -> dict[str, Any]:
+def _render_own(content: MessageContent) -> dict[str, Any]:
+    """Return the fields of a message in the bot's own voice."""
+    return _render(content, content.named_text)
+
+
+def _render(content: MessageContent, text: str) -> dict[str, Any]:
     """Return the fields of a message; an edit that leaves one out would not change it."""
     # An edit needs the allowed mentions again. A link preview would fetch any address that a model
     # was talked into writing, with data of the conversation in it.
     no_mentions = {"parse": [], "replied_user": False}
     return {
-        "content": _shown(content.text, is_plain=content.is_plain),
+        "content": _shown(text, is_plain=content.is_plain),
         "allowed_mentions": no_mentions,
         "flags": _SUPPRESS_EMBEDS,
         "components": to_components(content.buttons),

@@ -32,6 +32,7 @@ _PRIVATE = Limits(
     placeholder="…",
     render=plain_text,
     hides_markup=True,
+    shows_faces=True,
     calls_per_minute=60,  # "about one message a second", short bursts pass (Telegram's bot FAQ)
     burst=10,
     has_buttons=True,
@@ -188,7 +189,8 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
 
 
 def _render_text(content: MessageContent) -> tuple[str, list[MessageEntity] | None]:
-    return (render_plain(content.text), None) if content.is_plain else render_markdown(content.text)
+    text = content.named_text
+    return (render_plain(text), None) if content.is_plain else render_markdown(text)
 
 
 class _SentMessage(msgspec.Struct):

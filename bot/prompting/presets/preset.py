@@ -97,7 +97,7 @@ class SummaryChoice(StrictModel):
     max_output_tokens: StrictInt = Field(200, ge=16)
 
 
-_UNSUPPORTED_KEYS = ("avatar", "scope")
+_UNSUPPORTED_KEYS = ("scope",)
 
 
 def _mode_to_object(value: object) -> object:
@@ -193,6 +193,11 @@ class Preset(StrictModel):
     def character_name(self) -> str:
         """The name that the character answers under."""
         return self.role_name or self.name
+
+    @property
+    def is_character(self) -> bool:
+        """Whether it plays somebody, with a name or a picture of its own."""
+        return bool(self.character or self.persona or self.role_name or self.avatar)
 
     @property
     def greetings(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ def encode_content(content: MessageContent) -> dict[str, str | None]:
     face, buttons = content.face, content.buttons
     return {
         "text": make_storable(content.text),
-        "face": None if face is None else json.dumps([make_storable(face.name), face.avatar]),
+        "face": None if face is None else _encode_face(face),
         "buttons": json.dumps([_encode_button(one) for one in buttons]) if buttons else None,
     }
 
@@ -28,6 +28,10 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
         None if face is None else Face(*json.loads(face)),
         tuple(_decode_button(*one) for one in json.loads(buttons or "[]")),
     )
+
+
+def _encode_face(face: Face) -> str:
+    return json.dumps([make_storable(face.name), face.avatar, face.is_one_of_several])
 
 
 def _encode_button(button: Button) -> list[object]:

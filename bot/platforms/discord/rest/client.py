@@ -47,6 +47,8 @@ class RestEndpoint:
     method: str
     path: str
     resource_ids: int = 1
+    may_repeat: bool = True
+    """Whether a request that may have arrived can be sent again: twice is the same as once."""
 
 
 class RestClient:
@@ -79,8 +81,8 @@ class RestClient:
     ) -> bytes:
         """Send a request and return the body of the response.
 
-        It is sent again after a short rate limit and after a passing fault of the server: what it
-        asks for must be the same when it is done twice.
+        It is sent again after a short rate limit and, where the endpoint allows it, after a passing
+        fault of the server.
 
         Args:
             endpoint: what is called.
@@ -102,7 +104,7 @@ class RestClient:
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + REQUEST_SECONDS
         return await self._send(
-            _RestRequest(endpoint.method, path, content, content_type, key, resource, deadline)
+            _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
         )
 
     async def bot_user(self) -> "BotUser":
@@ -129,6 +131,7 @@ class RestClient:
             failure, pause = self._judge(bucket, response, content, tries, now)
             if isinstance(failure, OutcomeUnknown):
                 lost = failure
+                pause = pause if request.endpoint.may_repeat else None
             if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
                 raise lost or failure
             await asyncio.sleep(pause)
@@ -152,7 +155,7 @@ class RestClient:
         """Send a request once and read the response."""
         try:
             response = await self._http.request(
-                request.method,
+                request.endpoint.method,
                 request.path,
                 request.content,
                 request.deadline,
@@ -225,7 +228,7 @@ def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Deco
 
 @dataclass(frozen=True, slots=True)
 class _RestRequest:
-    method: str
+    endpoint: RestEndpoint
     path: str
     content: bytes | None
     content_type: str | None

@@ -12,7 +12,12 @@ from bot.errors import (
 from bot.platforms.discord.settings import BOT_REJECTED
 
 _DEFAULT_RETRY_SECONDS = 5.0
-_UNKNOWN_MESSAGE, _INVALID_WEBHOOK_TOKEN = 10008, 50027
+_UNKNOWN_MESSAGE = 10008
+_NO_WEBHOOK = frozenset({10015, 50027})  # it is unknown, or its token is
+
+
+class WebhookNotFound(Refused):
+    """The webhook was deleted, or the token of a response to a command has expired."""
 
 
 def translate_refusal(
@@ -29,8 +34,8 @@ def translate_refusal(
     answer = f"Discord answered {status} ({code}): {text}"
     if code == _UNKNOWN_MESSAGE:
         return MessageNotFound(answer)
-    if code == _INVALID_WEBHOOK_TOKEN:
-        return Refused(answer)
+    if code in _NO_WEBHOOK:
+        return WebhookNotFound(answer)
     match status:
         case 400:
             return ContentRefused(answer)

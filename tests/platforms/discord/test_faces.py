@@ -1,0 +1,179 @@
+"""Characters on Discord: one webhook a channel, each message exactly once, also without rights."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import discord
+import pytest
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Button, Face, MessageContent, OutgoingMessage
+from bot.errors import OutcomeUnknown, Unreachable
+from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.webhooks import webhook_name
+from tests.platforms.discord.conftest import platform_for
+from tests.rigs.simwire import SimWire
+
+pytestmark = pytest.mark.service
+NORA = Face("Nora", "https://example.org/nora.png", is_one_of_several=True)
+BRAM = Face("Bram", is_one_of_several=True)
+
+
+class Stage:
+    """A channel in which characters speak."""
+
+    def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
+        self.wire, self.platform, self.surface = wire, platform, platform.surface
+        self.guild = wire.guild("Guild")
+        self.channel = self.guild.create_text_channel("stage")
+        self.alice = wire.member(self.guild, "alice")
+        self.address = Address("discord", str(self.channel.id))
+
+    def said(self, channel: int | None = None) -> list[tuple[str, str]]:
+        shown = self.wire.messages(channel or self.channel.id)
+        return [(one["author"]["username"], one["content"]) for one in shown]
+
+    def requests(self, method: str, ending: str) -> list[dict[str, Any]]:
+        log = self.wire.log
+        return [one for one in log if one["method"] == method and one["path"].endswith(ending)]
+
+    async def say(self, text: str, face: Face | None = NORA, at: Address | None = None) -> str:
+        return await self.surface.send(self.message(text, face, at))
+
+    def message(
+        self, text: str, face: Face | None = NORA, at: Address | None = None
+    ) -> OutgoingMessage:
+        return OutgoingMessage(at or self.address, MessageContent(text, face), nonce=text)
+
+    def take_right(self) -> None:
+        """Let the bot do everything but manage webhooks."""
+        role = next(
+            one for one in self.wire.b.get_guild(self.guild.id).roles.values() if one.managed
+        )
+        may = discord.Permissions.all_channel()
+        may.update(manage_webhooks=False, administrator=False, manage_messages=False)
+        role.permissions = may.value
+
+
+@pytest.fixture
+async def stage(wire: SimWire) -> AsyncIterator[Stage]:
+    platform = platform_for(wire)
+    yield Stage(wire, platform)
+    await platform.close()
+
+
+async def test_characters_of_a_channel_share_one_webhook(stage: Stage) -> None:
+    await stage.say("Good evening.")
+    await stage.say("Hello!", BRAM)
+
+    assert stage.said() == [("Nora", "Good evening."), ("Bram", "Hello!")]
+    assert len(stage.requests("POST", f"/channels/{stage.channel.id}/webhooks")) == 1
+    [first, *_] = [one for one in stage.wire.log if "/webhooks/" in one["path"]]
+    assert first["json"]["avatar_url"] == NORA.avatar
+    assert first["json"]["allowed_mentions"] == {"parse": [], "replied_user": False}
+
+
+async def test_webhook_is_found_again_after_a_restart(stage: Stage) -> None:
+    await stage.say("Before.")
+    restarted = platform_for(stage.wire)
+    await restarted.surface.send(stage.message("After."))
+    await restarted.close()
+    assert stage.said() == [("Nora", "Before."), ("Nora", "After.")]
+    assert len(stage.requests("POST", f"/channels/{stage.channel.id}/webhooks")) == 1
+
+
+async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: Stage) -> None:
+    asked = str(stage.wire.say(stage.alice, stage.channel.id, "Nora?").id)
+    earlier = await stage.say("Yes.")
+    stage.wire.fault("POST", "/webhooks/*", drop=True, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await stage.say("Yes.")
+
+    restarted = platform_for(stage.wire)
+    found = await restarted.surface.find(stage.message("Yes."), after=asked, known={earlier})
+    await restarted.close()
+
+    assert found is not None
+    assert stage.said()[1:] == [("Nora", "Yes."), ("Nora", "Yes.")]
+    assert await stage.surface.find(stage.message("No."), after=asked, known=set()) is None
+
+
+@pytest.mark.parametrize("status", [500, 502])
+async def test_fault_of_the_server_is_not_answered_by_a_second_message(
+    stage: Stage, status: int
+) -> None:
+    await stage.say("First.")
+    stage.wire.fault("POST", "/webhooks/*", status=status, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await stage.say("Second.")
+    assert stage.said() == [("Nora", "First."), ("Nora", "Second.")]
+
+
+async def test_message_of_a_character_is_edited_and_deleted(stage: Stage) -> None:
+    sent = await stage.say("Goo")
+    buttons = (Button("Stop", "stop"),)
+    await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA, buttons))
+    assert stage.said() == [("Nora", "Good.")]
+    [message] = stage.wire.messages(stage.channel.id)
+    assert [one["custom_id"] for one in stage.wire.buttons(message)] == ["stop"]
+
+    await stage.surface.edit(stage.address, sent, MessageContent("Without a face."))
+    assert stage.said() == [("Nora", "Without a face.")]
+    await stage.surface.delete(stage.address, sent)
+    await stage.surface.delete(stage.address, sent)
+    assert stage.said() == []
+
+
+async def test_character_speaks_in_threads(stage: Stage) -> None:
+    thread = stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id)
+    at = Address("discord", str(thread.id))
+    sent = await stage.say("In here.", at=at)
+    await stage.surface.edit(at, sent, MessageContent("In here, now.", NORA))
+    assert stage.said(thread.id) == [("Nora", "In here, now.")]
+    assert await stage.surface.find(stage.message("In here, now.", at=at), after=None, known=set())
+    await stage.surface.delete(at, sent)
+    assert stage.said(thread.id) == []
+
+
+async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Stage) -> None:
+    stage.take_right()
+    bot = stage.wire.b.bot_user.name
+    sent = await stage.say("Good")
+    await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA))
+    assert stage.said() == [(bot, "**Nora**\nGood.")]
+    assert await stage.surface.find(stage.message("Good."), after=None, known=set()) == sent
+    await stage.surface.delete(stage.address, sent)
+    assert stage.said() == []
+
+
+async def test_direct_message_is_in_the_voice_of_the_bot(stage: Stage) -> None:
+    chat = stage.wire.b.get_dm_channel(stage.alice.id)
+    at = Address("discord", str(chat.id))
+    await stage.say("Hello.", Face("Nora"), at)
+    assert stage.said(chat.id) == [(stage.wire.b.bot_user.name, "Hello.")]
+
+
+async def test_webhook_that_somebody_deleted_is_made_again(stage: Stage) -> None:
+    await stage.say("One.")
+    stage.wire.b.webhooks.clear()
+    stage.wire.b.webhook_tokens.clear()
+    with pytest.raises(Unreachable):  # the outbox tries again
+        await stage.say("Two.")
+    await stage.say("Two.")
+    assert [text for _, text in stage.said()] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("Nora", "Nora"),
+        ("  诺拉  🎭 ", "诺拉 🎭"),
+        ("Discord Dan", "Dis-cord Dan"),
+        ("CLYDE", "CLY-DE"),
+        ("everyone", "everyone."),
+        ("", "Troupe"),
+        ("n" * 200, "n" * 80),
+    ],
+)
+def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
+    assert webhook_name(name) == allowed
