@@ -103,9 +103,8 @@ class LoopbackPlatforms:
             return wire.say(people[who], channel, text)
 
         def reply(text: str) -> Any:
-            newest = [one.id for one in wire.b.messages[channel].values() if one.author_id == me][
-                -1
-            ]
+            posts = wire.b.messages[channel].values()
+            *_, newest = (one.id for one in posts if one.author_id == me or one.webhook_id)
             reference = {"message_id": str(newest), "channel_id": str(channel)}
             return wire.say(people[0], channel, text, reference=reference)
 
@@ -139,7 +138,8 @@ class LoopbackPlatforms:
         """Yield all messages on both platforms, in the order of each conversation."""
         for channel in self.discord.b.messages:
             for message in self.discord.messages(channel):
-                ours = message["author"]["id"] == str(self.discord.b.bot_user.id)
+                by_bot = message["author"]["id"] == str(self.discord.b.bot_user.id)
+                ours = by_bot or "webhook_id" in message
                 yield PostedMessage(f"discord:{channel}", ours, message["content"])
         for chat, messages in self.telegram.msgs.items():
             for number in sorted(messages):
@@ -175,6 +175,8 @@ class LoopbackPlatforms:
             [
                 {"method": "POST", "path": "/channels/*/messages"},
                 {"method": "PATCH", "path": "/channels/*/messages/*"},
+                {"method": "POST", "path": "/webhooks/*"},
+                {"method": "PATCH", "path": "/webhooks/*/messages/*"},
             ],
             {"delay": 0, "drop": True, "after": True},
         )

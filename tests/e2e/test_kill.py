@@ -73,11 +73,7 @@ async def shape(
         for number in range(3 if is_distributed else 1):
             launcher = await stack.enter_async_context(running_launcher())
             service = ServiceProcess(tmp_path / f"service-{number}", platforms, model, launcher)
-            # The load's chatter in threads is to be observed, not answered.
-            # Messages are gathered and answers interrupted; how many more wait is never told.
-            rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}}
-            tester = preset_json("tester", system="You are a tester.", **rules)
-            (service.presets / "tester.json").write_text(tester)
+            write_tester(service)
             stack.push_async_callback(service.kill)
             services.append(service)
         if is_distributed:
@@ -92,6 +88,15 @@ async def shape(
 embedded = pytest.mark.parametrize("shape", ["embedded"], indirect=True)
 distributed = pytest.mark.parametrize("shape", ["distributed"], indirect=True)
 both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indirect=True)
+
+
+def write_tester(service: ServiceProcess, **more: object) -> None:
+    """Write the preset that answers."""
+    # The load's chatter in threads is to be observed, not answered.
+    # Messages are gathered and answers interrupted; how many more wait is never told.
+    rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}
+    tester = preset_json("tester", system="You are a tester.", **rules)
+    (service.presets / "tester.json").write_text(tester)
 
 
 def report(outcome: LoadResult) -> LoadResult:
@@ -114,6 +119,23 @@ async def test_nothing_is_lost_or_repeated_after_kills(
     plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16, pause_seconds=(1, 5))
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
+
+
+@embedded
+@pytest.mark.timeout(300)
+async def test_messages_of_characters_are_neither_lost_nor_repeated_after_kills(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
+    plan = LoadPlan(seed, questions=120, questions_a_second=6, kills=10, pause_seconds=(1, 5))
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
+    assert_all_answered(outcome, platforms)
+    shown = [
+        one
+        for channel in platforms.discord.b.messages
+        for one in platforms.discord.messages(channel)
+    ]
+    assert {one["author"]["username"] for one in shown if "webhook_id" in one} == {"Nora"}
 
 
 @distributed
