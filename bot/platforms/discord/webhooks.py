@@ -145,7 +145,6 @@ class _Webhook(msgspec.Struct):
     id: str
     type: int = _INCOMING
     token: str | None = None
-    application_id: str | None = None
     user: _Creator | None = None
 
     def is_made_by(self, bot_id: str) -> bool:

@@ -1,14 +1,13 @@
 """Set a table in characters of equal width, as chats show code."""
 
-import itertools
 import unicodedata
 from collections.abc import Sequence
 from enum import Enum
 
 _GAP = " │ "
-_MAX_COLUMN_COLUMNS = 40
+_MAX_CELL_WIDTH = 40
 """A wider cell would break the table on every telephone anyway."""
-_MAX_TABLE_COLUMNS = 120
+_MAX_TABLE_WIDTH = 120
 
 
 class Alignment(Enum):
@@ -26,21 +25,19 @@ def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) ->
     """Return a table, its first row the head; one that is too wide becomes a list.
 
     Args:
-        rows: the cells, without line breaks; rows may be of unequal length.
+        rows: the cells, without line breaks; at least one row. They may be of unequal length.
         alignments: of the columns.
     """
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
-    is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_COLUMNS
-    if is_wide or any(width > _MAX_COLUMN_COLUMNS for width in widths):
+    is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
+    if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
         return _set_list(filled)
-    sides = list(itertools.islice(itertools.chain(alignments, _repeat_left()), columns))
-    lines = [
-        _GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled if any(row) or columns
-    ]
+    sides = [*alignments, *[Alignment.LEFT] * columns][:columns]
+    head, *lines = [_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
     rule = "─┼─".join("─" * width for width in widths)
-    return "\n".join([lines[0], rule, *lines[1:]]) if lines else ""
+    return "\n".join([head, rule, *lines])
 
 
 def _set_list(rows: Sequence[Sequence[str]]) -> str:
@@ -57,10 +54,6 @@ def _set_list(rows: Sequence[Sequence[str]]) -> str:
         for row in body
     ]
     return "\n\n".join(filter(None, paragraphs))
-
-
-def _repeat_left() -> "itertools.repeat[Alignment]":
-    return itertools.repeat(Alignment.LEFT)
 
 
 def _pad(text: str, width: int, side: Alignment) -> str:
