@@ -31,6 +31,7 @@ from bot.chat.session import (
     SessionTurns,
     StoredTurn,
     Summary,
+    Turn,
     TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
@@ -415,6 +416,13 @@ class Conversations(Protocol):
         """
         ...
 
+    async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
+        """Return the ids of what a person said in a conversation, and of the answers to that.
+
+        Where nobody else has said anything, these are all turns.
+        """
+        ...
+
     async def forget(self, claim: Claim) -> int:
         """Delete the history of a conversation, all its sessions, for good; return its turns.
 
@@ -528,6 +536,22 @@ class ChatSettings(Protocol):
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return the values by scope, of those scopes that have one."""
+        ...
+
+
+class PersonalData(Protocol):
+    """What is stored of a person, over all conversations."""
+
+    async def conversations(self, person_id: str) -> Sequence[str]:
+        """Return the keys of the conversations in which the person has said something."""
+        ...
+
+    async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
+        """Return what the person said, oldest first, each with the key of its conversation."""
+        ...
+
+    async def descriptions(self, person_id: str) -> Mapping[str, str]:
+        """Return what the person said of themselves with /me, by the scope of the setting."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The data of a button under an answer: an action, and the part of the answer that it stands under.
+"""The data of a button: an action, and the part of the answer that it stands under.
 
 It has to fit into 64 bytes on Telegram and 100 characters on Discord. Who may press, and what the
 answer is, is read from the store when somebody presses.
@@ -22,6 +22,10 @@ class ButtonAction(StrEnum):
     VERSION = "version"
     """Show another version of the answer."""
     DELETE = "delete"
+    FORGET = "forget"
+    """Yes, forget the person who asked for it."""
+    KEEP = "keep"
+    """No, forget nothing."""
 
 
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")

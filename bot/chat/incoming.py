@@ -45,6 +45,13 @@ class Address:
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
 
+def address_of(key: str) -> Address:
+    """Return the address of a conversation, from its key."""
+    source, chat, *thread = key.split(":", 2)
+    platform, _, bot_id = source.partition("@")
+    return Address(platform, chat, thread[0] if thread else None, bot_id)
+
+
 def split_conversation_key(key: str) -> tuple[str, str | None]:
     """Return the lane and the thread of a conversation's key."""
     source, chat, *thread = key.split(":", 2)
@@ -147,6 +154,8 @@ class Said:
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None
     """The author's language as the platform tells it, such as "pt-BR"."""
+    is_private: bool = False
+    """Whether the author is alone with the bot on a platform where anybody may write to it."""
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
@@ -239,7 +248,21 @@ class Joined:
     locale: str | None = None
 
 
-Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined
+@dataclass(frozen=True, slots=True)
+class ForgetRequested:
+    """A person wants everything forgotten that this person has said in a conversation."""
+
+    address: Address
+    external_key: str
+    person_id: str
+    at: datetime
+    scopes: tuple[str, ...]
+    message_id: None = None
+    interaction: None = None
+    locale: None = None
+
+
+Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested
 """Whatever a platform reports. All of it passes the inbox, which recognises repetitions."""
 
 Request: TypeAlias = Said | Pressed

@@ -18,7 +18,8 @@ _MAX_CACHED = 1000
 class AdminCheck:
     """Asks when the command runs: whoever was an admin a minute ago may not be one now.
 
-    What a platform said holds for 30 s.
+    That somebody is no admin holds for 30 s. That somebody is one is asked each time: who is not
+    an admin any more changes nothing.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class AdminCheck:
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
         self._clock = clock
-        self._cache: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
+        self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author may change what others see; False if the platform is mute."""
@@ -47,14 +48,14 @@ class AdminCheck:
         if incoming.author_is_admin is not None:  # the message itself tells
             return await self._is_platform_admin(incoming)
         key, now = (incoming.author.id, incoming.address.lane), self._clock.monotonic()
-        allowed, until = self._cache.get(key, (False, now))
-        if until > now:
-            return allowed
+        if self._refused_until.get(key, now) > now:
+            return False
         allowed = await self._is_platform_admin(incoming)
-        self._cache[key] = allowed, now + _CACHE_SECONDS
-        self._cache.move_to_end(key)
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.popitem(last=False)
+        if not allowed:
+            self._refused_until[key] = now + _CACHE_SECONDS
+            self._refused_until.move_to_end(key)
+        if len(self._refused_until) > _MAX_CACHED:
+            self._refused_until.popitem(last=False)
         return allowed
 
     async def require(self, incoming: Request, action: str) -> None:

@@ -1,7 +1,16 @@
 """Look up what the buttons under an answer stand for, and who may press them."""
 
 from bot.chat.button import ButtonAction, ButtonData, read_button
-from bot.chat.incoming import Deleted, Edited, Incoming, Joined, Person, Pressed, Said
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    Person,
+    Pressed,
+    Said,
+)
 from bot.chat.session import Exchange
 from bot.commands.admins import AdminCheck
 from bot.errors import StoreError, UserError
@@ -9,6 +18,7 @@ from bot.ports import Conversations, Inbox
 from bot.texts.text import language_of, translatable, translate
 
 _MAX_TURNS_BEFORE = 400
+_FOR_AUTHOR_ALONE = frozenset({ButtonAction.FORGET, ButtonAction.KEEP})
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 
 
@@ -50,7 +60,12 @@ class AnswerButtons:
             raise UserError(
                 translatable("I do not have this answer any more, or it was written again.")
             )
-        await self._check_author(pressed, exchange.question.turn.speaker)
+        author = exchange.question.turn.speaker
+        if data.action in _FOR_AUTHOR_ALONE and author is not None:
+            if author.id != pressed.author.id:
+                raise UserError(translatable("Only who asked for it can use this button."))
+        else:
+            await self._check_author(pressed, author)
         if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
             raise UserError(
                 translatable(
@@ -81,5 +96,5 @@ def _author(asked: Incoming) -> Person | None:
             return asked.author
         case Edited():
             return asked.said.author
-        case Deleted():
+        case Deleted() | ForgetRequested():
             return None

@@ -9,8 +9,10 @@ from bot.commands.context import ContextView
 from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
+from bot.commands.privacy_handlers import PrivacyHandlers
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
 from bot.errors import UserError
+from bot.ports import PersonalData
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
@@ -21,7 +23,6 @@ from bot.texts.text import joined, looked_up, translatable
 
 _MAX_GREETING_DIGITS = 3
 _SEE_WHY = translatable("see why I answer messages here")
-_FORGET_OTHERS = translatable("make me forget what others said")
 
 
 class CommandHandlers:
@@ -33,6 +34,7 @@ class CommandHandlers:
         admins: AdminCheck,
         context: ContextView,
         personas: UserPersonas,
+        personal_data: PersonalData,
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
     ) -> None:
@@ -43,6 +45,7 @@ class CommandHandlers:
             admins: who may change what others see.
             context: shows what an answer was made of.
             personas: how people describe themselves.
+            personal_data: what is stored of each person.
             platform_commands: what platforms run themselves, by their name; /help lists it.
             dice: selects greetings.
         """
@@ -52,6 +55,7 @@ class CommandHandlers:
         self._personas = personas
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
+        self._privacy = PrivacyHandlers(personal_data, admins, resolver)
         self._preset = PresetHandlers(resolver, admins, self._dice)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -75,6 +79,8 @@ class CommandHandlers:
                 return await self._newest_question.handle(request)
             case "forget":
                 return await self._forget(request)
+            case "export":
+                return await self._privacy.export(request.incoming)
             case _:
                 return self._handle_at_once(request)
 
@@ -99,9 +105,14 @@ class CommandHandlers:
                 )
 
     async def _settings(self, request: CommandRequest) -> CommandResult:
+        if request.command.action == "overhear":
+            return await self._privacy.set_observing(request)
         if request.command.action != "why":
             raise UserError(
-                translatable("Use /settings why: it tells why I answered the newest messages.")
+                translatable(
+                    "Use /settings why, which tells why I answered the newest messages, or"
+                    " /settings overhear off."
+                )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
         if not request.decisions:
@@ -121,9 +132,18 @@ class CommandHandlers:
     async def _forget(self, request: CommandRequest) -> CommandResult:
         quote = request.incoming.quote
         if quote is not None and quote.message_id is not None:
-            if quote.author is None or quote.author.id != request.incoming.author.id:
-                await self._admins.require(request.incoming, _FORGET_OTHERS)
-            return CommandResult("", forgets=quote.message_id)
+            return await self._privacy.forget_quoted(request, quote.message_id)
+        match request.argument.lower():
+            case "me":
+                return self._privacy.forget_me()
+            case "last":
+                return await self._privacy.forget_last(request)
+            case "" | "channel":
+                return await self._forget_channel(request)
+            case _:
+                raise UserError(translatable("Use /forget me, /forget last or /forget channel."))
+
+    async def _forget_channel(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(
             request.incoming, translatable("delete the conversation of this channel")
         )

@@ -11,7 +11,7 @@ from bot.errors import UserError
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
 
-READS_HISTORY = ("retry", "undo")
+READS_HISTORY = ("retry", "undo", "forget")
 """The commands that need the newest turns."""
 _MAX_QUOTED_CHARS = 60
 _OF_OTHERS = translatable("retry or undo a question that somebody else asked")

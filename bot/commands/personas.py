@@ -40,6 +40,11 @@ class UserPersonas:
         newest = dict.fromkeys([incoming.author.id, *speakers])
         return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
 
+    async def forget(self, user_id: str, scopes: Iterable[str]) -> None:
+        """Delete the descriptions of a person in these scopes."""
+        for scope in scopes:
+            await self._chat_settings.set(scope, _KEY, None, user_id)
+
     async def handle_me(self, argument: str, incoming: Said) -> Text:
         """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
 

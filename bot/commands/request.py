@@ -72,6 +72,10 @@ class CommandResult:
     """Whether everything said so far is deleted first; what was deleted is put before the text."""
     forgets: str | None = None
     """The platform's id of a message that is deleted from the history for good."""
+    forgets_answers: bool = False
+    """Whether the answers to that message are deleted as well."""
+    asks_to_forget: bool = False
+    """Whether the text asks the person, who is to be forgotten, if that is meant."""
     removes: TurnRange | None = None
     """What is deleted from the history."""
     repeats: "AskedQuestion | None" = None

@@ -5,7 +5,17 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from bot.chat.incoming import Deleted, Edited, Incoming, Joined, MediaItem, Person, Pressed, Said
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    MediaItem,
+    Person,
+    Pressed,
+    Said,
+)
 from bot.chat.storable import make_storable
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
@@ -62,7 +72,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             return replace(incoming, author=author, data=data, values=values)
         case Joined(author=Person() as author):
             return replace(incoming, author=_person(author))
-        case Joined() | Deleted():
+        case Joined() | Deleted() | ForgetRequested():
             return incoming
 
 

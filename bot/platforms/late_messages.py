@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bot.chat.incoming import Deleted, Edited, Incoming, Joined, Pressed, Said
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
@@ -12,5 +12,5 @@ def mark_late(incoming: Incoming, oldest: float) -> Incoming:
             return replace(incoming, is_late=True)
         case Edited(at=at, said=said) if at.timestamp() < oldest:
             return replace(incoming, said=replace(said, is_late=True))
-        case Said() | Edited() | Deleted() | Pressed() | Joined():
+        case Said() | Edited() | Deleted() | Pressed() | Joined() | ForgetRequested():
             return incoming

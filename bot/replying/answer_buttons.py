@@ -8,6 +8,8 @@ _STOP = translatable("⏹ Stop")
 _RETRY = translatable("🔄 Retry")
 _CONTINUE = translatable("▶ Continue")
 _DELETE = translatable("🗑 Delete")
+_FORGET = translatable("Forget everything I said")
+_KEEP = translatable("Keep it")
 
 
 def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
@@ -18,6 +20,14 @@ def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
 def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
     """Return the button under the notice that an answer failed."""
     return (_button(_RETRY, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
+
+
+def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
+    """Return the buttons under the question whether a person is to be forgotten."""
+    return (
+        _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
+        _button(_KEEP, ButtonAction.KEEP, part, locale),
+    )
 
 
 def answer_buttons(

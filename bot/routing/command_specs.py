@@ -60,10 +60,19 @@ COMMANDS = (
     CommandSpec(
         "forget",
         marked(
-            "delete this channel's conversation for good (in groups: admins); as a reply: one"
-            " message"
+            "me: everything you said; last: the newest question; channel: this conversation"
+            " (admins); as a reply: one message"
+        ),
+        (
+            CommandOption(
+                "what",
+                marked("me, last or channel"),
+                required=False,
+                choices=("me", "last", "channel"),
+            ),
         ),
     ),
+    CommandSpec("export", marked("send you everything you said to me, as a file")),
     CommandSpec(
         "context",
         marked(
@@ -84,6 +93,11 @@ COMMANDS = (
         actions=(
             CommandSpec(
                 "why", marked("tell why the newest messages were answered or not (admins)")
+            ),
+            CommandSpec(
+                "overhear",
+                marked("remember what people say to each other here, or not (admins)"),
+                (CommandOption("value", marked("on or off"), choices=("on", "off")),),
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Look up which presets answer in a channel, and change it."""
+"""Look up which presets answer in a channel and what is observed there, and change it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +12,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 
 _log = structlog.get_logger(__name__)
 _KEY = "preset"
+_OBSERVE_KEY = "observe"
 
 
 class PresetResolver:
@@ -59,6 +60,15 @@ class PresetResolver:
     async def reset(self, scope: str, by: str) -> None:
         """Remove the choice that was made in this very scope."""
         await self._chat_settings.set(scope, _KEY, None, by)
+
+    async def observes(self, scopes: Sequence[str]) -> bool:
+        """Return whether what is not said to the bot may be remembered in a channel."""
+        setting = await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
+        return setting is None or setting.value != "off"
+
+    async def set_observing(self, scope: str, *, on: bool, by: str) -> None:
+        """Allow or forbid that in a scope; `by` is the admin's id."""
+        await self._chat_settings.set(scope, _OBSERVE_KEY, "on" if on else "off", by)
 
     def find(self, name: str) -> Preset:
         """Find a preset by its name in any case.

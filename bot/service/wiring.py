@@ -13,6 +13,7 @@ from functools import cached_property
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import (
     Address,
+    Incoming,
     MediaItem,
     Pressed,
     Request,
@@ -25,6 +26,7 @@ from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
+from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
@@ -59,6 +61,7 @@ from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
+from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
@@ -230,6 +233,7 @@ class Wiring:
             self._replies,
             self.stops,
             self._answer_buttons,
+            PersonForgetting(self._personal_data, self._personas, self._receive),
             MessageGatherer(self.conversations, self._arrivals, self.clock),
             self._arrivals,
         )
@@ -304,6 +308,7 @@ class Wiring:
             self._admins,
             ContextView(receipts, prompts.write, mask),
             self._personas,
+            self._personal_data,
             {spec.kind: spec.commands for spec in self._specs},
         )
 
@@ -318,6 +323,13 @@ class Wiring:
     @cached_property
     def _admins(self) -> AdminCheck:
         return AdminCheck(self.settings.admins, self._is_platform_admin, self.clock)
+
+    @cached_property
+    def _personal_data(self) -> SqlPersonalData:
+        return SqlPersonalData(self._resources.database)
+
+    async def _receive(self, events: Sequence[Incoming]) -> None:
+        await InboxIntake(self.inbox, self.conversation_pool.wake).receive(events, {})
 
     @cached_property
     def _answer_buttons(self) -> AnswerButtons:
@@ -341,7 +353,8 @@ class Wiring:
 
     async def _read_before(self, said: Said, limit: int) -> Sequence[Said]:
         platform = self.platforms[said.address.source]
-        if not isinstance(platform, HistoryReader):
+        observes = await self._resources.resolver.observes(said.scopes)
+        if not (isinstance(platform, HistoryReader) and observes):
             return ()
         return await platform.read_before(said, limit)
 

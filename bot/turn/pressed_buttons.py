@@ -16,6 +16,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.forgetting import PersonForgetting
 from bot.commands.newest_question import pick_speakers
 from bot.commands.request import AskedQuestion
 from bot.errors import UserError
@@ -23,10 +24,15 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.answers_in_place import AnswersInPlace
 
 _GO_ON = translatable("Go on.")
+_FORGOTTEN = translatable(
+    "I forget now everything that you said to me or near me, in all channels, with the answers to"
+    " it and everything that was stored about it."
+)
+_KEPT = translatable("Nothing was deleted.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class PressedButtons:
     resolver: PresetResolver
     replies: LiveReplies
     in_place: AnswersInPlace
+    forgetting: PersonForgetting
 
     async def follow(
         self, claim: Claim, message: InboxMessage, pressed: Pressed
@@ -64,6 +71,11 @@ class PressedButtons:
                 return AskedQuestion(said, pick_speakers(active, _turns(exchange)))
             case ButtonAction.RETRY:
                 return await self._retry(claim, message, pressed, exchange, active)
+            case ButtonAction.FORGET:
+                await self.forgetting.request(pressed)
+                return self._replaced(pressed, exchange, _FORGOTTEN)
+            case ButtonAction.KEEP:
+                return self._replaced(pressed, exchange, _KEPT)
 
     async def _retry(
         self,
@@ -84,6 +96,12 @@ class PressedButtons:
         return await self.in_place.answer(
             claim, message, asked, pressed.at, exchange, active, speakers, {}
         )
+
+    def _replaced(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
+        """Let a text of the service take the place of the message with the button."""
+        shown = translate(text, language_of(pressed.locale))
+        outgoing = self.replies.final_parts(pressed.address, shown)
+        return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
 
     def _show_version(
         self,

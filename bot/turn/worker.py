@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted, Edited, Joined, Pressed, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Joined, Pressed, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -28,12 +28,13 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import BackendError, Fenced, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
-from bot.replying.answer_buttons import retry_button
+from bot.replying.answer_buttons import forget_buttons, retry_button
 from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
@@ -85,6 +86,7 @@ class TurnStages:
     replies: LiveReplies
     stops: StopRequests
     buttons: AnswerButtons
+    forgetting: PersonForgetting
     gatherer: MessageGatherer
     arrivals: ArrivalSignals
     dice: Dice = random.random
@@ -124,7 +126,7 @@ class ConversationWorker:
             conversations, stages.resolver, in_place, clock, stages.dice
         )
         self._pressed_buttons = PressedButtons(
-            stages.buttons, stages.resolver, stages.replies, in_place
+            stages.buttons, stages.resolver, stages.replies, in_place, stages.forgetting
         )
         self.stopping = False
 
@@ -228,6 +230,8 @@ class ConversationWorker:
                 return "deleted", await self._handle_deleted(claim, message, ids)
             case Pressed() as pressed:
                 return await self._handle_pressed(claim, group, pressed)
+            case ForgetRequested(person_id=person):
+                return "forgotten", await self._forget_person(claim, message, person)
             case Joined():
                 return "ignored", await self._finish(claim, message, TurnResult())
 
@@ -293,7 +297,8 @@ class ConversationWorker:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
             case Observe():
-                turns = [observed_turn(said)]
+                observes = said.wake is not None or await stages.resolver.observes(said.scopes)
+                turns = [observed_turn(said)] if observes else []
                 return "observed", await self._finish(claim, message, TurnResult(turns))
             case Command() as command:
                 if command.name in READS_HISTORY:
@@ -412,7 +417,7 @@ class ConversationWorker:
             gathering = self._repeat(claim, group, result.repeats)
             return await self._answer(claim, group, gathering, request.active, result.removes)
         if result.forgets is not None:
-            return "command", await self._forget_message(claim, message, result.forgets)
+            return "command", await self._forget_message(claim, message, result)
         return "command", await self._finish_command(claim, message, request, result)
 
     async def _finish_command(
@@ -431,16 +436,32 @@ class ConversationWorker:
         greeting = result.greeting
         turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
         stored = TurnResult(turns, outgoing, new_session=result.new_session, removes=result.removes)
+        if result.asks_to_forget:
+            stored = self._with_forget_buttons(message, request.incoming, stored)
         following = await self._finish(claim, message, stored)
         if result.new_session:
             for memory in self._memories:
                 await memory.end_session(claim.conversation)
         return following
 
+    def _with_forget_buttons(
+        self, message: InboxMessage, said: Said, result: TurnResult
+    ) -> TurnResult:
+        """Put buttons under the question, and keep who asked with it."""
+        names = tuple(message.part_name(one.part) for one in result.outgoing)
+        buttons = forget_buttons(names[-1], said.locale)
+        outgoing = self._stages.replies.with_buttons(said.address, result.outgoing, buttons)
+        asked = replace(user_turn(said), sent_as=names)
+        return replace(result, outgoing=outgoing, unanswered=[asked])
+
     async def _forget_message(
-        self, claim: Claim, message: InboxMessage, message_id: str
+        self, claim: Claim, message: InboxMessage, result: CommandResult
     ) -> InboxMessage | None:
-        turns = await self._conversations.find_turns(claim, [message_id])
+        message_id = result.forgets or ""
+        turns = [*await self._conversations.find_turns(claim, [message_id])]
+        if result.forgets_answers:
+            exchange = await self._conversations.load_exchange(claim, message_id, 0)
+            turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
             return await self._finish_with_text(claim, message, _NOT_REMEMBERED)
         shown = translate(_FORGOTTEN, language_of(message.incoming.locale))
@@ -449,6 +470,17 @@ class ConversationWorker:
         return await self._finish_forgetting(
             claim, message, TurnResult(outgoing=outgoing, change=change)
         )
+
+    async def _forget_person(
+        self, claim: Claim, message: InboxMessage, person_id: str
+    ) -> InboxMessage | None:
+        """Delete what a person said here, the answers to it, and what was derived from them."""
+        question = self._unanswered.get(claim.conversation)
+        if question is not None and question.author.id == person_id:
+            self._unanswered.drop(claim.conversation)
+        ids = await self._conversations.find_said_by(claim, person_id)
+        change = HistoryChange(deleted=ids)
+        return await self._finish_forgetting(claim, message, TurnResult(change=change))
 
     async def _delete_history(self, claim: Claim) -> Text:
         """Delete all that is kept of a conversation; return a sentence that says what it was."""

@@ -1,5 +1,6 @@
 """Test the command handlers: who may run them, what they change and what they reply."""
 
+import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.preset_resolver import PresetResolver
+from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
@@ -58,6 +60,7 @@ class Setup:
             AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
+            SqlPersonalData(database),
             dice=random.Random(1),
         )
         self.admin = True
@@ -361,3 +364,17 @@ async def test_settings_why_is_for_admins_and_needs_messages(setup: Setup) -> No
     setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
         await setup.run_command("/settings why")
+
+
+async def test_refusal_holds_for_half_a_minute_and_a_right_is_asked_each_time(
+    setup: Setup,
+) -> None:
+    setup.here = replace(HERE, author_is_admin=None)
+    for admin, asked in ((True, 1), (True, 2), (False, 3), (True, 3)):
+        setup.admin = admin
+        with contextlib.suppress(UserError):
+            await setup.run_command("/preset use nova")
+        assert len(setup.asked) == asked
+    await setup.clock.advance(31)
+    await setup.run_command("/preset use nova")
+    assert len(setup.asked) == 4

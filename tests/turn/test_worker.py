@@ -26,6 +26,7 @@ from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
+from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
@@ -37,6 +38,7 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
+from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -160,6 +162,7 @@ class Setup(Delivery):
             admins,
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
+            SqlPersonalData(database),
         )
         backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(
@@ -179,13 +182,17 @@ class Setup(Delivery):
         self.stops = StopRequests(self.signals, self._is_platform_admin)
         arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
+        forgetting = PersonForgetting(SqlPersonalData(database), personas, self._receive_events)
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
-            *(gatherer, arrivals, dice),
+            *(forgetting, gatherer, arrivals, dice),
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
+
+    async def _receive_events(self, events: Sequence[Incoming]) -> None:
+        await self.inbox.receive(events, {})
 
     @property
     def texts(self) -> list[str]:

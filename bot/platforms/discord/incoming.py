@@ -50,6 +50,7 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
         wake=_wake_reason(message, original, bot),
         scopes=_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
+        is_private=_is_private(message),
         quote=_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
@@ -154,6 +155,7 @@ def command_to_incoming(
         wake=WakeReason.COMMAND,
         scopes=_scopes(address, interaction.channel, interaction.guild),
         author_is_admin=_is_command_from_admin(interaction),
+        is_private=interaction.guild_id is None,
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         locale=str(interaction.locale),
     )

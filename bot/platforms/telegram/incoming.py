@@ -90,6 +90,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         wake=wake,
         scopes=_scopes(address),
         author_is_admin=_is_admin(message),
+        is_private=message.chat.type == ChatType.PRIVATE,
         quote=_quote(message, bot),
         attachments=attachments,
         mentions=_mentions(message, content, bot),

@@ -189,6 +189,10 @@ class SqlConversations(Conversations):
         )
 
     @override
+    async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
+        return await self._database.run(lambda: history.find_said_by(claim.conversation, person_id))
+
+    @override
     async def forget(self, claim: Claim) -> int:
         self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation

@@ -56,7 +56,7 @@ inbox = Table(
     Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
     Column("external_key", Text, nullable=False),
     Column("conversation", Text, nullable=False),
-    # said | edited | deleted | pressed | joined
+    # said | edited | deleted | pressed | joined | forget
     Column("kind", Text, nullable=False, server_default="said"),
     Column("payload", LargeBinary),  # the event as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),

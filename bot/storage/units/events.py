@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bot.chat.incoming import Deleted, Edited, Incoming, Joined, Pressed, Said
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 
 _KINDS: Mapping[type, str] = {
     Said: "said",
@@ -13,6 +13,7 @@ _KINDS: Mapping[type, str] = {
     Deleted: "deleted",
     Pressed: "pressed",
     Joined: "joined",
+    ForgetRequested: "forget",
 }
 _DECODERS: Mapping[str, Callable[[bytes], Incoming]] = {
     kind: msgspec.json.Decoder(event).decode for event, kind in _KINDS.items()

@@ -118,6 +118,22 @@ _KEPT_IDS = Statement(
 )
 
 
+_HERE = turn.c.conversation == bindparam("of")
+_PERSON = turn.c.speaker_id == bindparam("person")
+_ALL = Statement(select(turn.c.id).where(_HERE))
+_SAID_BY = Statement(select(turn.c.id).where(_HERE, _PERSON))
+_SAID_BY_US = Statement(
+    select(turn.c.id, turn.c.parent)
+    .where(_HERE, turn.c.speaker_id.is_(None), turn.c.parent.is_not(None))
+    .order_by(turn.c.id)
+)
+_SAID_BY_OTHERS = Statement(
+    select(turn.c.id)
+    .where(_HERE, turn.c.speaker_id.is_not(None), turn.c.speaker_id != bindparam("person"))
+    .limit(1)
+)
+
+
 def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Exchange | None]:
     """Return a person's message with its answers and so many turns before it."""
     found = yield _QUESTION.query({"of": conversation, "message": message_id})
@@ -182,6 +198,20 @@ def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Uni
         tuple(name for name in names if name in known),
         tuple(versions),
     )
+
+
+def find_said_by(conversation: str, person_id: str) -> Unit[list[int]]:
+    """Return the ids of what a person said, and of what the bot said right after that."""
+    asked = {"of": conversation, "person": person_id}
+    if not (yield _SAID_BY_OTHERS.query(asked)):
+        return [row[0] for row in (yield _ALL.query(asked))]
+    # An answer follows the question, or another answer to it; versions follow the same turn.
+    gone = {row[0] for row in (yield _SAID_BY.query(asked))}
+    if gone:
+        for id_, parent in (yield _SAID_BY_US.query(asked)):
+            if parent in gone:
+                gone.add(id_)
+    return sorted(gone)
 
 
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:

@@ -1,0 +1,91 @@
+"""Handle what people decide about their own words: /forget me and last, /export, what is observed."""
+
+from bot.chat.incoming import Said
+from bot.commands.admins import AdminCheck
+from bot.commands.export import export_words
+from bot.commands.newest_question import find_exchange
+from bot.commands.request import CommandRequest, CommandResult
+from bot.errors import UserError
+from bot.ports import PersonalData
+from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import translatable, translatable_count
+
+_FORGET_OTHERS = translatable("make me forget what others said")
+_CHANGE_OBSERVING = translatable("change what I remember here")
+
+
+class PrivacyHandlers:
+    """The handlers; everybody may use them for what they said themselves."""
+
+    def __init__(self, data: PersonalData, admins: AdminCheck, resolver: PresetResolver) -> None:
+        self._data = data
+        self._admins = admins
+        self._resolver = resolver
+
+    def forget_me(self) -> CommandResult:
+        """Ask whether everything is meant that the person said."""
+        text = translatable(
+            "Shall I forget everything that you said, in all channels, with the answers to it?"
+            " This cannot be undone."
+        )
+        return CommandResult(text, asks_to_forget=True)
+
+    async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
+        """Delete the message that the command replies to."""
+        quote = request.incoming.quote
+        author = quote.author if quote is not None else None
+        if author is None or author.id != request.incoming.author.id:
+            await self._admins.require(request.incoming, _FORGET_OTHERS)
+        return CommandResult("", forgets=message_id)
+
+    async def forget_last(self, request: CommandRequest) -> CommandResult:
+        """Delete the newest question and its answers for good.
+
+        Raises:
+            UserError: there is none, or somebody else asked it.
+        """
+        exchange = find_exchange(request.recent, request.incoming.author.id)
+        if exchange is None or exchange.question.message_id is None:
+            raise UserError(translatable("There is no question in this conversation yet."))
+        author = exchange.question.speaker
+        if author is None or author.id != request.incoming.author.id:
+            await self._admins.require(request.incoming, _FORGET_OTHERS)
+        return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
+
+    async def export(self, incoming: Said) -> CommandResult:
+        """Send the person's own words as a file that nobody else sees.
+
+        Raises:
+            UserError: everybody would see the file.
+        """
+        if not (incoming.is_private or incoming.interaction is not None):
+            raise UserError(
+                translatable("Write /export to me in a private chat: here everybody would see it.")
+            )
+        count, file = await export_words(self._data, incoming)
+        text = translatable_count(
+            "What you have said to me: {count} message.",
+            "What you have said to me: {count} messages.",
+            count,
+        )
+        return CommandResult(text, file=file)
+
+    async def set_observing(self, request: CommandRequest) -> CommandResult:
+        """Switch whether what is not said to the bot is remembered in this channel.
+
+        Raises:
+            UserError: the author is no admin, or the value is neither on nor off.
+        """
+        value = request.argument.lower()
+        if value not in {"on", "off"}:
+            raise UserError(translatable("Use /settings overhear on, or /settings overhear off."))
+        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
+        by = request.incoming.author.id
+        await self._resolver.set_observing(request.scope, on=value == "on", by=by)
+        if value == "on":
+            return CommandResult(
+                translatable("I remember what people say here as background, where presets do.")
+            )
+        return CommandResult(
+            translatable("I remember only what is said to me here, and my answers to it.")
+        )

@@ -1,0 +1,47 @@
+"""What is stored of a person: what was said where, and self-descriptions."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import ColumnElement, bindparam, or_, select
+from typing_extensions import override
+
+from bot.chat.session import Turn
+from bot.ports import PersonalData
+from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import choice, turn
+
+_BY_PERSON = turn.c.speaker_id == bindparam("person")
+_CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()
+_LINES = select(*TURN_COLUMNS, turn.c.conversation).where(_BY_PERSON, turn.c.active)
+
+
+class SqlPersonalData(PersonalData):
+    """Reads over all conversations: rare, so that no index is kept for it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @override
+    async def conversations(self, person_id: str) -> Sequence[str]:
+        asked = {"person": person_id}
+        query = _CONVERSATIONS.order_by(turn.c.conversation)
+        return await self._database.read(lambda c: c.execute(query, asked).scalars().all())
+
+    @override
+    async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
+        asked = {"person": person_id}
+        query = _LINES.order_by(turn.c.id)
+        rows = await self._database.read(lambda c: c.execute(query, asked).all())
+        return [(row.conversation, to_turn(row)) for row in rows]
+
+    @override
+    async def descriptions(self, person_id: str) -> Mapping[str, str]:
+        query = select(choice.c.scope, choice.c.value).where(_is_of(person_id))
+        rows = await self._database.read(lambda c: c.execute(query).all())
+        return {row.scope: row.value for row in rows}
+
+
+def _is_of(person_id: str) -> ColumnElement[bool]:
+    everywhere = choice.c.scope == person_id
+    return or_(everywhere, choice.c.scope.startswith(f"{person_id}@", autoescape=True))

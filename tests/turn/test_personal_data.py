@@ -1,0 +1,86 @@
+"""Test what people decide about their own words: forget, export, what is observed."""
+
+import json
+from dataclasses import replace
+
+from bot.chat.button import ButtonAction
+from bot.chat.incoming import Person, Said, WakeReason
+from bot.storage.sql.database import Database
+from bot.storage.sql.receipts import SqlReceipts
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming, read_session
+from tests.turn.test_pressed_buttons import pressed
+from tests.turn.test_worker import Setup
+
+
+def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
+    wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
+    return make_incoming(text, key=key, author=author, chat=chat, wake=wake)
+
+
+async def test_forget_me_asks_first_and_reaches_every_conversation(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("mine too", "5:3"))
+    await setup.receive(said("elsewhere", "6:1", chat="6"))
+    await setup.work("telegram:6")
+    await setup.say(said("/me I am a tall knight", "5:4"), said("/forget me", "5:5"))
+    assert setup.texts[-1].startswith("Shall I forget everything that you said")
+    assert len(await setup.history()) == 6
+    question = "telegram:5:5/0"
+    for_others = await setup.buttons.refusal(pressed(ButtonAction.FORGET, question, by=BOB))
+    assert for_others == "Only who asked for it can use this button."
+    await setup.say(pressed(ButtonAction.FORGET, question))
+    await setup.work("telegram:6")
+    assert [role for role, _ in await setup.history()] == ["user", "assistant"]
+    assert (await setup.history())[0] == ("user", "theirs")
+    assert (await read_session(database, "telegram:6")).turns == ()
+    assert await SqlReceipts(database).newest("telegram:6") == []
+    assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
+    assert setup.texts[-1].startswith("I forget now everything")
+    await setup.say(said("/me", "5:9"))
+    assert setup.texts[-1].startswith("⚠ You have not described yourself.")
+
+
+async def test_forget_me_can_be_declined(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(said("mine", "5:1"), said("/forget me", "5:2"))
+    await setup.say(pressed(ButtonAction.KEEP, "telegram:5:2/0"))
+    assert setup.texts[-1] == "Nothing was deleted."
+    assert len(await setup.history()) == 2
+
+
+async def test_forget_last_deletes_the_newest_question_and_its_answers(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await setup.say(said("a", "5:1"), said("b", "5:2"))
+    await setup.say(said("/forget last", "5:3", BOB))
+    assert setup.texts[-1].startswith("⚠ Only an admin can make me forget")
+    await setup.say(said("/forget last", "5:4"))
+    assert await setup.history() == [("user", "a"), ("assistant", "one")]
+    assert setup.texts[-1].startswith("I have forgotten that message")
+
+
+async def test_export_holds_the_own_words_only(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
+    await setup.say(said("/export", "5:4"))
+    assert setup.texts[-1].startswith("⚠ Write /export to me in a private chat")
+    await setup.say(replace(said("/export", "5:5"), is_private=True))
+    assert setup.texts[-1] == "What you have said to me: 1 message."
+    [file] = setup.surface.files.values()
+    exported = json.loads(file.text)
+    assert [one["text"] for one in exported["messages"]] == ["mine"]
+    assert list(exported["descriptions"].values()) == ["a knight"]
+
+
+async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"context": "all"})
+    await setup.say(said("/settings overhear off", "5:1", BOB))
+    assert setup.texts[-1].startswith("⚠ Only an admin can")
+    await setup.say(make_incoming("by the way", key="5:2", wake=None))
+    assert len(await setup.history()) == 1
+    await setup.say(said("/settings overhear off", "5:3"))
+    await setup.say(make_incoming("among us", key="5:4", wake=None))
+    assert len(await setup.history()) == 1
+    await setup.say(said("/settings overhear on", "5:5"))
+    await setup.say(make_incoming("once more", key="5:6", wake=None))
+    assert [text for _, text in await setup.history()] == ["by the way", "once more"]
