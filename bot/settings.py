@@ -229,6 +229,11 @@ class Settings(BaseSettings):
         description="People who may change the settings of every chat, separated by commas:"
         " discord:<id>, telegram:<id>.",
     )
+    private_prompts: bool = Field(
+        False,
+        description="Whether everybody sees the instructions of presets and exact prompts in a"
+        " private chat; by default only those in TROUPE_ADMINS do.",
+    )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."
     )

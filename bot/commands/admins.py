@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from bot.chat.incoming import Request
+from bot.chat.incoming import Request, Said
 from bot.errors import PlatformError, UserError
 from bot.ports import Clock
 from bot.texts.text import translatable
@@ -27,8 +27,18 @@ class AdminCheck:
         admin_ids: Collection[str],
         is_platform_admin: Callable[[Request], Awaitable[bool]],
         clock: Clock,
+        *,
+        shows_prompts_in_private: bool = True,
     ) -> None:
-        """Take the admins of the service, who asks the platform about all others, and time."""
+        """Take who decides.
+
+        Args:
+            admin_ids: the admins of the service.
+            is_platform_admin: asks the platform about all others.
+            clock: time.
+            shows_prompts_in_private: whether everybody sees prompts in a private chat.
+        """
+        self._shows_prompts_in_private = shows_prompts_in_private
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
         self._clock = clock
@@ -57,6 +67,23 @@ class AdminCheck:
         if len(self._refused_until) > _MAX_CACHED:
             self._refused_until.popitem(last=False)
         return allowed
+
+    async def may_see_prompts(self, said: Said) -> bool:
+        """Return whether the author may see the instructions of presets: strangers may not."""
+        if said.is_private and not self._shows_prompts_in_private:
+            return said.author.id in self._admin_ids
+        return await self.is_admin(said)
+
+    async def require_prompts(self, said: Said, action: str) -> None:
+        """Refuse a prompt to who may not see it; raises `UserError`."""
+        await self.require(said, action)
+        if not await self.may_see_prompts(said):
+            raise UserError(
+                translatable(
+                    "Only the operator of this bot can {action}: a person named in TROUPE_ADMINS.",
+                    action=action,
+                )
+            )
 
     async def require(self, incoming: Request, action: str) -> None:
         """Log the request for the audit and refuse it unless the author is an admin.

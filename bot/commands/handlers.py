@@ -160,10 +160,10 @@ class CommandHandlers:
         conversation = incoming.address.conversation
         match request.argument.lower():
             case "":
-                for_admin = await self._admins.is_admin(incoming)
+                for_admin = await self._admins.may_see_prompts(incoming)
                 return CommandResult(await self._context.show(conversation, for_admin=for_admin))
             case "prompt":
-                await self._admins.require(
+                await self._admins.require_prompts(
                     incoming,
                     translatable("see the exact prompt, because it contains my instructions"),
                 )

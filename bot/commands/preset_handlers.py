@@ -117,7 +117,7 @@ class PresetHandlers:
             lines.append(translatable("version: {number}", number=version))
         if origin:
             lines.append(_active_here(origin))
-        if preset.system and await self._admins.is_admin(request.incoming):
+        if preset.system and await self._admins.may_see_prompts(request.incoming):
             lines.append(translatable("instructions: {text}", text=preset.system))
         return CommandResult(joined(line for line in lines if line))
 

@@ -1,4 +1,4 @@
-"""Handle what people decide about their own words: /forget me and last, /export, what is observed."""
+"""Handle what people decide about their own words: /forget me and last, /export, and more."""
 
 from bot.chat.incoming import Said
 from bot.commands.admins import AdminCheck

@@ -322,7 +322,12 @@ class Wiring:
 
     @cached_property
     def _admins(self) -> AdminCheck:
-        return AdminCheck(self.settings.admins, self._is_platform_admin, self.clock)
+        return AdminCheck(
+            self.settings.admins,
+            self._is_platform_admin,
+            self.clock,
+            shows_prompts_in_private=self.settings.private_prompts,
+        )
 
     @cached_property
     def _personal_data(self) -> SqlPersonalData:

@@ -378,3 +378,28 @@ async def test_refusal_holds_for_half_a_minute_and_a_right_is_asked_each_time(
     await setup.clock.advance(31)
     await setup.run_command("/preset use nova")
     assert len(setup.asked) == 4
+
+
+async def test_prompts_are_not_shown_to_strangers_in_private_chats(
+    setup: Setup, database: Database
+) -> None:
+    setup.here = replace(HERE, is_private=True, author_is_admin=True)
+    admins = AdminCheck(
+        {"telegram:99"}, setup.is_platform_admin, setup.clock, shows_prompts_in_private=False
+    )
+    with pytest.raises(UserError, match="Only the operator of this bot can see the exact prompt"):
+        await admins.require_prompts(setup.here, "see the exact prompt")
+    assert not await admins.may_see_prompts(setup.here)
+    operator = replace(setup.here, author=Person("telegram:99", "Olga"))
+    assert await admins.may_see_prompts(operator)
+    assert await admins.may_see_prompts(replace(setup.here, is_private=False))
+    setup.handlers = CommandHandlers(
+        setup.resolver,
+        admins,
+        ContextView(SqlReceipts(database), format_receipt, mask_secret),
+        UserPersonas(SqlChatSettings(database, setup.clock)),
+        SqlPersonalData(database),
+    )
+    assert "instructions" not in (await setup.run_command("/preset show nova")).text
+    with pytest.raises(UserError, match="Only the operator"):
+        await setup.run_command("/context prompt")

@@ -63,6 +63,7 @@ def test_private_message_fills_every_field() -> None:
         wake=WakeReason.DM,
         scopes=("telegram:5",),
         author_is_admin=True,
+        is_private=True,
     )
 
 
