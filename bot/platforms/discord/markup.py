@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from markdown_it.token import Token
 
-from bot.replying.markup.maths import set_maths
-from bot.replying.markup.parser import find_formula, parse_markdown
-from bot.replying.markup.styled_text import style_markdown
+from bot.markup.maths import set_maths
+from bot.markup.parser import find_formula, parse_markdown
+from bot.markup.styled_text import style_markdown
 
 # Headings below the third level, rules, tables, formulas, pictures, `~~~` fences, tasks.
 _FOREIGN = re.compile(

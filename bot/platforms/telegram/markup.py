@@ -8,7 +8,7 @@ from itertools import accumulate
 from aiogram.enums import MessageEntityType
 from aiogram.types import MessageEntity
 
-from bot.replying.markup.styled_text import (
+from bot.markup.styled_text import (
     EMPHASIS,
     Style,
     StyledSpan,

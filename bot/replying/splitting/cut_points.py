@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
+from bot.markup.graphemes import is_inside_grapheme
 from bot.replying.splitting.code_fences import Fence
-from bot.replying.splitting.graphemes import is_inside_grapheme
 
 _GAP = re.compile(r"\s+")
 # "e.g. this" and "1. one" end no sentence: the mark must follow two letters.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from bot.chat.outgoing import Limits
+from bot.markup.graphemes import is_visible
 from bot.replying.splitting.code_fences import Fence, FenceLine, fence_lines
 from bot.replying.splitting.cut_points import CutWindow, choose_cut_point, closing_units
-from bot.replying.splitting.graphemes import is_visible
 from bot.replying.splitting.hidden_marks import visible_offsets
 from bot.replying.splitting.open_marks import open_marks, quote_prefix
 

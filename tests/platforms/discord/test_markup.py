@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 
 from bot.chat.outgoing import Limits
+from bot.markup.graphemes import is_visible
 from bot.platforms.discord.markup import to_dialect
-from bot.replying.splitting.graphemes import is_visible
 from bot.replying.splitting.split import split
 from tests.platforms.telegram.test_markup import MARKDOWN
 

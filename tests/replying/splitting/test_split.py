@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
+from bot.markup.graphemes import is_inside_grapheme, is_visible
 from bot.platforms.telegram.markup import plain_text
-from bot.replying.splitting.graphemes import is_inside_grapheme, is_visible
 from bot.replying.splitting.open_marks import close_unfinished
 from bot.replying.splitting.split import part_spans, split
 from tests.shared_data import shared_folder

@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from markdown_it.token import Token
 
-from bot.replying.markup.maths import set_maths
-from bot.replying.markup.parser import parse_markdown
-from bot.replying.markup.tables import Alignment, set_table
-from bot.replying.splitting.graphemes import is_visible
+from bot.markup.graphemes import is_visible
+from bot.markup.maths import set_maths
+from bot.markup.parser import parse_markdown
+from bot.markup.tables import Alignment, set_table
 
 _BULLETS = ("•", "◦", "▪")
 _RULE = "⸻"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bot.replying.markup.maths import set_maths
-from bot.replying.markup.styled_text import Style, style_markdown
-from bot.replying.markup.tables import Alignment, display_width, set_table
+from bot.markup.maths import set_maths
+from bot.markup.styled_text import Style, style_markdown
+from bot.markup.tables import Alignment, display_width, set_table
 
 
 def shown(source: str) -> tuple[str, list[tuple[str, str]]]:
