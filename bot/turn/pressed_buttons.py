@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bot.chat.button import ButtonAction, ButtonData, read_button
 from bot.chat.incoming import Pressed, Said, WakeReason
-from bot.chat.outgoing import OutgoingPart
+from bot.chat.outgoing import Face, OutgoingPart
 from bot.chat.session import (
     Claim,
     Exchange,
@@ -117,8 +117,9 @@ class PressedButtons:
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
             chosen = _pick_version(answer, all_versions, data.number)
-            text = self._speaker_line(chosen.turn, pressed, active) + chosen.turn.text
-            shown = self.replies.final_parts(pressed.address, text, len(parts))
+            line, face = self._speaker(chosen.turn, pressed, active)
+            text = line + chosen.turn.text
+            shown = self.replies.final_parts(pressed.address, text, len(parts), face)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(_part_name(message, exchange, one.part) for one in shown)
@@ -133,12 +134,16 @@ class PressedButtons:
         shown = self.replies.with_buttons(pressed.address, parts, buttons)
         return TurnResult(outgoing=shown, change=change, in_place_of=exchange.parts)
 
-    def _speaker_line(self, turn: Turn, pressed: Pressed, active: ActiveCharacters) -> str:
+    def _speaker(
+        self, turn: Turn, pressed: Pressed, active: ActiveCharacters
+    ) -> tuple[str, Face | None]:
+        """Return what tells readers who speaks: a line, or a face where the platform has faces."""
         if turn.preset not in active.names:
-            return ""
+            return "", None
         [speaker] = active.pick([turn.preset])
         names = self.resolver.character_names(active.names)
-        return active.speaker_line(speaker, names, self.replies.limits(pressed.address))
+        limits = self.replies.limits(pressed.address)
+        return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
 
 
 def _said(pressed: Pressed, text: str) -> Said:

@@ -1,6 +1,7 @@
 """Test the buttons under an answer: what a press does, and to whom it is refused."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,7 @@ from bot.chat.incoming import Address, Person, Pressed
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
-from tests.fakes import FakeBackend
+from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.test_worker import Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
@@ -226,3 +227,19 @@ async def test_answer_of_several_characters_is_retried_and_switched_as_one(
     await setup.say(pressed(ButtonAction.VERSION, "telegram:5:2/1", number=1, key="2"))
     assert setup.texts[1:] == ["**nora**\nN1", "**luna**\nL1"]
     assert [text for _, text in await setup.history()] == ["nora and luna, hello", "N1", "L1"]
+
+
+async def test_version_keeps_the_face_of_its_character(database: Database) -> None:
+    setup = Setup(
+        database,
+        backend=FakeBackend(["one"], ["two"]),
+        limits=replace(LIMITS, shows_faces=True),
+        preset={"role_name": "Nora"},
+    )
+    await setup.say("a")
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.RETRY))
+    await setup.say(pressed(ButtonAction.VERSION, number=1, key="2"))
+    assert setup.texts == ["one"]
+    faces = [content.face.name if content.face else None for content in setup.surface.contents]
+    assert faces == ["Nora"] * 3
