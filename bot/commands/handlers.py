@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from bot.chat.command import CommandSpec
+from bot.chat.incoming import Joined
 from bot.commands.admins import AdminCheck
 from bot.commands.context import ContextView
 from bot.commands.newest_question import NewestQuestionHandlers
@@ -17,9 +18,10 @@ from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
+from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import COMMANDS
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import joined, looked_up, translatable
+from bot.texts.text import Text, joined, looked_up, translatable
 
 _MAX_GREETING_DIGITS = 3
 _SEE_WHY = translatable("see why I answer messages here")
@@ -83,6 +85,14 @@ class CommandHandlers:
                 return await self._privacy.export(request.incoming)
             case _:
                 return self._handle_at_once(request)
+
+    def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
+        """Greet the group that the bot was added to: as its character does, or by its name."""
+        preset, characters = active.first.preset, len(active.presets)
+        greeting = choose_greeting(preset, arrival, rng=self._dice, characters=characters)
+        if greeting is None:
+            return CommandResult(_introduction(preset))
+        return CommandResult(greeting, greeting=greeting, greeter=preset.name)
 
     def _handle_at_once(self, request: CommandRequest) -> CommandResult:
         """Run a command that asks nobody."""
@@ -185,10 +195,7 @@ class CommandHandlers:
         preset = request.active.first.preset
         commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
         lines = [
-            translatable(
-                "I am {name}. Write to me here; in a group, mention me or reply to me.",
-                name=preset.character_name,
-            ),
+            _introduction(preset),
             *(
                 translatable("/{name} – {summary}", name=spec.name, summary=looked_up(spec.summary))
                 for spec in commands
@@ -202,6 +209,13 @@ class CommandHandlers:
                 )
             )
         return CommandResult(joined(lines))
+
+
+def _introduction(preset: Preset) -> Text:
+    return translatable(
+        "I am {name}. Write to me here; in a group, mention me or reply to me.",
+        name=preset.character_name,
+    )
 
 
 def _stop(request: CommandRequest) -> CommandResult:

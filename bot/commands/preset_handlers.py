@@ -164,7 +164,13 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
     if not greeting:
         return result
     text = joined([result.text, greeting], "\n\n")
-    return replace(result, text=text, greeting=greeting, greeter=preset.name)
+    return replace(
+        result,
+        text=text,
+        greeting=greeting,
+        greeter=preset.name,
+        text_before_greeting=result.text,
+    )
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:

@@ -68,6 +68,8 @@ class CommandResult:
     """The first line of the history, or the next one; part of the text already."""
     greeter: str | None = None
     """The preset whose greeting it is."""
+    text_before_greeting: str = ""
+    """The text without the greeting."""
     deletes_history: bool = False
     """Whether everything said so far is deleted first; what was deleted is put before the text."""
     forgets: str | None = None

@@ -10,7 +10,8 @@ MESSAGES_RECEIVED = Counter("troupe_heard_total", "Messages stored in the inbox"
 MESSAGES_FINISHED = Counter(
     "troupe_finished_total",
     "Messages that are finished, by outcome",
-    ["platform", "outcome"],  # answered, command, observed, ignored, told, failed, set_aside
+    # answered, command, greeted, observed, ignored, told, failed, set_aside
+    ["platform", "outcome"],
 )
 SECONDS_TO_FINISH = Histogram(
     "troupe_seconds_to_finish", "From the platform's time stamp to finished", buckets=_SECONDS

@@ -125,7 +125,8 @@ class PromptSources:
             session = replace(session, turns=removed.removed_from(session.turns))
         is_new_channel = before is None and removed is None and session.is_new
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
-        earlier = await self.channel_reader.read(oldest, active) if is_new_channel else ()
+        is_read = is_new_channel and await self.resolver.observes(said.scopes)
+        earlier = await self.channel_reader.read(oldest, active) if is_read else ()
         session = replace(session, turns=(*session.turns, *earlier, *gathered))
         sees_images = any(self._sees_images(one.preset) for one in speakers)
         in_history = {turn.preset for turn in session.turns if turn.preset}

@@ -232,8 +232,20 @@ class ConversationWorker:
                 return await self._handle_pressed(claim, group, pressed)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._forget_person(claim, message, person)
-            case Joined():
-                return "ignored", await self._finish(claim, message, TurnResult())
+            case Joined() as arrival:
+                return "greeted", await self._greet(claim, message, arrival)
+
+    async def _greet(
+        self, claim: Claim, message: InboxMessage, arrival: Joined
+    ) -> InboxMessage | None:
+        """Greet a group once: its arrival is one row of the inbox."""
+        active = await self._stages.resolver.resolve(arrival.scopes)
+        greeting = self._stages.commands.greet(arrival, active)
+        said = greeting.greeting
+        turns = [Turn("assistant", said, None, self._now(), greeting.greeter)] if said else []
+        shown = translate(greeting.text, language_of(arrival.locale))
+        outgoing = self._stages.replies.final_parts(arrival.address, shown)
+        return await self._finish(claim, message, TurnResult(turns, outgoing))
 
     async def _handle_pressed(
         self, claim: Claim, group: MessageGroup, pressed: Pressed
@@ -425,15 +437,20 @@ class ConversationWorker:
     ) -> InboxMessage | None:
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
-        text = result.text
+        # The response to a native command is its author's alone; a greeting is everybody's.
+        greeting = result.greeting
+        is_told_apart = greeting is not None and message.incoming.interaction is not None
+        text = result.text_before_greeting if is_told_apart else result.text
         if result.deletes_history:
             text = joined([await self._delete_history(claim), text], " ")
         text = translate(text, language_of(request.incoming.locale))
+        address, final_parts = message.incoming.address, self._stages.replies.final_parts
         if result.file is None:
-            outgoing = self._stages.replies.final_parts(message.incoming.address, text)
+            outgoing = final_parts(address, text)
         else:
             outgoing = (OutgoingPart(0, MessageContent(text), file=result.file),)
-        greeting = result.greeting
+        if greeting is not None and is_told_apart:
+            outgoing = (*outgoing, *final_parts(address, greeting, len(outgoing)))
         turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
         stored = TurnResult(turns, outgoing, new_session=result.new_session, removes=result.removes)
         if result.asks_to_forget:

@@ -95,7 +95,11 @@ def setup(database: Database) -> Setup:
 async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> None:
     reply = await setup.run_command("/preset use Nova")
     assert reply == CommandResult(
-        "nova answers here from now on.\n\nHi, Nova here.", True, "Hi, Nova here.", "nova"
+        "nova answers here from now on.\n\nHi, Nova here.",
+        True,
+        "Hi, Nova here.",
+        "nova",
+        "nova answers here from now on.",
     )
     assert await setup.active() == ["nova"]
 
@@ -106,6 +110,7 @@ async def test_preset_add_and_remove_keep_the_session(setup: Setup) -> None:
         "nova was added. Active here: assistant, nova.\n\nHi, Nova here.",
         greeting="Hi, Nova here.",
         greeter="nova",
+        text_before_greeting="nova was added. Active here: assistant, nova.",
     )
     assert (await setup.run_command("/preset show")).text == snapshot("""\
 → assistant: A helper.

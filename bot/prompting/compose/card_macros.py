@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Joined, Said
 from bot.chat.session import Turn
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.inputs import PromptInputs
@@ -67,7 +67,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 def choose_greeting(
     preset: Preset,
-    incoming: Said,
+    incoming: Said | Joined,
     *,
     rng: random.Random,
     number: int | None = None,
@@ -86,9 +86,10 @@ def choose_greeting(
         text = rng.choice(greetings)
     if not preset.macros:
         return text
+    name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(
         char=preset.character_name,
-        user=clean_name(incoming.author.name) or "user",
+        user=name or "user",
         now=incoming.at,
         rng=rng,
         model=preset.model,

@@ -1,0 +1,54 @@
+"""The greeting of a group that the bot was added to, and of /new for everybody."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+
+from bot.chat.incoming import Address, Joined, Person, WakeReason
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import outbox
+from tests.fakes import FakeBackend
+from tests.samples import make_incoming
+from tests.turn.test_worker import Setup
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+GROUP = Address("telegram", "5")
+ARRIVAL = Joined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
+
+
+async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:
+    preset = {"greeting": "Well met, {{user}}.", "macros": True}
+    setup = Setup(database, backend=FakeBackend(), preset=preset)
+    for _ in range(2):  # delivered again after a restart
+        await setup.inbox.receive([ARRIVAL], {})
+        await setup.work()
+    assert setup.texts == ["Well met, Alice."]
+    assert await setup.history() == [("assistant", "Well met, Alice.")]
+
+
+async def test_preset_without_a_greeting_introduces_itself(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"role_name": "Nora"})
+    await setup.inbox.receive([replace(ARRIVAL, author=None, locale="zh-CN")], {})
+    await setup.work()
+    [text] = setup.texts
+    assert "Nora" in text
+    assert "Write to me" not in text  # it is said in Chinese
+    assert await setup.history() == []
+
+
+async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    await setup.say(replace(command, message_id=None, interaction="1:token"))
+    assert setup.texts == ["A new conversation begins.", "Well met."]
+    asked = select(outbox.c.interaction).order_by(outbox.c.id)
+    tokens = await database.read(lambda c: c.execute(asked).scalars().all())
+    assert tokens == ["1:token", None]
+    assert await setup.history() == [("assistant", "Well met.")]
+
+
+async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    await setup.say("/new")
+    assert setup.texts == ["A new conversation begins.\n\nWell met."]
