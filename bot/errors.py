@@ -9,6 +9,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   ├── TemplateLimitExceeded   ... it used too much CPU time or memory and was stopped
 │   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
+│   └── BudgetUsedUp        ... or wait: what may be spent is spent; a cheaper model may answer
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
@@ -75,6 +76,10 @@ class UserError(TroupeError):
     def text(self) -> str:
         """What the person is told; unlike `str(error)` it can be translated."""
         return str(self) if not isinstance(self.args[0], str) else self.args[0]
+
+
+class BudgetUsedUp(UserError):
+    pass
 
 
 class Fenced(TroupeError):

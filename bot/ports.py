@@ -4,6 +4,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
+from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
@@ -35,6 +36,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
+from bot.chat.usage import BudgetCap, UsageRow, UsageTotal
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -564,6 +566,36 @@ class Receipts(Protocol):
 
     async def get(self, number: int) -> Receipt | None:
         """Return a receipt, None if it does not exist or was deleted."""
+        ...
+
+
+class Budgets(Protocol):
+    """What was spent in this day and month; what is reserved counts as spent."""
+
+    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
+        """Count an amount against all of these caps in one transaction.
+
+        Returns:
+            None; or the first cap that would be exceeded: then nothing was counted.
+        """
+        ...
+
+    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
+        """Replace what was reserved by what was spent, in one transaction."""
+        ...
+
+    async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
+        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
+        ...
+
+
+class UsageTotals(Protocol):
+    """What answers cost, added up."""
+
+    async def of_person(self, person: str, since: datetime) -> UsageTotal: ...
+
+    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
+        """Return a row for each day, person, channel, preset and model, oldest first."""
         ...
 
 

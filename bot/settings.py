@@ -110,6 +110,41 @@ class LimitSettings(SettingsGroup):
     )
 
 
+def _budget(whose: str, period: str) -> Any:
+    return Field(
+        None, gt=0, description=f"What answers {whose} may cost in a {period}, in US dollars."
+    )
+
+
+class BudgetSettings(SettingsGroup):
+    """What answers may cost; days and months are those of UTC. By default nothing is limited."""
+
+    person_day: float | None = _budget("to each person", "day")
+    person_month: float | None = _budget("to each person", "month")
+    channel_day: float | None = _budget("in each channel", "day")
+    channel_month: float | None = _budget("in each channel", "month")
+    server_day: float | None = _budget("in each server", "day")
+    server_month: float | None = _budget("in each server", "month")
+    preset_day: float | None = _budget("of each preset", "day")
+    preset_month: float | None = _budget("of each preset", "month")
+    cheaper_preset: str | None = Field(
+        None,
+        description="The preset whose model answers when a budget is used up for the channel's own;"
+        " the character stays. By default nobody answers then.",
+    )
+    max_output_tokens: int = Field(
+        4096,
+        ge=16,
+        description="With a budget, the longest answer of a preset that sets no limit: what it"
+        " could cost is reserved before it is requested.",
+    )
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is limited."""
+        return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
+
+
 class ConsoleSettings(SettingsGroup):
     """The HTTP server for health and metrics."""
 
@@ -218,6 +253,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = Field(
         LimitSettings(), description="How many answers a person and a channel get."
     )
+    budgets: BudgetSettings = Field(BudgetSettings(), description="What answers may cost.")
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="The HTTP server for health and metrics."
     )

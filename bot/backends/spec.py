@@ -1,10 +1,43 @@
 """What a backend package declares about itself, and the settings that every provider has."""
 
+import json
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from bot.chat.prompt import Usage
+
+
+class ModelPrice(BaseModel):
+    """What a million tokens of a model cost, in US dollars."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached: float | None = Field(None, ge=0)
+    """Of the prompt, read from a cache; None: as any other."""
+    cache_write: float | None = Field(None, ge=0)
+    """Of the prompt, written to a cache; None: as any other."""
+
+    def cost(self, usage: Usage) -> int:
+        """Return what some tokens cost, in millionths of a dollar, rounded up."""
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
+        return math.ceil(
+            plain * self.input
+            + usage.cached_tokens * cached
+            + usage.written_tokens * written
+            + usage.output_tokens * self.output
+        )
+
+
+FREE = ModelPrice(input=0, output=0)
+"""The price of a model on a machine of one's own."""
 
 
 class ProviderSettings(BaseModel):
@@ -19,6 +52,12 @@ class ProviderSettings(BaseModel):
     model: str | None = Field(
         None, description='The model that a preset means by "default", by its name.'
     )
+    prices: dict[str, ModelPrice] = Field(
+        {},
+        description="What a million tokens cost in US dollars, by the model's name; `*` is every"
+        ' other model: {"gpt-4o-mini": {"input": 0.15, "output": 0.6, "cached": 0.075}}. Without a'
+        " price the cost is not known.",
+    )
     max_in_flight: int | None = Field(
         None,
         ge=1,
@@ -30,6 +69,21 @@ class ProviderSettings(BaseModel):
     )
     idle_seconds: float = Field(15, gt=0, description="How long each further token may take.")
     total_seconds: float = Field(180, gt=0, description="How long a whole answer may take.")
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _read_prices(cls, given: object) -> object:
+        """Read a variable, whose value is JSON."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except ValueError:
+            raise ValueError('write JSON: {"model": {"input": 0.15, "output": 0.6}}') from None
+
+    def price_of(self, model: str) -> ModelPrice | None:
+        """Return the price of a model; None if it is not known."""
+        return self.prices.get(model) or self.prices.get("*")
 
     def completed(self, provider: str) -> Self:
         """Return a copy with the values that a provider's id implies.

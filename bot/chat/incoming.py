@@ -162,12 +162,19 @@ class Said:
     """Whether it was delivered so long after it was written that nobody waits for an answer."""
     earlier_files: tuple[MediaItem, ...] = ()
     """Attachments of earlier messages that are answered together with this one."""
+    is_private: bool = False
+    """Whether nobody else reads along, as far as the platform tells with a message."""
 
     @property
     def is_answered_in_public(self) -> bool:
         """Whether this is a native command that can no longer be answered to its author alone."""
         is_native_command = self.wake is WakeReason.COMMAND and self.message_id is None
         return is_native_command and self.interaction is None
+
+    @property
+    def is_for_author_alone(self) -> bool:
+        """Whether nobody but the author reads what is answered."""
+        return self.is_private or self.wake is WakeReason.DM or self.interaction is not None
 
 
 @dataclass(frozen=True, slots=True)

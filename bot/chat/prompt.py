@@ -121,7 +121,10 @@ class Usage:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    """Of the prompt: read from a cache."""
     output_tokens: int = 0
+    written_tokens: int = 0
+    """Of the prompt: written to a cache, which costs more at some providers."""
 
 
 class FinishReason(StrEnum):

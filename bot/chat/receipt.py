@@ -1,8 +1,9 @@
 """Receipts: what exactly was sent for an answer, what was left out, and what it took."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bot.chat.prompt import FinishReason, Prompt, Usage
+from bot.chat.usage import AnswerCharge
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,5 @@ class Receipt:
     timings: Timings
     thoughts: str = ""
     """The model's reasoning, which no reader sees."""
+    charge: AnswerCharge = field(default_factory=AnswerCharge)
+    """What it cost, and whom that is counted for."""

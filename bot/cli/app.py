@@ -28,6 +28,7 @@ app = lazy_app(
         "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
         "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
         "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),
+        "usage": LazyCommand("bot.cli.usage", "Print what answers cost, as CSV."),
         "db": LazyCommand("bot.cli.db", "Upgrade, show, copy or back up the database."),
         "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
     },

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from bot.chat.outgoing import Attachment
 from bot.chat.receipt import DroppedItem, Receipt
+from bot.chat.usage import format_cost
 from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
@@ -211,5 +212,18 @@ def _timings(receipt: Receipt) -> Text:
     if usage.output_tokens:
         parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
-        parts.append(translatable("{tokens} prompt tokens were cached", tokens=usage.cached_tokens))
+        share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
+        parts.append(
+            translatable(
+                "{tokens} prompt tokens were cached ({share})",
+                tokens=usage.cached_tokens,
+                share=f"{share:.0%}",
+            )
+        )
+    cost = receipt.charge.cost
+    parts.append(
+        translatable("cost not known")
+        if cost is None
+        else translatable("cost {amount}", amount=format_cost(cost))
+    )
     return joined(parts, translatable(", "))

@@ -12,6 +12,7 @@ from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
 from bot.commands.privacy_handlers import PrivacyHandlers
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
+from bot.commands.usage_view import UsageView
 from bot.errors import UserError
 from bot.ports import PersonalData
 from bot.prompting.compose.card_macros import choose_greeting
@@ -39,6 +40,7 @@ class CommandHandlers:
         personal_data: PersonalData,
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
+        usage: UsageView | None = None,
     ) -> None:
         """Take what the handlers work with.
 
@@ -50,11 +52,13 @@ class CommandHandlers:
             personal_data: what is stored of each person.
             platform_commands: what platforms run themselves, by their name; /help lists it.
             dice: selects greetings.
+            usage: shows what answers cost.
         """
         self._admins = admins
         self._platform_commands = platform_commands or {}
         self._context = context
         self._personas = personas
+        self._usage = usage
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
@@ -117,11 +121,13 @@ class CommandHandlers:
     async def _settings(self, request: CommandRequest) -> CommandResult:
         if request.command.action == "overhear":
             return await self._privacy.set_observing(request)
+        if request.command.action == "usage" and self._usage is not None:
+            return CommandResult(await self._usage.show(request))
         if request.command.action != "why":
             raise UserError(
                 translatable(
                     "Use /settings why, which tells why I answered the newest messages, or"
-                    " /settings overhear off."
+                    " /settings usage, which tells what your answers cost."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)

@@ -15,6 +15,7 @@ from bot.chat.prompt import (
     Usage,
 )
 from bot.chat.receipt import Receipt, Timings
+from bot.chat.usage import AnswerCharge
 from bot.errors import BackendInterrupted
 from bot.ports import Backend, Clock
 from bot.prompting.draft.fit import FittedPrompt
@@ -110,6 +111,7 @@ def build_receipt(
     preset: Preset,
     version: int | None,
     queued_seconds: float,
+    charge: AnswerCharge,
 ) -> Receipt:
     """Record what was sent for an answer, what was dropped, and what it cost."""
     return Receipt(
@@ -126,6 +128,7 @@ def build_receipt(
         reason=answer.reason,
         usage=answer.usage,
         timings=Timings(queued_seconds, answer.first_word_seconds, answer.seconds),
+        charge=charge,
     )
 
 

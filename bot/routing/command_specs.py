@@ -89,7 +89,7 @@ COMMANDS = (
     ),
     CommandSpec(
         "settings",
-        marked("why: tell why the newest messages were answered or not (admins)"),
+        marked("why: tell why messages were answered or not (admins); usage: what yours cost"),
         actions=(
             CommandSpec(
                 "why", marked("tell why the newest messages were answered or not (admins)")
@@ -98,6 +98,9 @@ COMMANDS = (
                 "overhear",
                 marked("remember what people say to each other here, or not (admins)"),
                 (CommandOption("value", marked("on or off"), choices=("on", "off")),),
+            ),
+            CommandSpec(
+                "usage", marked("tell what your answers cost, and what is left of budgets")
             ),
         ),
     ),

@@ -1,6 +1,6 @@
 """Build the backends that the presets name, and check the presets against them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bot.backends.factory import make_backend, parameter_problems
 from bot.errors import PresetError, SettingsError
@@ -16,9 +16,10 @@ def make_backends(
     """Build one backend for each provider that a preset names.
 
     Raises:
-        SettingsError: a preset's provider is not set up.
+        SettingsError: a preset's provider is not set up, or what a budget limits has no price.
         PresetError: providers do not support some parameters; the text lists them all.
     """
+    _require_prices(settings, presets.values())
     backends: dict[str, Backend] = {}
     problems: list[str] = []
     for preset in presets.values():
@@ -57,3 +58,34 @@ def used_models(preset: Preset) -> list[tuple[str, str]]:
     if summary and (summary.provider or summary.model):
         models.append((summary.provider or preset.provider, summary.model or preset.model))
     return models
+
+
+def _require_prices(settings: Settings, presets: Iterable[Preset]) -> None:
+    """Check that the price of every model is known that a budget limits.
+
+    Raises:
+        SettingsError: one is not; a line for each names the setting.
+    """
+    unpriced = {
+        (provider, model)
+        for preset in presets
+        if settings.budgets.has_any or preset.budget is not None
+        for provider, model in used_models(preset)
+        if not _has_price(settings, provider, model)
+    }
+    if unpriced:
+        raise SettingsError(
+            "\n".join(
+                f"a budget is set, but the price of {model!r} is not known; set"
+                f" TROUPE_PROVIDERS__{provider.upper()}__PRICES"
+                for provider, model in sorted(unpriced)
+            )
+        )
+
+
+def _has_price(settings: Settings, provider: str, model: str) -> bool:
+    given = settings.providers.get(provider)
+    if given is None:
+        return True  # the missing provider is reported by itself
+    name = given.model or model if model == "default" else model
+    return given.price_of(name) is not None

@@ -29,6 +29,7 @@ from bot.commands.context import ContextView
 from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
+from bot.commands.usage_view import UsageView
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import Refused
@@ -51,6 +52,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
+from bot.service.budgets import budget_rules
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.platform_supervisor import PlatformSupervisor
@@ -68,6 +70,8 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.units.lanes import SenderIdentity
+from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.usage.totals import SqlUsageTotals
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
@@ -77,6 +81,7 @@ from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.provider_slots import ProviderSlots
+from bot.turn.spending import Spending
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 
@@ -262,7 +267,22 @@ class Wiring:
             self.clock,
             limits=None if self._is_in_terminal else self._answer_limits,
             slots=self._provider_slots,
+            spending=self._spending,
         )
+
+    @cached_property
+    def _spending(self) -> Spending:
+        return Spending(
+            self.settings.providers,
+            self.clock,
+            self._budgets,
+            self._rate_limits,
+            budget_rules(self.settings.budgets, self._resources.resolver),
+        )
+
+    @cached_property
+    def _budgets(self) -> SqlBudgets:
+        return SqlBudgets(self._resources.database)
 
     @cached_property
     def _answer_limits(self) -> AnswerLimits:
@@ -310,6 +330,9 @@ class Wiring:
             self._personas,
             self._personal_data,
             {spec.kind: spec.commands for spec in self._specs},
+            usage=UsageView(
+                SqlUsageTotals(self._resources.database), self._budgets, self._spending.caps
+            ),
         )
 
     @cached_property

@@ -13,7 +13,7 @@ from bot.chat.outgoing import Face
 from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
-from bot.errors import BackendError, UserError
+from bot.errors import BackendError, BudgetUsedUp, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.fit_for_backend import fit_for_backend
@@ -33,6 +33,7 @@ from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.answer_limits import Admission, AnswerLimits
 from bot.turn.prompt_sources import PromptSources, TurnContext
 from bot.turn.provider_slots import ProviderSlots
+from bot.turn.spending import Spending
 
 _log = structlog.get_logger(__name__)
 _ONLY_REASONING = translatable(
@@ -57,6 +58,7 @@ class AnswerPipeline:
         dice: Dice = random.random,
         limits: AnswerLimits | None = None,
         slots: ProviderSlots | None = None,
+        spending: Spending | None = None,
     ) -> None:
         self._sources = sources
         self._backends = backends
@@ -65,6 +67,7 @@ class AnswerPipeline:
         self._dice = dice
         self._limits = limits
         self._slots = slots
+        self._spending = spending or Spending({}, clock)
 
     async def answer(
         self,
@@ -154,8 +157,9 @@ class AnswerPipeline:
     def _tell_notices(self, context: TurnContext, admission: Admission) -> None:
         if context.files.unread:
             self._tell(context, explain_unread(context.files.unread))
-        if admission.notice is not None:
-            self._tell(context, admission.notice)
+        for notice in (admission.notice, *context.notices):
+            if notice is not None:
+                self._tell(context, notice)
 
     def _tell(self, context: TurnContext, notice: Text) -> None:
         """Append a notice of the service to what is sent."""
@@ -203,6 +207,23 @@ class AnswerPipeline:
     async def _generate_with_fallbacks(
         self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
     ) -> Receipt:
+        """Ask the preset's model, or a cheaper one where a budget is used up for it."""
+        try:
+            return await self._try_models(speaker, context, live_reply, stop)
+        except BudgetUsedUp:
+            cheaper = self._spending.cheaper(speaker.preset)
+            if cheaper is None:
+                raise
+            _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
+            speaker = replace(speaker, preset=cheaper)
+            receipt = await self._try_models(speaker, context, live_reply, stop)
+        if notice := await self._spending.notice_of_cheaper(context.said):
+            context.notices.append(notice)
+        return receipt
+
+    async def _try_models(
+        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
+    ) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
         *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
         for one in others:
@@ -226,14 +247,19 @@ class AnswerPipeline:
         )
         show_position = _discard if context.in_place_of else live_reply.show_queue_position
         waited = self._clock.now() - context.said.at.timestamp()
-        async with self._slot(preset.provider, stop, show_position):
-            answer = await generate_answer(
-                backend, fitted.prompt, show, show_position, self._clock, stop
-            )
+        async with self._spending.reserved(
+            preset, context.said, fitted.prompt, fitted.tokens
+        ) as reservation:
+            async with self._slot(preset.provider, stop, show_position):
+                answer = await generate_answer(
+                    backend, reservation.prompt, show, show_position, self._clock, stop
+                )
+            charge = self._spending.charged(reservation, preset, answer, fitted.tokens)
         if not stop.requested:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
-        return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited))
+        fitted = replace(fitted, prompt=reservation.prompt)
+        return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited), charge)
 
     def _slot(
         self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]

@@ -21,6 +21,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
+from bot.texts.text import Text
 from bot.turn.channel_reader import ChannelReader
 
 _MAX_TURNS = 400
@@ -58,6 +59,8 @@ class TurnContext:
     receipts: list[Receipt] = field(default_factory=list)
     shown: list[LiveReply] = field(default_factory=list)
     """The answers on the screen."""
+    notices: list[Text] = field(default_factory=list)
+    """What the service says after the answers."""
 
     @property
     def next_part(self) -> int:

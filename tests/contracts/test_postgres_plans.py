@@ -63,7 +63,7 @@ INSERT INTO cursor (name, value)
     SELECT 'discord:' || n, '1' FROM generate_series(1, 2000) n;
 INSERT INTO receipt (conversation, turn, at, content)
     SELECT 'telegram:c' || n, 't', CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now())
-        END, '' FROM generate_series(1, 100000) n;
+        END, 'x' FROM generate_series(1, 100000) n;
 INSERT INTO sent_message (conversation, external_id, turn, part)
     SELECT 'telegram:c' || n, n, 't', 0 FROM generate_series(1, 10000) n;
 INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)

@@ -184,10 +184,11 @@ async def test_fallback_answers_when_no_slot_becomes_free(
 ) -> None:
     rates = InProcessRateLimits(clock)
     assert await rates.acquire("p", 1, "another process", 600)
+    fallback = FakeBackend(["Hi."])
     setup = Setup(
         database,
         backend=FakeBackend(),
-        fallback=FakeBackend(["Hi."]),
+        fallback=fallback,
         preset={"fallbacks": [{"provider": "q"}]},
         clock=clock,
         pipeline_parts={"slots": ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)},
@@ -195,7 +196,8 @@ async def test_fallback_answers_when_no_slot_becomes_free(
     await setup.receive("a")
     async with running_worker(setup) as worker:
         await run_ready_tasks()
-        while not worker.done():
+        while not fallback.prompts:
             await clock.advance(1)
             await asyncio.sleep(0.001)
+        await worker
     assert setup.texts == ["Hi."]

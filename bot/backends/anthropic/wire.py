@@ -225,6 +225,7 @@ class AnthropicParser(StreamParser):
             prompt_tokens=tokens.get("input_tokens", 0) + cached + written,
             cached_tokens=cached,
             output_tokens=tokens.get("output_tokens", 0),
+            written_tokens=written,
         )
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt
+from typing_extensions import override
 
 from bot.backends.model_files.settings import ModelFileSettings
-from bot.backends.spec import BackendSpec, ProviderSettings
+from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
 class LlamaCppSettings(ModelFileSettings):
@@ -35,6 +36,10 @@ class LlamaCppSettings(ModelFileSettings):
     gpu_layers: Literal["auto"] | NonNegativeInt = Field(
         "auto", description="Layers on the GPU; by default all if the engine finds one."
     )
+
+    @override
+    def price_of(self, model: str) -> ModelPrice | None:
+        return super().price_of(model) or FREE
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:

@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
-from bot.backends.spec import BackendSpec
+from bot.backends.spec import FREE, BackendSpec
 
 WELL_KNOWN = {
     "openai": "https://api.openai.com/v1",
@@ -75,7 +75,10 @@ class OpenAISettings(HttpProviderSettings):
         if context is None and provider == "ollama":
             context = _OLLAMA_CONTEXT_TOKENS
         sees = self.sees or ("images" if base_url in _SEEING_ADDRESSES else "text")
+        # What runs on machines of one's own costs nothing by the token.
+        prices = self.prices or ({"*": FREE} if provider in KEYLESS else {})
         found = {
+            "prices": prices,
             "base_url": base_url,
             "message_names": names,
             "context_tokens": context,

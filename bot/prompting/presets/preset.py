@@ -104,6 +104,13 @@ def _mode_to_object(value: object) -> object:
     return {"mode": value} if isinstance(value, str) else value
 
 
+class PresetBudget(StrictModel):
+    """What all answers of a preset may cost together, in US dollars; null: no limit."""
+
+    day: Annotated[float, Field(gt=0)] | None = None
+    month: Annotated[float, Field(gt=0)] | None = None
+
+
 def _kind_to_object(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
@@ -187,6 +194,7 @@ class Preset(StrictModel):
     """Whether there are buttons under its answers, where the platform has them."""
     busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
     fallbacks: tuple[Fallback, ...] = ()
+    budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
 
     @property

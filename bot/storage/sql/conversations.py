@@ -63,7 +63,7 @@ _NEWEST = (
 _HELD = select(conversation.c.epoch).where(conversation.c.key == _OF).with_for_update()
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
 _FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
-_FORGET_RECEIPTS = delete(receipt).where(receipt.c.conversation == _OF)
+_FORGET_RECEIPTS = update(receipt).where(receipt.c.conversation == _OF).values(content=b"")
 _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
 # What was sent has no text any more; what never could be sent would keep it for days.
 _FORGET_UNSENT = (

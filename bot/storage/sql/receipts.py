@@ -12,7 +12,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.ports import Receipts
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import receipt
+from bot.storage.sql.tables import has_content, receipt
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
 _encode = msgspec.msgpack.Encoder().encode
@@ -22,15 +22,17 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 _COLUMNS = select(receipt.c.id, receipt.c.content)
 _LAST_ANSWERED_TURN = (
     select(receipt.c.turn)
-    .where(receipt.c.conversation == bindparam("conversation_key"))
+    .where(receipt.c.conversation == bindparam("conversation_key"), has_content)
     .order_by(receipt.c.id.desc())
     .limit(1)
     .scalar_subquery()
 )
 _NEWEST = _COLUMNS.where(
-    receipt.c.conversation == bindparam("conversation_key"), receipt.c.turn == _LAST_ANSWERED_TURN
+    receipt.c.conversation == bindparam("conversation_key"),
+    receipt.c.turn == _LAST_ANSWERED_TURN,
+    has_content,
 ).order_by(receipt.c.id)
-_BY_ID = _COLUMNS.where(receipt.c.id == bindparam("receipt_id"))
+_BY_ID = _COLUMNS.where(receipt.c.id == bindparam("receipt_id"), has_content)
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
@@ -39,6 +41,15 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "turn": message.turn,
         "at": at,
         "content": zlib.compress(_encode(one), _COMPRESSION_LEVEL),
+        "person": one.charge.person,
+        "server": one.charge.server,
+        "preset": one.preset,
+        "provider": one.provider,
+        "model": one.charge.model,
+        "prompt_tokens": one.usage.prompt_tokens or one.tokens,
+        "cached_tokens": one.usage.cached_tokens,
+        "output_tokens": one.usage.output_tokens,
+        "cost": one.charge.cost,
     }
 
 

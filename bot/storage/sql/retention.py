@@ -1,7 +1,8 @@
-"""Delete old rows: answered messages, sent outbox rows, receipts."""
+"""Delete old rows: answered messages, sent outbox rows, the content of receipts, usage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import (
     ColumnElement,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     func,
     select,
     true,
+    update,
 )
 
 from bot.chat.incoming import source_name
@@ -21,6 +23,8 @@ from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
+    budget,
+    has_content,
     inbox,
     is_unanswered,
     outbox,
@@ -33,6 +37,8 @@ _DAY = 86_400.0
 _INBOX_SECONDS = 14 * _DAY
 """As long as a platform may deliver a message again: the row is what recognises a repetition."""
 _OUTBOX_SECONDS = 7 * _DAY
+_USAGE_SECONDS = 400 * _DAY
+"""A year of accounts, and the month that is being closed."""
 _FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
@@ -72,13 +78,27 @@ _UNANSWERED_KEYS = select(inbox.c.external_key).where(
 )
 
 
+_EMPTY_RECEIPTS = (
+    update(receipt).where(receipt.c.at < bindparam("before"), has_content).values(content=b"")
+)
+_DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
+
+
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = clock.now()
     answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state == "done")
     sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
-    receipts = _Expired(receipt, receipt.c.at, now - receipt_days * _DAY, true())
-    return sum([await _delete(database, expired) for expired in (answered, sent, receipts)])
+    usage = _Expired(receipt, receipt.c.at, now - _USAGE_SECONDS, true())
+    deleted = sum([await _delete(database, expired) for expired in (answered, sent, usage)])
+    oldest = datetime.fromtimestamp(now - _USAGE_SECONDS, UTC).date().isoformat()
+    emptied = await database.write(
+        lambda c: (
+            c.execute(_EMPTY_RECEIPTS, {"before": now - receipt_days * _DAY}).rowcount
+            + c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
+        )
+    )
+    return deleted + emptied
 
 
 @dataclass(frozen=True, slots=True)

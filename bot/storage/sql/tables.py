@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    func,
     insert,
     inspect,
     literal_column,
@@ -31,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0014"
+NEWEST_REVISION = "0015"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -238,7 +239,8 @@ preset_version = Table(
     Column("first_seen_at", Float, nullable=False),
 )
 
-# The receipt of each answer; deleted after some days (retention.py).
+# The receipt of each answer, and what it cost. The content is emptied after some days, and when its
+# text is forgotten; the usage is deleted much later (retention.py).
 receipt = Table(
     "receipt",
     metadata,
@@ -247,9 +249,29 @@ receipt = Table(
     Column("turn", Text, nullable=False),
     Column("at", Float, nullable=False),
     Column("content", LargeBinary, nullable=False),  # compressed msgpack, see receipts.py
+    Column("person", Text),  # who asked, and in which server; NULL before there were such columns
+    Column("server", Text),
+    Column("preset", Text),
+    Column("provider", Text),
+    Column("model", Text),
+    Column("prompt_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
     Index("ix_receipt_conversation", "conversation", "id"),
-    Index("ix_receipt_at", "at"),
+    Index("ix_receipt_person", "person", "at"),
     sqlite_autoincrement=True,
+)
+has_content = func.length(receipt.c.content) > literal_column("0")
+Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
+
+# What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
+# key is a `BudgetCap.key`, which begins with the day or the month.
+budget = Table(
+    "budget",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("spent", BigInteger, nullable=False),
 )
 
 # The stories of characters. Vectors of different models cannot be compared.

@@ -67,10 +67,10 @@ _DELETE_SUMMARIES = Statement(
         summary.c.conversation == bindparam("of"), summary.c.covers_to >= bindparam("first")
     )
 )
-_DELETE_RECEIPTS = Statement(
-    delete(receipt).where(
-        receipt.c.conversation == bindparam("of"), receipt.c.at >= bindparam("since")
-    )
+_EMPTY_RECEIPTS = Statement(
+    update(receipt)
+    .where(receipt.c.conversation == bindparam("of"), receipt.c.at >= bindparam("since"))
+    .values(content=b"")
 )
 
 
@@ -88,7 +88,7 @@ class ChangedRows:
 def apply(conversation: str, change: ChangedRows) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
-    With a turn that is deleted go all receipts since: their prompts may quote it.
+    With a turn that is deleted goes the content of all receipts since: prompts may quote it.
     """
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     if not touched:
@@ -108,7 +108,7 @@ def apply(conversation: str, change: ChangedRows) -> Unit[None]:
     if change.superseded:
         yield _SUPERSEDE.query(_rows(change.superseded))
     if change.deleted:
-        yield _DELETE_RECEIPTS.query({"of": conversation, "since": since})
+        yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since})
         yield _DELETE.query(_rows(change.deleted))
         yield _END_EMPTY_SESSION.query({"of": conversation})
 

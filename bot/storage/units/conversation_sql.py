@@ -219,7 +219,11 @@ _IN_RANGE = turn.c.id.in_(
 REMOVE = Statement(delete(turn).where(_IN_RANGE))
 SUPERSEDE = Statement(update(turn).where(_IN_RANGE).values(active=false()))
 APPEND = Statement(lambda dialect: insert_into(turn, dialect, *TURN_ROW).values(parent=_PARENT))
-RECEIPT_ROW = ("conversation", "turn", "at", "content")
+USAGE_ROW = (
+    *("person", "server", "preset", "provider", "model"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "cost"),
+)
+RECEIPT_ROW = ("conversation", "turn", "at", "content", *USAGE_ROW)
 NOTE = Statement(lambda dialect: insert_into(receipt, dialect, *RECEIPT_ROW))
 OPENED = Statement(
     select(outbox.c.part, outbox.c.external_id).where(

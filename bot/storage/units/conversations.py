@@ -308,6 +308,9 @@ def _finish_values(
         **_range(rows.supersedes, "superseded"),
         "turns": _encode(rows.turns).decode(),
         "receipts": [row["content"] for row in rows.receipts],
+        "usages": _encode(
+            [{name: row[name] for name in sql.USAGE_ROW} for row in rows.receipts]
+        ).decode(),
         "at": now,
         "changes": _encode(rows.answer.changes).decode(),
         "parts": rows.answer.parts,

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.storage.engine.functions import PostgresFunction, embed
-from bot.storage.sql.tables import outbox, turn
+from bot.storage.sql.tables import outbox, receipt, turn
 from bot.storage.units import conversation_sql, lane_sql
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -52,6 +52,7 @@ _ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
 _TURN_TYPES = _types(
     [turn.c[name] for name in conversation_sql.TURN_ROW if name not in {"conversation", "session"}]
 )
+_USAGE_TYPES = _types([receipt.c[name] for name in conversation_sql.USAGE_ROW])
 _CHANGE_TYPES = {
     **{name: _ROW_TYPES[name] for name in ("part", "op", "text", "interaction")},
     **{name: _ROW_TYPES[name] for name in ("file_name", "file_text", "face", "buttons")},
@@ -186,6 +187,7 @@ RETURN NEXT;
 )
 
 _ONE_TURN = {name: f"_one.{name}" for name in _TURN_TYPES}
+_ONE_USAGE = {name: f"_one.of_{name}" for name in _USAGE_TYPES}
 _ONE_CHANGE = {name: f"_one.{name}" for name in _CHANGE_TYPES}
 _QUEUE_CHANGES = f"""
 FOR _one IN
@@ -225,6 +227,7 @@ FINISH = PostgresFunction(
         **{f"superseded_{name}": "int" for name in ("count", "newer")},
         "turns": "json",
         "receipts": "bytea[]",
+        "usages": "json",
         "at": _FLOAT,
         "changes": "json",
         "parts": "int[]",
@@ -243,7 +246,6 @@ FINISH = PostgresFunction(
     variables={
         "session": "int",
         "message": "bigint",
-        "content": "bytea",
         "opened": "int[]",
         "one": "record",
         "leased": _FLOAT,
@@ -274,8 +276,12 @@ END IF;
 FOR _one IN SELECT * FROM json_to_recordset(_turns) AS one({_record(_TURN_TYPES)}) LOOP
     {embed(conversation_sql.APPEND, conversation="_of", session="_session", **_ONE_TURN)};
 END LOOP;
-FOREACH _content IN ARRAY _receipts LOOP
-    {embed(conversation_sql.NOTE, conversation="_of")};
+FOR _one IN
+    SELECT * FROM ROWS FROM (
+        unnest(_receipts), json_to_recordset(_usages) AS ({_record(_USAGE_TYPES)})
+    ) AS one(content, {", ".join(f"of_{name}" for name in _USAGE_TYPES)})
+LOOP
+    {embed(conversation_sql.NOTE, conversation="_of", content="_one.content", **_ONE_USAGE)};
 END LOOP;
 _opened := '{{}}';
 IF _may_be_opened THEN

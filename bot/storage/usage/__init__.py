@@ -1,0 +1,1 @@
+"""What answers cost, in SQL: budgets, and totals of the usage that is kept with receipts."""

@@ -1,0 +1,245 @@
+"""Count what answers cost, and keep it within budgets: reserve before a request, settle after it.
+
+What is reserved is the most that the answer can cost, so that no number of requests at once exceeds
+a budget.
+"""
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from bot.backends.spec import ModelPrice, ProviderSettings
+from bot.chat.incoming import Said
+from bot.chat.prompt import Prompt, Usage
+from bot.chat.rate import Rate
+from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
+from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
+from bot.ports import Budgets, Clock, RateLimits
+from bot.prompting.presets.preset import Preset
+from bot.replying.generate import GeneratedAnswer
+from bot.texts.text import Text, translatable
+
+_log = structlog.get_logger(__name__)
+_CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more
+_REASONING_TOKENS = 32_000  # the most that a model with a reasoning parameter may add
+_OF_MODEL = (
+    *("provider", "model", "parameters", "max_input_tokens", "max_output_tokens"),
+    *("token_counter", "template", "fallbacks"),
+)
+_SECONDS_BETWEEN_NOTICES = 6 * 3600.0
+_WHOSE = {
+    BudgetKind.PERSON: translatable("Your budget"),
+    BudgetKind.CHANNEL: translatable("The budget of this channel"),
+    BudgetKind.SERVER: translatable("The budget of this server"),
+    BudgetKind.PRESET: translatable("The budget of this preset"),
+}
+_WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRules:
+    """What may be spent; nothing is limited by default."""
+
+    limits: Mapping[tuple[BudgetKind, Period], int]
+    """In millionths of a US dollar."""
+    cheaper: Preset | None = None
+    """Whose model answers when a budget is used up for another one."""
+    max_output_tokens: int = 4096
+    """Of presets without a limit of their own, where there is a budget."""
+
+
+_NO_RULES = BudgetRules({})
+
+
+@dataclass(slots=True)
+class Reservation:
+    """What one answer may cost at most, and what it has cost once that is known."""
+
+    prompt: Prompt
+    """With a limit for the answer, where there is a budget."""
+    charge: AnswerCharge
+    spent: int | None = None
+
+
+class Spending:
+    """Knows the prices of models and the budgets of those who ask."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, ProviderSettings],
+        clock: Clock,
+        budgets: Budgets | None = None,
+        rates: RateLimits | None = None,
+        rules: BudgetRules = _NO_RULES,
+    ) -> None:
+        """Take prices and budgets.
+
+        Args:
+            providers: with the prices of their models.
+            clock: time, which days and months are taken from.
+            budgets: what was spent; None: nothing is limited.
+            rates: counts notices, so that they are not repeated; None: they are.
+            rules: what may be spent.
+        """
+        self._providers = providers
+        self._clock = clock
+        self._budgets = budgets
+        self._rates = rates
+        self._rules = rules
+
+    @contextlib.asynccontextmanager
+    async def reserved(
+        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+    ) -> AsyncIterator[Reservation]:
+        """Reserve the cost of an answer for the block, and settle what `charged` found.
+
+        A request that failed before its first token costs nothing; after any other failure the
+        reservation stays, because the provider may charge for it.
+
+        Raises:
+            BudgetUsedUp: a budget does not allow it; nothing was reserved.
+            StoreError: the budgets cannot be read.
+        """
+        caps = self.caps(said, preset)
+        charge = AnswerCharge(
+            said.author.id, server_of(said), self._model(preset.provider, prompt.model)
+        )
+        if self._budgets is None or not caps:
+            yield Reservation(prompt, charge)
+            return
+        prompt = self._bounded(prompt)
+        price = self._price(preset.provider, prompt.model)
+        amount = 0 if price is None else _most(price, prompt, prompt_tokens)
+        exceeded = await self._budgets.reserve(caps, amount)
+        if exceeded is not None:
+            raise BudgetUsedUp(self.describe_used_up(exceeded))
+        reservation = Reservation(prompt, charge, spent=amount)
+        try:
+            yield reservation
+        except BackendUnavailable:
+            reservation.spent = 0
+            raise
+        finally:
+            await self._settle(caps, amount, reservation.spent or 0)
+
+    def charged(
+        self, reservation: Reservation, preset: Preset, answer: GeneratedAnswer, prompt_tokens: int
+    ) -> AnswerCharge:
+        """Return what an answer cost, and note it for the end of the reservation."""
+        price = self._price(preset.provider, reservation.prompt.model)
+        if price is None:
+            return reservation.charge
+        cost = price.cost(_counted(answer, prompt_tokens))
+        reservation.spent = cost
+        return replace(reservation.charge, cost=cost)
+
+    def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
+        """Return the budgets that an answer counts against."""
+        if not self._rules.limits and preset.budget is None:
+            return []
+        limits = dict(self._rules.limits)
+        if preset.budget is not None:
+            own = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
+            limits |= {
+                (BudgetKind.PRESET, period): round(dollars * MICROS)
+                for period, dollars in own.items()
+                if dollars is not None
+            }
+        owners = {
+            BudgetKind.PERSON: said.author.id,
+            BudgetKind.CHANNEL: channel_of(said),
+            BudgetKind.SERVER: server_of(said),
+            BudgetKind.PRESET: preset.name,
+        }
+        today = datetime.fromtimestamp(self._clock.now(), UTC).date().isoformat()
+        begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
+        return [
+            BudgetCap(kind, period, owner, begins[period], limit)
+            for (kind, period), limit in limits.items()
+            if (owner := owners[kind]) is not None
+        ]
+
+    def cheaper(self, preset: Preset) -> Preset | None:
+        """Return a preset with the model of the cheaper one; None if there is none.
+
+        The character stays: only its provider, model, parameters and limits are replaced.
+        """
+        other = self._rules.cheaper
+        if other is None or (other.provider, other.model) == (preset.provider, preset.model):
+            return None
+        return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
+
+    async def notice_of_cheaper(self, said: Said) -> Text | None:
+        """Say that a cheaper model answers, once in some hours; None: it was said."""
+        told = Rate(f"told:budget:{said.address.conversation}", 1, _SECONDS_BETWEEN_NOTICES)
+        if self._rates is not None and await self._rates.take([told]) > 0:
+            return None
+        return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
+
+    def describe_used_up(self, cap: BudgetCap) -> Text:
+        """Say which budget is used up, and when it is renewed."""
+        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        renewed = midnight + timedelta(days=1)
+        if cap.period is Period.MONTH:
+            renewed = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
+        return translatable(
+            "{whose} of {amount} is used up {when}. It is renewed at {time} UTC.",
+            whose=_WHOSE[cap.kind],
+            amount=format_cost(cap.limit),
+            when=_WHEN[cap.period],
+            time=f"{renewed:%Y-%m-%d %H:%M}",
+        )
+
+    def _bounded(self, prompt: Prompt) -> Prompt:
+        """Return the prompt with a limit for its answer, which a reservation needs."""
+        if prompt.max_output_tokens is not None:
+            return prompt
+        return replace(prompt, max_output_tokens=self._rules.max_output_tokens)
+
+    def _model(self, provider: str, model: str) -> str:
+        settings = self._providers.get(provider)
+        return settings.model or model if settings and model == "default" else model
+
+    def _price(self, provider: str, model: str) -> ModelPrice | None:
+        settings = self._providers.get(provider)
+        return None if settings is None else settings.price_of(self._model(provider, model))
+
+    async def _settle(self, caps: list[BudgetCap], reserved: int, spent: int) -> None:
+        assert self._budgets is not None  # noqa: S101 -- caps are reserved in it
+        try:
+            await self._budgets.settle(caps, reserved, spent)
+        except StoreError as error:  # what was reserved stays counted as spent
+            _log.warning("budget_not_settled", reason=str(error))
+
+
+def channel_of(said: Said) -> str:
+    """Return the channel whose budget counts: that of a thread is its parent's."""
+    return said.scopes[-2] if len(said.scopes) > 1 else said.scopes[0]
+
+
+def server_of(said: Said) -> str | None:
+    """Return the widest scope: a server, or a group with topics; None for a chat of its own."""
+    return said.scopes[-1] if len(said.scopes) > 1 else None
+
+
+def _counted(answer: GeneratedAnswer, prompt_tokens: int) -> Usage:
+    """Return the usage of an answer, estimated where the provider does not say it."""
+    usage = answer.usage
+    if usage.prompt_tokens or usage.output_tokens:
+        return usage
+    written = len(answer.text) + len(answer.thoughts)
+    return Usage(prompt_tokens, output_tokens=math.ceil(written / _CHARS_PER_TOKEN))
+
+
+def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
+    """Return the most that an answer can cost."""
+    limit = prompt.max_output_tokens or 0
+    if prompt.parameters.keys() & {"reasoning_effort", "thinking"}:
+        limit += _REASONING_TOKENS
+    dearest = Usage(prompt_tokens, written_tokens=prompt_tokens, output_tokens=limit)
+    return max(price.cost(dearest), price.cost(replace(dearest, written_tokens=0)))

@@ -1,0 +1,80 @@
+"""`troupe usage` prints what answers cost as CSV."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bot.chat.prompt import Usage
+from bot.chat.session import TurnResult
+from bot.chat.usage import AnswerCharge
+from bot.cli.app import app
+from bot.errors import UserError
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import open_database
+from bot.storage.sql.inbox import SqlInbox
+from tests.commands.test_context import RECEIPT
+from tests.samples import begin, make_incoming
+
+HEAD = (
+    "day,person,channel,server,preset,provider,model,answers,prompt_tokens,cached_tokens,"
+    "output_tokens,cost_usd,answers_without_cost"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def usage(*words: str) -> list[str]:
+    result = CliRunner().invoke(app, ["usage", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def store_answers() -> None:
+    paid = replace(
+        RECEIPT, usage=Usage(100, 40, 10), charge=AnswerCharge("telegram:1", None, "gpt", 2500)
+    )
+    unpriced = replace(paid, preset="=nora", charge=AnswerCharge("telegram:1", None, "tiny"))
+
+    async def finish() -> None:
+        async with open_database("sqlite:///data/troupe.db") as database:
+            conversations = SqlConversations(database, SystemClock())
+            await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+            claim, message = await begin(conversations)
+            result = TurnResult(receipts=[paid, paid, unpriced])
+            await conversations.finish(claim, message, result)
+
+    asyncio.run(finish())
+
+
+def test_usage_has_a_row_for_each_model_and_no_formulas() -> None:
+    store_answers()
+    today = datetime.now(UTC).date().isoformat()
+    assert usage("--since", "2026-01-01") == [
+        HEAD,
+        f"{today},telegram:1,telegram:5,,'=nora,local,tiny,1,100,40,10,,1",
+        f"{today},telegram:1,telegram:5,,nora,local,gpt,2,200,80,20,0.005000,0",
+    ]
+
+
+def test_usage_of_other_days_is_left_out() -> None:
+    store_answers()
+    assert usage("--since", "2020-01-01", "--until", "2020-01-31") == [HEAD]
+
+
+def test_usage_without_a_database_is_empty() -> None:
+    assert usage() == [HEAD]
+
+
+def test_day_that_is_none_is_named() -> None:
+    with pytest.raises(UserError, match="'soon' is no day; write it as 2026-11-01"):
+        CliRunner().invoke(app, ["usage", "--since", "soon"], catch_exceptions=False)

@@ -1,0 +1,164 @@
+"""Test that answers are charged, and that budgets are reserved before and settled after them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.usage import BudgetKind, Period, format_cost
+from bot.errors import BackendUnavailable
+from bot.prompting.presets.preset import Preset
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.sql.database import Database
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.usage.budgets import SqlBudgets
+from bot.turn.spending import BudgetRules, Spending
+from tests.fakes import FakeBackend, FakeClock
+from tests.samples import BOB, make_incoming
+from tests.turn.test_worker import CHAT, Setup
+
+PROVIDERS = {
+    # a million tokens of the prompt cost one dollar, of the answer ten
+    "p": OpenAISettings.model_validate(
+        {"base_url": "http://127.0.0.1:1", "prices": {"m": {"input": 1, "output": 10}}}
+    ),
+    "q": OpenAISettings.model_validate({"base_url": "http://127.0.0.1:1"}),
+}
+DONE = Finish(FinishReason.STOP, Usage(1000, 0, 100))  # costs 2,000 millionths
+PERSON_A_DAY = (BudgetKind.PERSON, Period.DAY)
+
+
+def make_setup(
+    database: Database,
+    *scripts: list[Any],
+    limits: Mapping[tuple[BudgetKind, Period], int] | None = None,
+    cheaper: Preset | None = None,
+    **options: Any,
+) -> Setup:
+    clock = FakeClock()
+    spending = Spending(
+        PROVIDERS,
+        clock,
+        SqlBudgets(database),
+        InProcessRateLimits(clock),
+        BudgetRules(limits or {}, cheaper, max_output_tokens=400),
+    )
+    return Setup(
+        database,
+        backend=FakeBackend(*scripts),
+        clock=clock,
+        pipeline_parts={"spending": spending},
+        **options,
+    )
+
+
+async def costs(database: Database) -> list[int | None]:
+    return [one.charge.cost for _, one in await SqlReceipts(database).newest(CHAT)]
+
+
+async def test_receipt_says_what_an_answer_cost_and_who_asked(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE])
+    await setup.say("hello")
+    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    assert receipt.charge.cost == 2000
+    assert (receipt.charge.person, receipt.charge.model) == ("telegram:1", "m")
+    assert receipt.prompt.max_output_tokens is None  # nothing is limited
+
+
+async def test_cost_of_a_model_without_a_price_is_not_known(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE], preset={"provider": "q"})
+    await setup.say("hello")
+    assert await costs(database) == [None]
+
+
+async def test_cost_is_estimated_where_the_provider_counts_nothing(database: Database) -> None:
+    setup = make_setup(database, ["x" * 300])
+    await setup.say("hello")
+    [cost] = await costs(database)
+    assert cost is not None
+    assert 1000 <= cost < 1100  # 100 tokens of the answer, and the prompt
+
+
+async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE], limits={PERSON_A_DAY: 4_100})
+    await setup.say("hello", "again")
+    assert setup.texts == [
+        "Hi.",
+        "⚠ Your budget of $0.0041 is used up today. It is renewed at 2023-11-15 00:00 UTC.",
+    ]
+    assert len(setup.backend.prompts) == 1
+    assert setup.backend.prompts[0].max_output_tokens == 400  # what is reserved is enough
+
+
+async def test_budget_of_somebody_else_is_another_one(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], limits={PERSON_A_DAY: 4_100})
+    await setup.say("hello", make_incoming("again", key="5:2", author=BOB))
+    assert setup.texts == ["Hi.", "Ho."]
+
+
+async def test_budget_is_renewed(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], limits={PERSON_A_DAY: 4_100})
+    await setup.say("hello", "again")
+    await setup.clock.advance(86_400)
+    await setup.say("and again")
+    assert setup.texts[-1] == "Ho."
+
+
+async def test_preset_may_have_a_budget_of_its_own(database: Database) -> None:
+    setup = make_setup(database, ["Hi.", DONE], preset={"budget": {"month": 0.0041}})
+    await setup.say("hello", "again")
+    assert setup.texts[1] == (
+        "⚠ The budget of this preset of $0.0041 is used up this month. It is renewed at 2023-12-01"
+        " 00:00 UTC."
+    )
+
+
+async def test_request_that_failed_costs_nothing(database: Database) -> None:
+    setup = make_setup(
+        database, [BackendUnavailable("away")], ["Hi.", DONE], limits={PERSON_A_DAY: 4_100}
+    )
+    await setup.say("hello", "again")
+    assert setup.texts[1] == "Hi."
+
+
+async def test_cheaper_model_answers_first_and_is_told_of_once(database: Database) -> None:
+    cheaper = Preset.model_validate({"name": "small", "provider": "q", "model": "tiny"})
+    small = FakeBackend(["Lo."], ["Li."])
+    setup = make_setup(
+        database,
+        ["Hi.", DONE],
+        limits={PERSON_A_DAY: 4_100},
+        cheaper=cheaper,
+        fallback=small,
+    )
+    await setup.say("hello", "again", "and again")
+    notice = "⚠ A budget is used up, so a cheaper model answers for the time being."
+    assert setup.texts == ["Hi.", "Lo.", notice, "Li."]
+    assert [prompt.model for prompt in small.prompts] == ["tiny", "tiny"]
+    turns = (await setup.session()).turns
+    assert {turn.preset for turn in turns if turn.role == "assistant"} == {"nora"}
+
+
+def test_channel_of_a_thread_is_its_parent_and_its_server_the_widest_scope() -> None:
+    clock = FakeClock()
+    limits = {(kind, Period.MONTH): 1 for kind in BudgetKind}
+    spending = Spending({}, clock, rules=BudgetRules(limits))
+    topic = make_incoming(thread="9", chat="-7")
+    private = make_incoming()
+    nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+    assert [cap.owner for cap in spending.caps(topic, nora)] == [
+        "telegram:1",
+        "telegram:-7:9",
+        "telegram:-7",
+        "nora",
+    ]
+    assert [cap.kind for cap in spending.caps(private, nora)] == ["person", "channel", "preset"]
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"), [(0, "$0.00"), (410, "$0.0004"), (50_000, "$0.05"), (12_345_678, "$12.35")]
+)
+def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str) -> None:
+    assert format_cost(micros) == text
