@@ -376,6 +376,8 @@ def read_settings(**given: object) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_error_lines(error))) from None
     except SourceError as error:  # a group of settings was given a value
+        if name := _variable_without_json(error.__cause__):
+            raise SettingsError(f"{name} is not JSON; write it as {{...}}") from None
         group = str(error).partition('field "')[2].partition('"')[0]
         raise SettingsError(
             f"{_variable([group])} is a group of settings and has no value of its own; set its"
@@ -383,6 +385,16 @@ def read_settings(**given: object) -> Settings:
         ) from None
     except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
+
+
+def _variable_without_json(error: BaseException | None) -> str | None:
+    """Return the part of a group whose value should be JSON; None: the error is another one."""
+    if not isinstance(error, json.JSONDecodeError):
+        return None
+    model = settings_model()
+    given = {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
+    parts = (name.upper() for name, value in given.items() if value == error.doc and "__" in name)
+    return next(parts, None)
 
 
 def _error_lines(error: ValidationError) -> list[str]:
@@ -483,6 +495,9 @@ def _secrets_in(value: object) -> Iterator[str]:
                 yield from _secrets_in(each)
         case dict():
             for each in value.values():
+                yield from _secrets_in(each)
+        case tuple():
+            for each in value:
                 yield from _secrets_in(each)
         case _:
             return

@@ -89,6 +89,8 @@ class Prompt:
     """The character that answers; each has a prefix cache of its own."""
     asked_by: str | None = None
     """A person's id, by which a fair queue takes turns."""
+    has_fallback: bool = False
+    """Whether another model is tried if this one fails: then nobody waits until it is well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import typer
 import uvloop
 
 from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
-from bot.chat.prompt import Message
+from bot.chat.prompt import Finish, Message, Prompt, Usage
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
@@ -29,6 +31,7 @@ from bot.ports import ModelCheckingBackend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
+from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends, used_models
 from bot.service.resources import EMBEDDED_REDIS, stories_by_preset
@@ -43,6 +46,8 @@ Report = Callable[[str], None]
 
 _SECONDS = 5.0
 """How long a thing may take that answers in less than one where all is well."""
+_QUESTION = "Answer with one word: ready?"
+_ANSWER_TOKENS = 16
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """For glibc: without a network a name would take 10 s, and the process would wait for it."""
@@ -62,7 +67,14 @@ class _CheckItem:
 
 
 @app.command()
-def check() -> None:
+def check(
+    providers: Annotated[
+        bool,
+        typer.Option(
+            "--providers", help="Also ask each model that presets use for a word, which may cost."
+        ),
+    ] = False,
+) -> None:
     """Test every setting, preset and connection.
 
     Prints a line for each, with what is wrong and how to fix it. The exit code is 1 if anything
@@ -76,17 +88,20 @@ def check() -> None:
             print_line(f"WRONG  settings: {line}")
         print_line("the rest is tested when the settings are right")
         raise typer.Exit(1) from None
-    raise typer.Exit(0 if uvloop.run(check_everything(settings, print_line)) else 1)
+    is_right = uvloop.run(check_everything(settings, print_line, asks_models=providers))
+    raise typer.Exit(0 if is_right else 1)
 
 
-async def check_everything(settings: Settings, report: Report) -> bool:
+async def check_everything(
+    settings: Settings, report: Report, *, asks_models: bool = False
+) -> bool:
     """Report one line for each thing; return True if nothing is wrong.
 
     All things are tested side by side, each with a time limit, and reported in order.
     """
     is_right = _check_variable_names(report)
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
-        checks = list(_list_checks(settings, renderer))
+        checks = list(_list_checks(settings, renderer, asks_models=asks_models))
         outcomes = [group.create_task(_run_check(one)) for one in checks]
         for one, outcome in zip(checks, outcomes, strict=True):
             found, problems = await outcome
@@ -112,7 +127,9 @@ async def _run_check(check: _CheckItem) -> tuple[str, Sequence[str]]:
         return "", str(error).splitlines()
 
 
-def _list_checks(settings: Settings, renderer: Renderer) -> Iterator[_CheckItem]:
+def _list_checks(
+    settings: Settings, renderer: Renderer, *, asks_models: bool
+) -> Iterator[_CheckItem]:
     yield _CheckItem("presets", partial(_test_presets, settings, renderer), is_local=True)
     is_sqlite = settings.database_url is None
     yield _CheckItem("database", partial(_test_database, settings), is_local=is_sqlite)
@@ -122,10 +139,14 @@ def _list_checks(settings: Settings, renderer: Renderer) -> Iterator[_CheckItem]
     presets = _load_valid_presets(settings)
     if stories_by_preset(presets):
         yield _CheckItem("embedding", partial(_test_embedder, settings))
-    for name, models in _models_by_provider(presets, settings).items():
+    models_by_provider = _models_by_provider(presets, settings)
+    for name, models in models_by_provider.items():
         yield _CheckItem(
             f"provider {name}", partial(_test_provider, name, models, settings, renderer)
         )
+        for model in models if asks_models else ():
+            ask = partial(_ask_model, name, model, settings, renderer)
+            yield _CheckItem(f"answer of {name}/{model}", ask, is_limited=False)
     turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), is_limited=False)
@@ -239,6 +260,25 @@ async def _test_provider(
         return await backend.check()
     finally:
         await _close(backend.close)
+
+
+async def _ask_model(name: str, model: str, settings: Settings, renderer: Renderer) -> str:
+    """Ask for the shortest answer; return how long it took and what it used."""
+    prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=_ANSWER_TOKENS)
+    backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
+    clock = SystemClock()
+    started, usage = clock.monotonic(), Usage()
+    try:
+        async with aclosing(backend.generate(prompt)) as events:
+            async for event in events:
+                if isinstance(event, Finish):
+                    usage = event.usage
+    finally:
+        await _close(backend.close)
+    seconds = clock.monotonic() - started
+    counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
+    counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
+    return f"after {seconds:.1f} s; {counted}"
 
 
 async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:

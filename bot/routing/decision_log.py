@@ -1,8 +1,11 @@
 """Remember why the newest messages of each conversation were answered or not, for admins."""
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 
 from bot.chat.incoming import Said
+from bot.chat.receipt import Receipt
+from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.texts.text import Text, joined, looked_up, translatable
 
@@ -35,6 +38,24 @@ class DecisionLog:
         self._lines.move_to_end(key)
         if len(self._lines) > _MAX_CONVERSATIONS:
             self._lines.popitem(last=False)
+
+    def note_substitutes(
+        self, conversation: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
+    ) -> None:
+        """Remember which answers another model gave than that of the character's preset."""
+        own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
+        for receipt in receipts:
+            expected = own.get(receipt.preset)
+            used = (receipt.provider, receipt.prompt.model)
+            if expected is not None and used != expected and conversation in self._lines:
+                self._lines[conversation].append(
+                    translatable(
+                        "{name}: {used} answered in place of {expected}",
+                        name=receipt.preset,
+                        used="/".join(used),
+                        expected="/".join(expected),
+                    )
+                )
 
     def newest(self, conversation: str) -> tuple[Text, ...]:
         """Return a line for each of the newest messages, oldest first."""

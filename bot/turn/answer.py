@@ -228,14 +228,20 @@ class AnswerPipeline:
         *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
         for one in others:
             try:
-                return await self._generate(one, context, live_reply, stop)
+                return await self._generate(one, context, live_reply, stop, has_fallback=True)
             except BackendError as error:
                 provider, reason = one.preset.provider, str(error)
                 _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
         return await self._generate(last, context, live_reply, stop)
 
     async def _generate(
-        self, speaker: ActivePreset, context: TurnContext, live_reply: LiveReply, stop: StopFlag
+        self,
+        speaker: ActivePreset,
+        context: TurnContext,
+        live_reply: LiveReply,
+        stop: StopFlag,
+        *,
+        has_fallback: bool = False,
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
         model_limit = await find_model_limit(preset, backend)
@@ -251,8 +257,9 @@ class AnswerPipeline:
             preset, context.said, fitted.prompt, fitted.tokens
         ) as reservation:
             async with self._slot(preset.provider, stop, show_position):
+                prompt = replace(reservation.prompt, has_fallback=has_fallback)
                 answer = await generate_answer(
-                    backend, reservation.prompt, show, show_position, self._clock, stop
+                    backend, prompt, show, show_position, self._clock, stop
                 )
             charge = self._spending.charged(reservation, preset, answer, fitted.tokens)
         if not stop.requested:

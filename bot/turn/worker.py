@@ -371,6 +371,7 @@ class ConversationWorker:
             self._decisions.note(one, decision)
         self._unanswered.drop(claim.conversation)
         asked = gathering.asked
+        self._decisions.note_substitutes(claim.conversation, asked.speakers, result.receipts)
         turns = [*result.earlier, *gathering.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and result.outgoing:

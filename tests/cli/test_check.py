@@ -19,7 +19,7 @@ from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 from tests.e2e.loopback_platforms import running_platforms
-from tests.rigs.fake_openai import FakeOpenAI
+from tests.rigs.fake_openai import FakeOpenAI, Script
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -319,3 +319,25 @@ async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) ->
     assert not passed
     [line] = wrong_lines(lines)
     assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")
+
+
+async def test_providers_are_asked_for_a_word_on_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeOpenAI() as service:
+        monkeypatch.setenv("TROUPE_PROVIDERS__ACME__BASE_URL", service.base_url)
+        fallbacks = [{"provider": "acme", "model": "m"}, {"provider": "acme", "model": "n"}]
+        write_preset(folder, {**ECHO, "fallbacks": fallbacks})
+        await run_check()
+        assert service.log == []
+        service.plays(Script([b'{"error": {"code": "model_not_found"}}'], status=404))
+        lines: list[str] = []
+        assert not await check_everything(read_settings(), lines.append, asks_models=True)
+        assert [one["body"]["max_tokens"] for one in service.log] == [16, 16]
+    shown = [re.sub(r"after [\d.]+ s", "after … s", one) for one in lines if "answer of" in one]
+    assert sorted(shown) == [
+        "WRONG  answer of acme/m: provider 'acme' does not know the model 'm' at"
+        f" {service.base_url} (404); check the preset's model and TROUPE_PROVIDERS__ACME__BASE_URL",
+        "ok     answer of acme/n: after … s; 5 tokens read, 4 written",
+        "ok     answer of echo/m: after … s; it reports no usage, so costs are estimated",
+    ]

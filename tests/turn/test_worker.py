@@ -373,6 +373,16 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")
 
 
+async def test_admins_are_told_which_model_answered_in_place_of_another(
+    database: Database,
+) -> None:
+    away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
+    preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
+    setup = Setup(database, backend=away, fallback=other, preset=preset)
+    await setup.say("hello", "/settings why")
+    assert setup.texts[1].splitlines()[-1] == "nora: q/small answered in place of p/m"
+
+
 async def test_fallback_is_not_used_for_an_interrupted_answer(database: Database) -> None:
     first = FakeBackend(["Once upon ", BackendInterrupted("reset")])
     other = FakeBackend(["Hi."])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends.anthropic.settings import AnthropicSettings
@@ -14,6 +15,7 @@ from bot.backends.anthropic.wire import AnthropicParser, to_wire
 from bot.backends.chat_completions.connection import PooledConnection
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.reasoning import NO_FORMAT
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
@@ -28,6 +30,7 @@ from bot.ports import (
     TextTokenCounter,
     TokenCountingBackend,
 )
+from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
 _API_VERSION = "2023-06-01"
@@ -50,7 +53,9 @@ class AnthropicBackend(
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
-        self._connection = PooledConnection(settings, _headers(settings))
+        clock = clock or SystemClock()
+        headers = [_headers(settings, key) for key in settings.keys or (None,)]
+        self._connection = KeyRotation([PooledConnection(settings, one) for one in headers], clock)
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
@@ -73,6 +78,7 @@ class AnthropicBackend(
             stop_strings_of(prompt),
             NO_FORMAT,  # reasoning comes in blocks of its own
             parameters=body.keys() - _CONTENT_FIELDS,
+            has_fallback=prompt.has_fallback,
         )
         async with aclosing(self._request_runner.run(request)) as events:
             async for event in events:
@@ -133,12 +139,12 @@ def make(
     return AnthropicBackend(settings, provider)
 
 
-def _headers(settings: AnthropicSettings) -> dict[str, str]:
+def _headers(settings: AnthropicSettings, key: SecretStr | None) -> dict[str, str]:
     headers = {
         "anthropic-version": _API_VERSION,
         "content-type": "application/json",
         **settings.basic_auth_headers,
     }
-    if settings.api_key is not None:
-        headers["x-api-key"] = settings.api_key.get_secret_value()
+    if key is not None:
+        headers["x-api-key"] = key.get_secret_value()
     return headers

@@ -137,7 +137,7 @@ def translate_status(
             f"{endpoint} returned status {status}{_codes(body)}; try again later",
             notice=_BUSY_NOTICE if is_busy else "",
             retryable=True,
-            retry_after_seconds=_retry_after(headers.get("retry-after"), now),
+            retry_after_seconds=retry_after(headers.get("retry-after"), now),
         )
     if status < HTTPStatus.BAD_REQUEST:
         what = f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
@@ -281,7 +281,7 @@ def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
     return code if isinstance(code, int) and is_status else None
 
 
-def _retry_after(value: str | None, now: float) -> float:
+def retry_after(value: str | None, now: float) -> float:
     """Return the seconds of a Retry-After header, which may hold a date (RFC 9110, 10.2.3)."""
     if not value:
         return 0

@@ -6,6 +6,7 @@ intervals, and its socket is not read between them.
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -62,6 +63,8 @@ class ChatRequest:
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
     """Names that an error message may repeat from the provider's own message."""
+    has_fallback: bool = False
+    """Whether another model answers if the circuit breaker is open."""
 
 
 class HttpStatusError(TroupeError):
@@ -89,7 +92,10 @@ class HttpConnection(Protocol):
 
 
 class ChatRequestRunner:
-    """Runs the requests to one provider, which share a retry budget and a circuit breaker."""
+    """Runs the requests to one provider.
+
+    They share a retry budget; each model has a circuit breaker, since one may be away alone.
+    """
 
     def __init__(
         self,
@@ -99,7 +105,7 @@ class ChatRequestRunner:
         new_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
-        breaker: CircuitBreaker | None = None,
+        new_breaker: Callable[[], CircuitBreaker] = CircuitBreaker,
         clock: Clock | None = None,
         random_source: random.Random | None = None,
     ) -> None:
@@ -111,7 +117,7 @@ class ChatRequestRunner:
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
-        self._breaker = breaker or CircuitBreaker()
+        self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     async def run(
         self, request: ChatRequest
@@ -120,8 +126,9 @@ class ChatRequestRunner:
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         self._budget.record_call()
         retry_count = 0
+        breaker = self._breakers[request.model]
         while True:
-            await self._wait_for_breaker()
+            await self._wait_for_breaker(breaker, request)
             has_text = False
             try:
                 async with aclosing(self._attempt(request, deadline)) as events:
@@ -130,33 +137,36 @@ class ChatRequestRunner:
                         yield event
             except RequestFailed as error:
                 success = not error.provider_unhealthy
-                self._breaker.record(self._clock.monotonic(), success=success)
+                breaker.record(self._clock.monotonic(), success=success)
                 if has_text:
                     notice = error.notice or _INTERRUPTED_NOTICE
                     raise BackendInterrupted(str(error), notice) from error
-                pause = self._pause_before_retry(error, retry_count)
+                # A failed trial call is not repeated: the next trial is another message's.
+                pause = None if breaker.is_open else self._pause_before_retry(error, retry_count)
                 left = deadline - asyncio.get_running_loop().time()
                 if pause is None or pause >= left:
                     raise BackendUnavailable(str(error), error.notice) from error
             else:
-                self._breaker.record(self._clock.monotonic(), success=True)
+                breaker.record(self._clock.monotonic(), success=True)
                 return
             retry_count += 1
             await self._clock.sleep(pause)
 
-    async def _wait_for_breaker(self) -> None:
+    async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
         """Wait for the result of a trial request while the circuit breaker is open, but not long.
 
         Raises:
             BackendUnavailable: it stays open; another model may answer.
         """
-        give_up_at = self._clock.monotonic() + retries.MAX_BREAKER_WAIT_SECONDS
-        failed_before = self._breaker.failed_trials
-        while not self._breaker.allows(self._clock.monotonic()):
-            trial_failed = self._breaker.failed_trials > failed_before
+        wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
+        give_up_at = self._clock.monotonic() + wait
+        failed_before = breaker.failed_trials
+        while not breaker.allows(self._clock.monotonic()):
+            trial_failed = breaker.failed_trials > failed_before
             if trial_failed or self._clock.monotonic() >= give_up_at:
                 raise BackendUnavailable(
-                    f"{self._endpoint} fails too often; calls are paused", _PAUSED_NOTICE
+                    f"{self._endpoint} fails too often with {request.model!r}; calls are paused",
+                    _PAUSED_NOTICE,
                 )
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 

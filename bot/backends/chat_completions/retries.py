@@ -50,6 +50,11 @@ class CircuitBreaker:
         self.failed_trials = 0
         """How many trial calls have failed so far."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether only trial calls are let through."""
+        return self._opened_at is not None
+
     def allows(self, now: float) -> bool:
         """Return whether a call may be made; while open, one each `open_seconds` may."""
         if self._opened_at is None:

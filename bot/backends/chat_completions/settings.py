@@ -2,8 +2,10 @@
 
 import base64
 from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bot.backends.spec import ProviderSettings
 from bot.runtime.addresses import HttpAddress, is_http_address, split_credentials
@@ -16,6 +18,14 @@ class HttpProviderSettings(ProviderSettings):
         None, description="The address of the API; well-known providers need none."
     )
     api_key: SecretStr | None = Field(None, description="The key of the account.")
+    api_keys: tuple[SecretStr, ...] = Field(
+        (),
+        description="Several keys, separated by commas, that are used in turn. One that is refused"
+        " or used up is left out for a while.",
+    )
+    api_key_file: Path | None = Field(
+        None, description="A file with one or several keys, one a line, such as a mounted secret."
+    )
     basic_auth: SecretStr | None = Field(
         None,
         description="name:password for a proxy in front of the API. They may stand in the address"
@@ -36,6 +46,34 @@ class HttpProviderSettings(ProviderSettings):
             "base_url": address,
             **({"basic_auth": credentials} if credentials else {}),
         }
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_commas(cls, given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        return tuple(part.strip() for part in given.split(",") if part.strip())
+
+    @model_validator(mode="after")
+    def _read_key_file(self) -> Self:
+        """Add the keys of the file to the others, so that all of them are masked as secrets."""
+        if self.api_key_file is None:
+            return self
+        try:
+            lines = self.api_key_file.read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the keys in {self.api_key_file} cannot be read: {error}") from None
+        if not lines:
+            raise ValueError(f"there is no key in {self.api_key_file}")
+        known = {key.get_secret_value() for key in self.keys}
+        new = tuple(SecretStr(line) for line in dict.fromkeys(lines) if line not in known)
+        self.api_keys = (*self.api_keys, *new)
+        return self
+
+    @property
+    def keys(self) -> tuple[SecretStr, ...]:
+        """All keys of the account."""
+        return (*((self.api_key,) if self.api_key else ()), *self.api_keys)
 
     @property
     def basic_auth_headers(self) -> dict[str, str]:
@@ -61,6 +99,6 @@ def well_known_address(
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:
         raise ValueError(f"provider {provider!r} has no address; set {prefix}BASE_URL")
-    if settings.api_key is None and settings.base_url is None and provider not in keyless:
+    if not settings.keys and settings.base_url is None and provider not in keyless:
         raise ValueError(f"provider {provider!r} has no key; set {prefix}API_KEY")
     return base_url

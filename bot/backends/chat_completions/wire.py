@@ -9,6 +9,7 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.stream_parser import StreamParser, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
@@ -29,7 +30,9 @@ def output_limit(prompt: Prompt) -> int | None:
     return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
-def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
+def to_wire(
+    prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
+) -> bytes:
     """Encode the request body; with `names`, messages carry their speaker where the API allows.
 
     Parameters are sent as the preset gives them. One that is null removes the parameter, also one
@@ -53,7 +56,7 @@ def to_wire(prompt: Prompt, model: str, *, names: bool = False) -> bytes:
     if names:
         for message, each in zip(messages, prompt.messages, strict=True):
             message |= _name_field(each.name)
-    given = {name: value for name, value in body.items() if value is not None}
+    given = quirks.apply({name: value for name, value in body.items() if value is not None})
     return encode_streaming_request({**given, "model": model, "messages": messages})
 
 

@@ -15,11 +15,13 @@ from typing_extensions import override
 from bot.backends.chat_completions import retries
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.backends.chat_completions.wire import ChatCompletionsParser, output_limit, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
+from bot.backends.openai_compatible.quirks import quirks_of
 from bot.backends.openai_compatible.settings import LISTING_ALL, OpenAISettings
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.ports import (
@@ -31,6 +33,7 @@ from bot.ports import (
     TextTokenCounter,
     TokenCountingBackend,
 )
+from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
@@ -53,7 +56,10 @@ class OpenAICompatibleBackend(
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
-        self._connection = OpenAIConnection(settings)
+        clock = clock or SystemClock()
+        self._connection = KeyRotation(
+            [OpenAIConnection(settings, key=key) for key in settings.keys or (None,)], clock
+        )
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
@@ -69,8 +75,14 @@ class OpenAICompatibleBackend(
         self, prompt: Prompt
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         model = self._resolve_model(prompt)
-        body = to_wire(prompt, model, names=bool(self._settings.message_names))
-        request = ChatRequest("/chat/completions", body, model, stop_strings_of(prompt))
+        body = self._to_wire(prompt, model)
+        request = ChatRequest(
+            "/chat/completions",
+            body,
+            model,
+            stop_strings_of(prompt),
+            has_fallback=prompt.has_fallback,
+        )
         async with aclosing(self._request_runner.run(request)) as events:
             async for event in events:
                 if isinstance(event, Finish):
@@ -95,7 +107,7 @@ class OpenAICompatibleBackend(
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
         model = prompt.model if prompt.model != "default" else self._settings.model or "default"
-        body = to_wire(prompt, model, names=bool(self._settings.message_names))
+        body = self._to_wire(prompt, model)
         return describe_request(model, body)
 
     @override
@@ -122,6 +134,10 @@ class OpenAICompatibleBackend(
     @override
     async def close(self) -> None:
         await self._connection.close()
+
+    def _to_wire(self, prompt: Prompt, model: str) -> bytes:
+        quirks = quirks_of(self._endpoint.base_url, model)
+        return to_wire(prompt, model, names=bool(self._settings.message_names), quirks=quirks)
 
     def _resolve_model(self, prompt: Prompt) -> str:
         return resolve_model(prompt.model, self._settings, self._endpoint)

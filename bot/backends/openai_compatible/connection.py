@@ -2,25 +2,33 @@
 
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from bot import __version__
 from bot.backends.chat_completions.connection import PooledConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 
 
 class OpenAIConnection(PooledConnection):
-    """Requests with the headers that these APIs need."""
+    """Requests with the headers that these APIs need, and with one of the keys."""
 
-    def __init__(self, settings: OpenAISettings, unix_socket: Path | None = None) -> None:
-        super().__init__(settings, _headers(settings), unix_socket)
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        unix_socket: Path | None = None,
+        *,
+        key: SecretStr | None = None,
+    ) -> None:
+        super().__init__(settings, _headers(settings, key), unix_socket)
 
 
-def _headers(settings: OpenAISettings) -> dict[str, str]:
+def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str]:
     headers = {
         "Accept": "application/json",
         "Content-Type": "application/json",
         "User-Agent": f"troupe/{__version__}",
         **settings.basic_auth_headers,
     }
-    if settings.api_key is not None:
-        headers["Authorization"] = f"Bearer {settings.api_key.get_secret_value()}"
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key.get_secret_value()}"
     return headers

@@ -62,7 +62,7 @@ class OpenAISettings(HttpProviderSettings):
     @override
     def completed(self, provider: str) -> Self:
         base_url = well_known_address(self, provider, WELL_KNOWN, KEYLESS)
-        if self.api_key is not None and self.basic_auth is not None:
+        if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
             raise ValueError(
                 f"provider {provider!r} has a key and a password, of which only one can be sent;"

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 
 import httpx2
@@ -242,7 +243,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
             connection,
             ChatCompletionsParser,
             max_retries=0,
-            breaker=CircuitBreaker(share=math.inf),  # a crashed engine is back within a second
+            # a crashed engine is back within a second
+            new_breaker=partial(CircuitBreaker, share=math.inf),
         )
         try:
             yield ServerEngine(
