@@ -162,8 +162,6 @@ class Said:
     """Whether it was delivered so long after it was written that nobody waits for an answer."""
     earlier_files: tuple[MediaItem, ...] = ()
     """Attachments of earlier messages that are answered together with this one."""
-    is_private: bool = False
-    """Whether nobody else reads along, as far as the platform tells with a message."""
 
     @property
     def is_answered_in_public(self) -> bool:
@@ -173,8 +171,13 @@ class Said:
 
     @property
     def is_for_author_alone(self) -> bool:
-        """Whether nobody but the author reads what is answered."""
-        return self.is_private or self.wake is WakeReason.DM or self.interaction is not None
+        """Whether nobody but the author reads what is answered.
+
+        A chat of its own without message ids is the terminal.
+        """
+        in_terminal = len(self.scopes) == 1 and self.message_id is None
+        is_private = self.is_private or self.wake is WakeReason.DM or in_terminal
+        return is_private or self.interaction is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from bot.errors import PresetError, SettingsError
 from bot.prompting.presets.files import find_preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.settings import BudgetSettings
-from bot.turn.spending import BudgetRules
+from bot.turn.limits.spending import BudgetRules
 
 
 def budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:

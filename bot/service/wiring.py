@@ -75,13 +75,13 @@ from bot.storage.usage.totals import SqlUsageTotals
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
-from bot.turn.answer_limits import AnswerLimits
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.spending import Spending
 from bot.turn.prompt_sources import PromptSources
-from bot.turn.provider_slots import ProviderSlots
-from bot.turn.spending import Spending
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 

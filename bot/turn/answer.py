@@ -30,10 +30,10 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
 from bot.texts.text import Text, language_of, translatable, translate
-from bot.turn.answer_limits import Admission, AnswerLimits
+from bot.turn.limits.answer_limits import Admission, AnswerLimits
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.spending import Spending
 from bot.turn.prompt_sources import PromptSources, TurnContext
-from bot.turn.provider_slots import ProviderSlots
-from bot.turn.spending import Spending
 
 _log = structlog.get_logger(__name__)
 _ONLY_REASONING = translatable(
@@ -111,13 +111,15 @@ class AnswerPipeline:
         """
         admission = await self._limits.admit(said, stop) if self._limits else Admission()
         if admission.is_refused:
-            return self._refuse(said, admission.notice, is_repetition=removed is not None)
+            is_repetition = removed is not None
+            return self._refuse(said, admission.notice, first_part, is_repetition=is_repetition)
         context = await self._sources.load(
             *(claim, message, said, active, speakers, removed, before),
             *(in_place_of, gathered, first_part),
         )
         if is_unreadable(said, context.files):
-            return self._refuse(said, explain_unread(context.files.unread), is_repetition=False)
+            unread = explain_unread(context.files.unread)
+            return self._refuse(said, unread, first_part, is_repetition=False)
         await self._let_speak(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             self._add_buttons(context)
@@ -141,12 +143,14 @@ class AnswerPipeline:
         if not context.turns and not stop.requested:
             raise failures[0]
 
-    def _refuse(self, said: Said, notice: Text | None, *, is_repetition: bool) -> TurnResult:
+    def _refuse(
+        self, said: Said, notice: Text | None, first_part: int, *, is_repetition: bool
+    ) -> TurnResult:
         """Keep a message without an answer; raises `UserError` for what was answered before."""
         if is_repetition:
             raise UserError(notice or _TOO_MANY)
         shown = translate(notice, language_of(said.locale)) if notice is not None else ""
-        return TurnResult(outgoing=self._replies.final_parts(said.address, shown))
+        return TurnResult(outgoing=self._replies.final_parts(said.address, shown, first_part))
 
     def _add_buttons(self, context: TurnContext) -> None:
         name = context.part_name(context.parts[-1].part)

@@ -10,8 +10,8 @@ from typing_extensions import override
 from bot.chat.rate import Rate
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
-from bot.turn.answer_limits import AnswerLimits
-from bot.turn.provider_slots import ProviderSlots
+from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.provider_slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import BOB, make_incoming
 from tests.turn.test_worker import Setup, running_worker
@@ -21,99 +21,6 @@ SLOWED = (
     "⏳ That is more than 2 messages in 20 s. I answer all of them, but more slowly now: one each"
     " 10 s."
 )
-
-
-def make_setup(
-    database: Database,
-    *,
-    seconds: float = 20,
-    per_person: int = 2,
-    per_channel: int = 0,
-    scripts: int = 8,
-) -> Setup:
-    clock = FakeClock()
-    limits = AnswerLimits(
-        InProcessRateLimits(clock),
-        clock,
-        per_person=per_person,
-        per_channel=per_channel,
-        seconds=seconds,
-    )
-    backend = FakeBackend(*([f"answer {number}"] for number in range(1, scripts + 1)))
-    return Setup(database, backend=backend, clock=clock, pipeline_parts={"limits": limits})
-
-
-@asynccontextmanager
-async def working(setup: Setup, *texts: str) -> AsyncIterator[asyncio.Task[None]]:
-    await setup.receive(*texts)
-    async with running_worker(setup) as worker:
-        yield worker
-
-
-async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
-    setup = make_setup(database)
-    async with working(setup, "a", "b", "c", "d") as worker:
-        await wait_until(lambda: len(setup.texts) == 2)
-        await run_ready_tasks()
-        assert len(setup.backend.prompts) == 2  # no work is done for the third
-        await setup.clock.advance(10)
-        await wait_until(lambda: len(setup.texts) == 4)
-        assert not worker.done()
-        await setup.clock.advance(10)
-        await worker
-    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED, "answer 4"]
-    assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 4
-
-
-async def test_others_in_the_channel_are_not_slowed_down(database: Database) -> None:
-    setup = make_setup(database)
-    await setup.say("a", "b", make_incoming("c", key="5:3", author=BOB))
-    assert setup.texts == ["answer 1", "answer 2", "answer 3"]
-
-
-async def test_channel_is_slowed_down_whoever_writes(database: Database) -> None:
-    setup = make_setup(database, per_person=0, per_channel=2)
-    await setup.receive("a", "b", make_incoming("c", key="5:3", author=BOB))
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.texts) == 2)
-        await setup.clock.advance(10)
-        await worker
-    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED]
-
-
-async def test_message_whose_moment_is_far_away_is_kept_and_told_of_once(
-    database: Database,
-) -> None:
-    setup = make_setup(database, per_person=1, seconds=3600)
-    await setup.say("a", "b", "c")
-    assert setup.texts == [
-        "answer 1",
-        "That is more than one message in 3600 s. I have read yours, and answer again in 3600 s.",
-    ]
-    assert [text for _, text in await setup.history()] == ["a", "answer 1", "b", "c"]
-
-
-async def test_retry_over_the_limit_keeps_the_old_answer(database: Database) -> None:
-    setup = make_setup(database, per_person=1, seconds=3600)
-    await setup.say("a", "/retry")
-    assert setup.texts[1].startswith("⚠ That is more than one message in 3600 s.")
-    assert [text for _, text in await setup.history()] == ["a", "answer 1"]
-
-
-async def test_stop_ends_the_wait(database: Database) -> None:
-    setup = make_setup(database)
-    async with working(setup, "a", "b", "c") as worker:
-        await wait_until(lambda: len(setup.texts) == 2)
-        await run_ready_tasks()
-        await setup.receive("/stop")
-        await worker
-    assert len(setup.backend.prompts) == 2
-
-
-async def test_commands_are_not_limited(database: Database) -> None:
-    setup = make_setup(database, per_person=1, seconds=3600)
-    await setup.say("a", "/me a tall knight", "/me clear", "/new")
-    assert len(setup.texts) == 4
 
 
 class RecordingRateLimits(InProcessRateLimits):
@@ -127,6 +34,105 @@ class RecordingRateLimits(InProcessRateLimits):
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         self.taken += rates
         return await super().take(rates, max_wait_seconds)
+
+
+def make_setup(
+    database: Database,
+    *,
+    seconds: float = 20,
+    per_person: int = 2,
+    per_channel: int = 0,
+    scripts: int = 8,
+) -> tuple[Setup, RecordingRateLimits]:
+    clock = FakeClock()
+    rates = RecordingRateLimits(clock)
+    limits = AnswerLimits(
+        rates,
+        clock,
+        per_person=per_person,
+        per_channel=per_channel,
+        seconds=seconds,
+    )
+    backend = FakeBackend(*([f"answer {number}"] for number in range(1, scripts + 1)))
+    setup = Setup(database, backend=backend, clock=clock, pipeline_parts={"limits": limits})
+    return setup, rates
+
+
+async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
+    """Wait until so many rates were taken, the last of them for a notice before a wait."""
+    await wait_until(lambda: len(rates.taken) == taken)
+    await run_ready_tasks()
+
+
+@asynccontextmanager
+async def working(setup: Setup, *texts: str) -> AsyncIterator[asyncio.Task[None]]:
+    await setup.receive(*texts)
+    async with running_worker(setup) as worker:
+        yield worker
+
+
+async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
+    setup, rates = make_setup(database)
+    async with working(setup, "a", "b", "c", "d") as worker:
+        await until_waiting(rates, 4)
+        assert len(setup.backend.prompts) == 2  # no work is done for the third
+        await setup.clock.advance(10)
+        await until_waiting(rates, 6)
+        assert not worker.done()
+        await setup.clock.advance(10)
+        await worker
+    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED, "answer 4"]
+    assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 4
+
+
+async def test_others_in_the_channel_are_not_slowed_down(database: Database) -> None:
+    setup, _rates = make_setup(database)
+    await setup.say("a", "b", make_incoming("c", key="5:3", author=BOB))
+    assert setup.texts == ["answer 1", "answer 2", "answer 3"]
+
+
+async def test_channel_is_slowed_down_whoever_writes(database: Database) -> None:
+    setup, rates = make_setup(database, per_person=0, per_channel=2)
+    await setup.receive("a", "b", make_incoming("c", key="5:3", author=BOB))
+    async with running_worker(setup) as worker:
+        await until_waiting(rates, 4)
+        await setup.clock.advance(10)
+        await worker
+    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED]
+
+
+async def test_message_whose_moment_is_far_away_is_kept_and_told_of_once(
+    database: Database,
+) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "b", "c")
+    assert setup.texts == [
+        "answer 1",
+        "That is more than one message in 3600 s. I have read yours, and answer again in 3600 s.",
+    ]
+    assert [text for _, text in await setup.history()] == ["a", "answer 1", "b", "c"]
+
+
+async def test_retry_over_the_limit_keeps_the_old_answer(database: Database) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "/retry")
+    assert setup.texts[1].startswith("⚠ That is more than one message in 3600 s.")
+    assert [text for _, text in await setup.history()] == ["a", "answer 1"]
+
+
+async def test_stop_ends_the_wait(database: Database) -> None:
+    setup, rates = make_setup(database)
+    async with working(setup, "a", "b", "c") as worker:
+        await until_waiting(rates, 4)
+        await setup.receive("/stop")
+        await worker
+    assert len(setup.backend.prompts) == 2
+
+
+async def test_commands_are_not_limited(database: Database) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "/me a tall knight", "/me clear", "/new")
+    assert len(setup.texts) == 4
 
 
 async def test_person_is_counted_over_all_channels(database: Database) -> None:

@@ -14,7 +14,7 @@ from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.usage.budgets import SqlBudgets
-from bot.turn.spending import BudgetRules, Spending
+from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
 from tests.turn.test_worker import CHAT, Setup

@@ -95,7 +95,6 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         attachments=attachments,
         mentions=_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
-        is_private=message.chat.type == ChatType.PRIVATE,
     )
 
 

@@ -51,7 +51,6 @@ class LocalChat:
             scopes=(self._scope,),
             author_is_admin=True,  # this person can edit the settings, too
             locale=self._locale,
-            is_private=True,
         )
 
     def rename(self, name: str) -> str:
