@@ -45,10 +45,10 @@ from bot.storage.units.lanes import SenderIdentity
 from bot.stories.retrieve import no_stories
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT
-from tests.fakes import FakeBackend
+from tests.fakes import FakeBackend, FakeSurface
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
-from tests.turn.test_message_cost import QUIET, QuietPlatform
+from tests.turn.test_message_cost import QUIET
 
 _ANSWER = "An answer of about the length that people get to read in a chat. " * 6
 _MAX_RECEIVING = 32
@@ -124,9 +124,9 @@ class WholeService:
 
     def __init__(self, parts: Wiring) -> None:
         self._parts = parts
-        platform = parts.platforms["telegram"]
-        assert isinstance(platform, QuietPlatform)
-        self._surface = platform.surface
+        surface = parts.platforms["telegram"].surface
+        assert isinstance(surface, FakeSurface)
+        self._surface = surface
 
     @property
     def answered(self) -> int:

@@ -150,9 +150,9 @@ class RunningParts:
         self._counts = counts
         self._tasks: Counter[str] = Counter()
         self._intake = InboxIntake(parts.inbox, parts.conversation_pool.wake)
-        platform = parts.platforms["telegram"]
-        assert isinstance(platform, QuietPlatform)
-        self.surface = platform.surface
+        surface = parts.platforms["telegram"].surface
+        assert isinstance(surface, FakeSurface)
+        self.surface = surface
 
     async def answer(self, key: str, finish: asyncio.Event | None) -> None:
         """Receive a message; show how its answer begins, and let the model `finish` it."""
