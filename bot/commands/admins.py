@@ -45,12 +45,16 @@ class AdminCheck:
         self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether the author may change what others see; False if the platform is mute."""
+        """Return whether the author may change what others see; False if that is unknown."""
+        return bool(await self.is_known_admin(incoming))
+
+    async def is_known_admin(self, incoming: Request) -> bool | None:
+        """Return whether the author is an admin; None if the platform could not be asked."""
         try:
             return await self._ask(incoming)
         except PlatformError as error:
             _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
-            return False
+            return None
 
     async def _ask(self, incoming: Request) -> bool:
         if incoming.author.id in self._admin_ids:
@@ -89,30 +93,28 @@ class AdminCheck:
         """Log the request for the audit and refuse it unless the author is an admin.
 
         Raises:
-            UserError: the author is none, or the platform did not say; the text names the action.
+            UserError: the author is none, or the platform could not be asked; the text names the
+                action.
         """
-        unknown = False
-        try:
-            allowed = await self._ask(incoming)
-        except PlatformError as error:
-            allowed, unknown = False, True
-            _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
+        allowed = await self.is_known_admin(incoming)
         _log.info(
             "admin_asked_for",
             what=action,
             by=incoming.author.id,
             in_=incoming.address.conversation,
-            allowed=allowed,
+            allowed=bool(allowed),
         )
-        if unknown:
-            platform = incoming.address.platform.capitalize()
-            raise UserError(
-                translatable(
-                    "Only an admin can {action}, and {platform} does not say just now whether you"
-                    " are one. Please try again in a minute.",
-                    action=action,
-                    platform=platform,
-                )
-            )
+        if allowed is None:
+            raise UserError(unknown_admin_notice(incoming, action))
         if not allowed:
             raise UserError(translatable("Only an admin can {action}.", action=action))
+
+
+def unknown_admin_notice(incoming: Request, action: str) -> str:
+    """Return what is said where the platform could not be asked who is an admin."""
+    return translatable(
+        "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
+        " try again in a minute.",
+        action=action,
+        platform=incoming.address.platform.capitalize(),
+    )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Joined
-from bot.commands.admins import AdminCheck
+from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.context import ContextView
 from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.personas import UserPersonas
@@ -26,6 +26,7 @@ from bot.texts.text import Text, joined, looked_up, translatable
 
 _MAX_GREETING_DIGITS = 3
 _SEE_WHY = translatable("see why I answer messages here")
+_STOP_OTHERS = translatable("stop the answer to somebody else's question")
 
 
 class CommandHandlers:
@@ -233,8 +234,12 @@ def _stop(request: CommandRequest) -> CommandResult:
             raise UserError(translatable("No answer is being written here."))
         case StopOutcome.REFUSED:
             raise UserError(
-                translatable("Only who asked the question, or an admin, can stop its answer.")
+                translatable(
+                    "Only the person who asked the question, or an admin, can stop the answer."
+                )
             )
+        case StopOutcome.UNKNOWN:
+            raise UserError(unknown_admin_notice(request.incoming, _STOP_OTHERS))
 
 
 def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:

@@ -20,6 +20,8 @@ class StopOutcome(Enum):
     STOPPED = auto()
     REFUSED = auto()
     """Somebody else had asked, and the author is no admin."""
+    UNKNOWN = auto()
+    """Somebody else had asked, and the platform could not be asked whether the author is admin."""
 
 
 @dataclass(frozen=True, slots=True)

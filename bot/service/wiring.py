@@ -337,7 +337,7 @@ class Wiring:
 
     @cached_property
     def stops(self) -> StopRequests:
-        return StopRequests(self._resources.signals, self._admins.is_admin)
+        return StopRequests(self._resources.signals, self._admins.is_known_admin)
 
     @cached_property
     def _arrivals(self) -> ArrivalSignals:

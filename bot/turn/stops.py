@@ -55,8 +55,13 @@ _decode_edit = msgspec.json.Decoder(_EditSignal).decode
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
-    def __init__(self, signals: Signals, is_admin: Callable[[Request], Awaitable[bool]]) -> None:
-        """Listen to the signals of all processes; `is_admin` decides about others' answers."""
+    def __init__(
+        self, signals: Signals, is_admin: Callable[[Request], Awaitable[bool | None]]
+    ) -> None:
+        """Listen to the signals of all processes; `is_admin` decides about others' answers.
+
+        It returns None if the platform could not be asked.
+        """
         self._signals = signals
         self._is_admin = is_admin
         self._answers: dict[str, _AnswerInProgress] = {}
@@ -116,7 +121,7 @@ class StopRequests:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            self._decide(command, allowed=await self._is_admin(command))
+            self._decide(command, _outcome(await self._is_admin(command)))
 
     def _receive(self, commands: Sequence[str]) -> None:
         for command in map(_decode, commands):
@@ -134,7 +139,7 @@ class StopRequests:
         if answer is None:
             return
         if request.author.id in answer.askers:
-            self._decide(request, allowed=True)
+            self._decide(request, StopOutcome.STOPPED)
         else:
             self._to_decide.put_nowait(request)
 
@@ -146,16 +151,21 @@ class StopRequests:
             if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
                 answer.flag.request()
 
-    def _decide(self, command: Request, *, allowed: bool) -> None:
+    def _decide(self, command: Request, outcome: StopOutcome) -> None:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
             return
-        if allowed:
+        if outcome is StopOutcome.STOPPED:
             answer.flag.request()
-        outcome = StopOutcome.STOPPED if allowed else StopOutcome.REFUSED
         self._outcomes[_key(command)] = outcome
         if len(self._outcomes) > _MAX_OUTCOMES:
             self._outcomes.popitem(last=False)
+
+
+def _outcome(is_admin: bool | None) -> StopOutcome:
+    if is_admin is None:
+        return StopOutcome.UNKNOWN
+    return StopOutcome.STOPPED if is_admin else StopOutcome.REFUSED
 
 
 def _edit_signal(event: Incoming) -> _EditSignal | None:

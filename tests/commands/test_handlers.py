@@ -177,7 +177,7 @@ async def test_author_is_told_that_the_platform_does_not_say_who_is_an_admin(
     setup: Setup,
 ) -> None:
     setup.platform_error = RateLimited(9)
-    with pytest.raises(UserError, match="Telegram does not say just now whether you are one"):
+    with pytest.raises(UserError, match="Telegram could not be asked whether you are one"):
         await setup.run_command("/preset use nova")
     assert await setup.active() == ["assistant"]
 

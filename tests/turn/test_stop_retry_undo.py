@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from bot.chat.incoming import Person, Said, WakeReason
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -14,7 +14,7 @@ from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, failure, running_wor
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
-STOP_OF_OTHERS = "⚠ Only who asked the question, or an admin, can stop its answer."
+STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."
 
 
 def said(text: str, author: Person = ALICE, key: str = "5:90") -> Said:
@@ -87,6 +87,28 @@ async def test_others_cannot_stop_an_answer(database: Database) -> None:
         await worker
         deciding.cancel()
     assert setup.texts == ["Once upon.", STOP_OF_OTHERS]
+
+
+async def test_stop_is_told_that_the_platform_cannot_be_asked_who_is_an_admin(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
+    setup.platform_error = RateLimited(9)
+    await setup.receive("a story")
+    async with running_worker(setup) as worker:
+        deciding = asyncio.create_task(setup.stops.run())
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.receive(said("/stop", CAROL))
+        await advance_in_steps(setup.clock, 1)
+        go_on.set()
+        await worker
+        deciding.cancel()
+    assert setup.texts == [
+        "Once upon.",
+        "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could not"
+        " be asked whether you are one. Please try again in a minute.",
+    ]
 
 
 async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> None:

@@ -30,7 +30,13 @@ from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
-from bot.errors import BackendInterrupted, BackendUnavailable, StoreError, Unreachable
+from bot.errors import (
+    BackendInterrupted,
+    BackendUnavailable,
+    PlatformError,
+    StoreError,
+    Unreachable,
+)
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.ports import ConversationMemory, Delivery
@@ -134,6 +140,8 @@ class Setup(Delivery):
     ) -> None:
         self.database = database
         self.backend = backend
+        self.platform_error: PlatformError | None = None
+        """What the platform answers when it is asked who is an admin."""
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
         self.inbox = SqlInbox(database, self.clock)
@@ -179,7 +187,7 @@ class Setup(Delivery):
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
         self.signals = InProcessSignals()
-        self.stops = StopRequests(self.signals, self._is_platform_admin)
+        self.stops = StopRequests(self.signals, admins.is_known_admin)
         arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
         forgetting = PersonForgetting(SqlPersonalData(database), personas, self._receive_events)
@@ -200,6 +208,8 @@ class Setup(Delivery):
         return list(self.surface.messages.values())
 
     async def _is_platform_admin(self, asked: Request) -> bool:
+        if self.platform_error is not None:
+            raise self.platform_error
         return asked.author != BOB
 
     @override
