@@ -85,7 +85,7 @@ class Service:
 
     def _probes(self) -> dict[str, Probe]:
         """Return what /readyz asks: the database, Redis if there is one, each platform."""
-        platforms = self._parts.platforms.items()
+        platforms = self._parts.receivers.items()
         has_redis = self._parts.settings.redis_url is not None
         return {
             "database": self._database_problem,

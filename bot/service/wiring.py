@@ -168,31 +168,40 @@ class Wiring:
             bot_id = self._resources.bot_ids.get(spec.kind, "")
             its_context = replace(context, bot_id=bot_id)
             platform = make_platform(spec, self.settings.platform(spec), its_context)
-            source = source_name(spec.kind, bot_id)
-            if not spec.uses_terminal and (role := self._exclusive_role(f"receive {source}")):
-                platform = ExclusivePlatform(platform, role)
-            platforms[source] = platform
+            platforms[source_name(spec.kind, bot_id)] = platform
         return platforms
 
-    def _exclusive_role(self, name: str) -> ExclusiveRole | None:
-        """Return the role of this name; None on SQLite, whose data directory is locked."""
-        database = self._resources.database
-        if database.is_sqlite:
-            return None
-        return ExclusiveRole(name, SqlRoleLeases(database, self.owner, self.clock), self.clock)
+    @cached_property
+    def receivers(self) -> Mapping[str, Platform]:
+        """The platforms as messages are received from them: one process at a time."""
+        if self._is_alone or self._is_in_terminal:
+            return self.platforms
+        return {
+            source: ExclusivePlatform(platform, self._exclusive_role(f"receive {source}"))
+            for source, platform in self.platforms.items()
+        }
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other process does the same: the data directory of SQLite is locked."""
+        return self._resources.database.is_sqlite
+
+    def _exclusive_role(self, name: str) -> ExclusiveRole:
+        leases = SqlRoleLeases(self._resources.database, self.owner, self.clock)
+        return ExclusiveRole(name, leases, self.clock)
 
     async def delete_expired_rows(self) -> None:
         """Keep the database from growing; of several processes, one does it at a time."""
-        role = self._exclusive_role("delete expired rows")
-        if role is None:
+        if self._is_alone:
             await self.retention.delete_expired_rows()
         else:
+            role = self._exclusive_role("delete expired rows")
             await role.run(self.retention.delete_expired_rows)
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
         intake = InboxIntake(self.inbox, self.conversation_pool.wake, self.stops.announce)
-        return PlatformSupervisor(self.platforms.values(), intake, self.clock, self.announce)
+        return PlatformSupervisor(self.receivers.values(), intake, self.clock, self.announce)
 
     @cached_property
     def _rate_limiter(self) -> RateLimiter:
