@@ -16,8 +16,8 @@ class PersonForgetting:
     personas: UserPersonas
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
-    async def request(self, pressed: Pressed) -> int:
-        """Ask for it once for every conversation; return their number. It may be repeated."""
+    async def request(self, pressed: Pressed) -> None:
+        """Ask for it once for every conversation; may be repeated."""
         person = pressed.author.id
         keys = await self.data.conversations(person)
         await self.receive(
@@ -33,4 +33,3 @@ class PersonForgetting:
             ]
         )
         await self.personas.forget(person, await self.data.descriptions(person))
-        return len(keys)
