@@ -84,7 +84,7 @@ class AdminCheck:
         if not await self.may_see_prompts(said):
             raise UserError(
                 translatable(
-                    "Only the operator of this bot can {action}: a person named in TROUPE_ADMINS.",
+                    "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",
                     action=action,
                 )
             )

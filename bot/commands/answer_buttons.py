@@ -58,18 +58,20 @@ class AnswerButtons:
         )
         if exchange is None:
             raise UserError(
-                translatable("I do not have this answer any more, or it was written again.")
+                translatable("This button no longer works: its answer was deleted or replaced.")
             )
         author = exchange.question.turn.speaker
         if data.action in _FOR_AUTHOR_ALONE and author is not None:
             if author.id != pressed.author.id:
-                raise UserError(translatable("Only who asked for it can use this button."))
+                raise UserError(
+                    translatable("Only the person who asked for it can use this button.")
+                )
         else:
             await self._check_author(pressed, author)
         if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
             raise UserError(
                 translatable(
-                    "The conversation has gone on: this works under the newest answer only."
+                    "The conversation has moved on: this button works only under the newest answer."
                 )
             )
         return exchange
@@ -86,7 +88,9 @@ class AnswerButtons:
         is_author = author is not None and author.id == pressed.author.id
         if not is_author and not await self._admins.is_admin(pressed):
             raise UserError(
-                translatable("Only who asked the question, or an admin, can use this button.")
+                translatable(
+                    "Only the person who asked the question, or an admin, can use this button."
+                )
             )
 
 

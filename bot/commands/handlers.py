@@ -127,13 +127,13 @@ class CommandHandlers:
         if request.command.action != "why":
             raise UserError(
                 translatable(
-                    "Use /settings why, which tells why I answered the newest messages, or"
-                    " /settings usage, which tells what your answers cost."
+                    "Use /settings why (why I answered the newest messages or not), /settings"
+                    " usage (what your answers cost) or /settings overhear (what I remember here)."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
         if not request.decisions:
-            raise UserError(translatable("I have seen no message here since I was started."))
+            raise UserError(translatable("I have seen no messages here since I was started."))
         return CommandResult(joined(request.decisions))
 
     def _new(self, request: CommandRequest) -> CommandResult:
@@ -187,8 +187,8 @@ class CommandHandlers:
                 if incoming.is_answered_in_public:
                     raise UserError(
                         translatable(
-                            "I could not take this command in time, and everybody would see the"
-                            " prompt here. Please use /context prompt again."
+                            "I received this command too late to answer you alone, and everybody"
+                            " here would see the prompt. Please use /context prompt again."
                         )
                     )
                 text, file = await self._context.prompts(conversation)

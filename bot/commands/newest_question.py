@@ -66,16 +66,19 @@ class NewestQuestionHandlers:
         if request.unanswered is not None:
             await self._check_author(request, request.unanswered.author)
             return CommandResult(
-                translatable("Taken back: “{text}”.", text=_quoted(request.unanswered.text)),
+                translatable(
+                    "Removed from the conversation: “{text}”.",
+                    text=_quoted(request.unanswered.text),
+                ),
                 removes=TurnRange(0, 0),
             )
         exchange = _newest_exchange(request)
         await self._check_author(request, exchange.question.speaker)
         text = _quoted(exchange.question.text)
         return CommandResult(
-            translatable("Taken back: “{text}” and its answer.", text=text)
+            translatable("Removed from the conversation: “{text}” and its answer.", text=text)
             if exchange.answers
-            else translatable("Taken back: “{text}”.", text=text),
+            else translatable("Removed from the conversation: “{text}”.", text=text),
             removes=exchange.turns,
         )
 

@@ -25,7 +25,7 @@ class PrivacyHandlers:
     def forget_me(self) -> CommandResult:
         """Ask whether everything is meant that the person said."""
         text = translatable(
-            "Shall I forget everything that you said, in all channels, with the answers to it?"
+            "Delete everything that you said in all channels, and the answers to it?"
             " This cannot be undone."
         )
         return CommandResult(text, asks_to_forget=True)
@@ -60,7 +60,10 @@ class PrivacyHandlers:
         """
         if not (incoming.is_private or incoming.interaction is not None):
             raise UserError(
-                translatable("Write /export to me in a private chat: here everybody would see it.")
+                translatable(
+                    "Everybody here would see the file. Please write /export to me in a private"
+                    " chat."
+                )
             )
         count, file = await export_words(self._data, incoming)
         text = translatable_count(
@@ -84,8 +87,11 @@ class PrivacyHandlers:
         await self._resolver.set_observing(request.scope, on=value == "on", by=by)
         if value == "on":
             return CommandResult(
-                translatable("I remember what people say here as background, where presets do.")
+                translatable(
+                    "I now remember what people say to each other here, if the"
+                    " preset of this channel does so."
+                )
             )
         return CommandResult(
-            translatable("I remember only what is said to me here, and my answers to it.")
+            translatable("From now on I remember only what is said to me here, and my answers.")
         )

@@ -48,7 +48,10 @@ class UsageView:
         said = request.incoming
         if not said.is_for_author_alone:
             raise UserError(
-                translatable("Others read along here: write /settings usage to me in private.")
+                translatable(
+                    "Others here would see your usage. Please write /settings usage to me in"
+                    " a private chat."
+                )
             )
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
@@ -87,7 +90,7 @@ def _cost(total: UsageTotal) -> Text:
 
 def _budget_line(cap: BudgetCap, spent: int) -> Text:
     return translatable(
-        "{period}, {title}: {spent} of {limit} are used",
+        "{period}, {title}: {spent} of {limit} used",
         period=_PERIODS[cap.period],
         title=_TITLES[cap.kind],
         spent=format_cost(spent),

@@ -36,7 +36,7 @@ _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 _TOO_LARGE = translatable("it is larger than 10 MiB")
 _TOO_MANY = translatable("I read at most 10 files at once")
 _UNREACHABLE = translatable("it could not be downloaded")
-_DAMAGED = translatable("it is damaged, or too large inside")
+_DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
 _EMPTY = translatable("there is no text in it")
 

@@ -31,7 +31,7 @@ _END_MARKS = {
     None: translatable("⚠ (interrupted)"),
     FinishReason.CANCELLED: translatable("⚠ (stopped)"),
     FinishReason.REPETITION: translatable(
-        "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+        "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
     ),
     FinishReason.LENGTH: translatable(
         "⚠ (cut off at the length limit; write “go on” for the rest)"

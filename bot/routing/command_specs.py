@@ -52,16 +52,18 @@ COMMANDS = (
             "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes"
             " it"
         ),
-        (CommandOption("text", marked("I am a tall knight"), required=False),),
+        (CommandOption("text", marked("for example: I am a tall knight"), required=False),),
     ),
-    CommandSpec("stop", marked("stop the answer that is being written; what is there stays")),
+    CommandSpec(
+        "stop", marked("stop the answer that is being written; what was written so far stays")
+    ),
     CommandSpec("retry", marked("answer the newest question again")),
-    CommandSpec("undo", marked("take the newest question and its answer out of the conversation")),
+    CommandSpec("undo", marked("remove the newest question and its answer from the conversation")),
     CommandSpec(
         "forget",
         marked(
-            "me: everything you said; last: the newest question; channel: this conversation"
-            " (admins); as a reply: one message"
+            "delete all you said (me), the newest question (last), all here (channel) or the"
+            " message replied to"
         ),
         (
             CommandOption(
@@ -76,7 +78,8 @@ COMMANDS = (
     CommandSpec(
         "context",
         marked(
-            "show what the last answer was made of; `prompt`: the exact prompt as a file (admins)"
+            "show what the model read for its last answer; `prompt`: the exact prompt as a file"
+            " (admins)"
         ),
         (
             CommandOption(
@@ -89,7 +92,10 @@ COMMANDS = (
     ),
     CommandSpec(
         "settings",
-        marked("why: tell why messages were answered or not (admins); usage: what yours cost"),
+        marked(
+            "tell why I answered (why), what answers cost (usage); remember what others say"
+            " (overhear)"
+        ),
         actions=(
             CommandSpec(
                 "why", marked("tell why the newest messages were answered or not (admins)")

@@ -42,7 +42,7 @@ _ONLY_REASONING = translatable(
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
-_TOO_MANY = translatable("That is too much at once. Please try again in a minute.")
+_TOO_MANY = translatable("Too many messages at once. Please try again in a minute.")
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
 

@@ -29,7 +29,7 @@ from bot.turn.answers_in_place import AnswersInPlace
 
 _GO_ON = translatable("Go on.")
 _FORGOTTEN = translatable(
-    "I forget now everything that you said to me or near me, in all channels, with the answers to"
+    "I am now deleting everything that you said, in all channels, with the answers to"
     " it and everything that was stored about it."
 )
 _KEPT = translatable("Nothing was deleted.")

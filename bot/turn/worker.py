@@ -69,7 +69,7 @@ _SET_ASIDE = translatable(
 )
 _REMOVED_FROM_TEXT = translatable(
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
-    " others here can read it: delete the message, and have the secret replaced."
+    " others here can read it: delete the message and replace the secret."
 )
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _NOT_REMEMBERED = translatable("That message is not in my memory.")
@@ -575,7 +575,7 @@ class ConversationWorker:
 
 def _more_waiting(gathering: Gathering) -> Text:
     return translatable_count(
-        "⏳ 1 more message came meanwhile. I answer it next.",
-        "⏳ {count} more messages came meanwhile. I answer them next.",
+        "⏳ 1 more message came meanwhile. I will answer it next.",
+        "⏳ {count} more messages came meanwhile. I will answer them next.",
         gathering.left_over,
     )

@@ -88,7 +88,7 @@ def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> No
 def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str]) -> None:
     chat(settings, "a\n")
     chat(settings, "b\n/preset use assistant\n", "--preset", "nora")
-    assert chat(settings, "/undo\n")[0] == "Taken back: “a” and its answer.\n"
+    assert chat(settings, "/undo\n")[0] == "Removed from the conversation: “a” and its answer.\n"
     assert chat(settings, "c\n", "--preset", "nora")[0] == "*Waves.* Nora here.\n"
 
 
@@ -111,7 +111,9 @@ async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
         terminal.enter("/retry")
         await terminal.shows("alice> /retry", "nora", "Waves. Nora here.", "alice>")
         terminal.enter("/undo")
-        await terminal.shows("alice> /undo", "Taken back: “hello” and its answer.", "alice>")
+        await terminal.shows(
+            "alice> /undo", "Removed from the conversation: “hello” and its answer.", "alice>"
+        )
         terminal.enter("/help")
         await terminal.shows("/as – write under another name", "/quit – end this chat", "alice>")
         terminal.enter("/quit")
@@ -133,7 +135,7 @@ async def test_person_chats_in_chinese_at_sixty_columns(settings: dict[str, str]
         terminal.enter("/context")
         await terminal.shows_text("最新消息")
         terminal.enter("/undo")
-        await terminal.shows("小红> /undo", "已撤回：“你好”及其回答。", "小红>")
+        await terminal.shows("小红> /undo", "已移出对话：“你好”及其回答。", "小红>")
         terminal.enter("/quit")
 
 
@@ -170,7 +172,7 @@ async def test_repetition_of_the_included_model_is_cut(
     )
     await lend_model(tmp_path / "data")
     answer, errors = chat(settings, "Write a poem about rain.\n", "--preset", "poet")
-    mark = "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+    mark = "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
     assert answer.strip().endswith(f"\n\n{mark}")
     assert len(answer) < 2500, "long before the limit of 2000 tokens"
     assert errors == ""

@@ -187,7 +187,7 @@ async def test_exact_prompt_is_not_shown_to_everybody_when_discord_lost_the_comm
 ) -> None:
     native = replace(HERE, message_id=None, wake=WakeReason.COMMAND)
     setup.here = native
-    with pytest.raises(UserError, match="everybody would see the prompt"):
+    with pytest.raises(UserError, match="everybody here would see the prompt"):
         await setup.run_command("/context prompt")
     setup.here = replace(native, interaction="1:token")
     with pytest.raises(UserError, match="I have not answered"):
@@ -364,7 +364,7 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
 
 
 async def test_settings_why_is_for_admins_and_needs_messages(setup: Setup) -> None:
-    with pytest.raises(UserError, match="no message here"):
+    with pytest.raises(UserError, match="no messages here"):
         await setup.run_command("/settings why")
     setup.admin = False
     with pytest.raises(UserError, match="Only an admin"):
@@ -392,7 +392,11 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
     admins = AdminCheck(
         {"telegram:99"}, setup.is_platform_admin, setup.clock, shows_prompts_in_private=False
     )
-    with pytest.raises(UserError, match="Only the operator of this bot can see the exact prompt"):
+    with pytest.raises(
+        UserError,
+        match="Only the operators of this bot, the people in TROUPE_ADMINS, can see the exact"
+        " prompt",
+    ):
         await admins.require_prompts(setup.here, "see the exact prompt")
     assert not await admins.may_see_prompts(setup.here)
     operator = replace(setup.here, author=Person("telegram:99", "Olga"))
@@ -406,5 +410,5 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
         SqlPersonalData(database),
     )
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
-    with pytest.raises(UserError, match="Only the operator"):
+    with pytest.raises(UserError, match="Only the operators"):
         await setup.run_command("/context prompt")

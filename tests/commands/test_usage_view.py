@@ -72,8 +72,8 @@ async def test_usage_and_budgets_of_the_asker() -> None:
         "Today: 1 answer, 1000 tokens read (80% from a cache), 50 written, cost $0.0021\n"
         "This month: 12 answers, 30000 tokens read (0% from a cache), 900 written,"
         " cost $0.0450, and 2 answers whose cost is not known\n"
-        "Today, your budget: $0.1234 of $0.50 are used\n"
-        "This month, the budget of this channel: $0.00 of $20.00 are used"
+        "Today, your budget: $0.1234 of $0.50 used\n"
+        "This month, the budget of this channel: $0.00 of $20.00 used"
     )
 
 
@@ -90,5 +90,5 @@ async def test_usage_is_shown_where_nobody_else_reads(said: Said) -> None:
 
 async def test_usage_is_not_shown_in_a_group() -> None:
     said = make_incoming(wake=WakeReason.COMMAND, chat="-7")
-    with pytest.raises(UserError, match="Others read along here"):
+    with pytest.raises(UserError, match="Others here would see your usage"):
         await make_view().show(request_of(said))

@@ -11,7 +11,10 @@ pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 # An interval that no slow machine reaches: the fourth message is not answered.
 THREE_AN_HOUR = {"TROUPE_LIMITS__ANSWERS_PER_PERSON": "3", "TROUPE_LIMITS__SECONDS": "3600"}
-NOTICE = "That is more than 3 messages in 3600 s. I have read yours, and answer again in "
+NOTICE = (
+    "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
+    " Please write again in "
+)
 
 
 @pytest.mark.parametrize("kind", ["telegram_group", "channel"])

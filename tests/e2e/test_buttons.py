@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 KINDS = ("channel", "group")
 AT_ONCE = ["🔄 Retry", "▶ Continue", "🗑 Delete"]
-NOT_YOURS = "Only who asked the question, or an admin, can use this button."
+NOT_YOURS = "Only the person who asked the question, or an admin, can use this button."
 
 
 @dataclass

@@ -47,5 +47,5 @@ async def test_stop_ends_the_request_and_keeps_what_was_shown(
     conversation.say("/retry", 0)
     await wait_until(lambda: platforms.bot_texts(conversation)[2:] == [whole], 40)
     conversation.say("/undo", 0)
-    taken_back = f"Taken back: “please T{name}:12” and its answer."
+    taken_back = f"Removed from the conversation: “please T{name}:12” and its answer."
     await wait_until(lambda: platforms.bot_texts(conversation)[3:] == [taken_back], 40)

@@ -104,8 +104,8 @@ async def test_text_of_a_pdf_is_read() -> None:
         (b"PK\3\4\0\0", "I read pictures, text files and PDFs only"),
         (b"\xff\xfe\xfa\xfb\xfc", "I read pictures, text files and PDFs only"),
         (b"  \n", "there is no text in it"),
-        (b"%PDF-1.4 nothing follows", "it is damaged, or too large inside"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(99), "it is damaged, or too large inside"),
+        (b"%PDF-1.4 nothing follows", "it is damaged, or too large when unpacked"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "it is damaged, or too large when unpacked"),
         (bytes(10 * 2**20 + 1), "it is larger than 10 MiB"),
     ],
 )
@@ -124,7 +124,7 @@ def png_of(width: int, height: int) -> bytes:
 
 async def test_decompression_bomb_is_refused() -> None:
     found = await read(image("a"), image("b"), a=png_of(60_000, 60_000), b=png_of(9000, 6000))
-    assert reasons(found) == ["it is damaged, or too large inside"] * 2
+    assert reasons(found) == ["it is damaged, or too large when unpacked"] * 2
 
 
 async def test_long_text_is_cut_at_100_kib_and_said_so() -> None:

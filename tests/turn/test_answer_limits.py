@@ -18,7 +18,7 @@ from tests.turn.test_worker import Setup, running_worker
 from tests.waiting import wait_until
 
 SLOWED = (
-    "⏳ That is more than 2 messages in 20 s. I answer all of them, but more slowly now: one each"
+    "⏳ That is more than 2 messages in 20 s. I will answer all of them, but more slowly: one every"
     " 10 s."
 )
 
@@ -108,7 +108,8 @@ async def test_message_whose_moment_is_far_away_is_kept_and_told_of_once(
     await setup.say("a", "b", "c")
     assert setup.texts == [
         "answer 1",
-        "That is more than one message in 3600 s. I have read yours, and answer again in 3600 s.",
+        "That is more than one message in 3600 s. I have read yours, but will not answer it."
+        " Please write again in 3600 s.",
     ]
     assert [text for _, text in await setup.history()] == ["a", "answer 1", "b", "c"]
 

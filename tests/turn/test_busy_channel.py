@@ -180,7 +180,7 @@ async def test_answer_covers_at_most_so_many_and_counts_the_rest(database: Datab
     await setup.receive(*[asked(number) for number in range(1, 6)])
     async with running_worker(setup) as worker:
         await end(setup, worker)
-    waiting = "⏳ 2 more messages came meanwhile. I answer them next."
+    waiting = "⏳ 2 more messages came meanwhile. I will answer them next."
     assert setup.texts == ["one", waiting, "two"]
     history = [text for _, text in await setup.history()]
     assert history == ["q1", "q2", "q3", "one", "q4", "q5", "two"]

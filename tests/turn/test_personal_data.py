@@ -24,11 +24,11 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     await setup.receive(said("elsewhere", "6:1", chat="6"))
     await setup.work("telegram:6")
     await setup.say(said("/me I am a tall knight", "5:4"), said("/forget me", "5:5"))
-    assert setup.texts[-1].startswith("Shall I forget everything that you said")
+    assert setup.texts[-1].startswith("Delete everything that you said in all channels")
     assert len(await setup.history()) == 6
     question = "telegram:5:5/0"
     for_others = await setup.buttons.refusal(pressed(ButtonAction.FORGET, question, by=BOB))
-    assert for_others == "Only who asked for it can use this button."
+    assert for_others == "Only the person who asked for it can use this button."
     await setup.say(pressed(ButtonAction.FORGET, question))
     await setup.work("telegram:6")
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
@@ -36,7 +36,7 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     assert (await read_session(database, "telegram:6")).turns == ()
     assert await SqlReceipts(database).newest("telegram:6") == []
     assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
-    assert setup.texts[-1].startswith("I forget now everything")
+    assert setup.texts[-1].startswith("I am now deleting everything")
     await setup.say(said("/me", "5:9"))
     assert setup.texts[-1].startswith("⚠ You have not described yourself.")
 
@@ -63,7 +63,7 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
-    assert setup.texts[-1].startswith("⚠ Write /export to me in a private chat")
+    assert setup.texts[-1].startswith("⚠ Everybody here would see the file")
     await setup.say(replace(said("/export", "5:5"), is_private=True))
     assert setup.texts[-1] == "What you have said to me: 1 message."
     [file] = setup.surface.files.values()

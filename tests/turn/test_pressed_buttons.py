@@ -133,7 +133,7 @@ async def test_press_of_others_is_refused_in_words_and_changes_nothing(
     await setup.say("a")
     for action in (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE):
         press = pressed(action, by=BOB, key=action)
-        words = "Only who asked the question, or an admin, can use this button."
+        words = "Only the person who asked the question, or an admin, can use this button."
         assert await setup.buttons.refusal(press) == words
         assert await setup.buttons.refusal(pressed(action, by=CAROL)) is None  # an admin
         await setup.say(press)  # also if a platform had not asked
@@ -145,7 +145,9 @@ async def test_only_the_newest_answer_is_written_again(database: Database) -> No
     setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
     await setup.say("a", "b")
     refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
-    assert refusal == "The conversation has gone on: this works under the newest answer only."
+    assert (
+        refusal == "The conversation has moved on: this button works only under the newest answer."
+    )
     assert await setup.buttons.refusal(pressed(ButtonAction.DELETE)) is None
 
 
@@ -153,7 +155,7 @@ async def test_answer_that_is_not_known_any_more_is_named(database: Database) ->
     setup = Setup(database, backend=FakeBackend(["one"]))
     await setup.say("a", "/forget")
     refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
-    assert refusal == "I do not have this answer any more, or it was written again."
+    assert refusal == "This button no longer works: its answer was deleted or replaced."
 
 
 async def test_retry_of_a_failed_answer_works_after_a_restart(database: Database) -> None:
@@ -197,7 +199,7 @@ async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> 
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 2)
-        words = "Only who asked the question, or an admin, can use this button."
+        words = "Only the person who asked the question, or an admin, can use this button."
         assert await setup.buttons.refusal(pressed(ButtonAction.STOP, by=BOB)) == words
         assert await setup.buttons.refusal(pressed(ButtonAction.STOP)) is None
         await setup.receive(pressed(ButtonAction.STOP, "telegram:5:9/0", key="8"))  # of another

@@ -173,7 +173,7 @@ async def test_retry_answers_a_question_that_was_stopped(database: Database) -> 
 async def test_undo_removes_the_newest_question_and_its_answer(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"]))
     await setup.say("a", "b", "/undo")
-    assert setup.texts[-1] == "Taken back: “b” and its answer."
+    assert setup.texts[-1] == "Removed from the conversation: “b” and its answer."
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
     await setup.say("c")
     assert asked(setup) == ["a", "one", "c"]
@@ -205,5 +205,8 @@ async def test_undo_of_a_failed_question_keeps_the_history(database: Database) -
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, backend=FakeBackend(["one"], [away]))
     await setup.say("a", "b", "/undo", "/undo")
-    assert setup.texts[-2:] == ["Taken back: “b”.", "Taken back: “a” and its answer."]
+    assert setup.texts[-2:] == [
+        "Removed from the conversation: “b”.",
+        "Removed from the conversation: “a” and its answer.",
+    ]
     assert await setup.history() == []

@@ -429,7 +429,7 @@ async def test_answer_that_repeats_itself_is_cut_and_said_so(database: Database)
     await setup.say("a story")
     assert setup.texts == [
         "Once upon a time. And then.\n\n"
-        "⚠ (cut off: it began to repeat itself; try again, or ask differently)"
+        "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
     ]
     assert (await setup.history())[1] == ("assistant", "Once upon a time. And then.")
 

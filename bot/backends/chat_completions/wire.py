@@ -81,7 +81,7 @@ def parameters(prompt: Prompt) -> dict[str, object]:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
             translatable(
-                "This preset asks for several answers at once; an operator has to fix it."
+                "This preset asks for several answers at once; the bot's operator has to fix it."
             ),
         )
     return {

@@ -50,8 +50,12 @@ from bot.runtime.subprocesses import ChildFailed
 from bot.templates.renderer import RenderedPrompt, Renderer
 from bot.texts.text import translatable
 
-_NOTICE = translatable("The model on this machine cannot be used; an operator has to fix it.")
-_TEMPLATE_NOTICE = translatable("This preset's template cannot be used; an operator has to fix it.")
+_NOTICE = translatable(
+    "The model on this machine cannot be used; the bot's operator has to fix it."
+)
+_TEMPLATE_NOTICE = translatable(
+    "This preset's template cannot be used; the bot's operator has to fix it."
+)
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 

@@ -15,12 +15,14 @@ from bot.prompting.text.image_tokens import image_tokens
 from bot.texts.text import translatable
 
 _NO_VISION_NOTICE = translatable(
-    "This model cannot see images; an operator has to choose another one."
+    "This model cannot see images; the bot's operator has to choose another one."
 )
 _INVALID_IMAGE_NOTICE = translatable(
-    "This preset has an image that cannot be shown; an operator has to fix it."
+    "This preset has an image that cannot be shown; the bot's operator has to fix it."
 )
-_TEMPLATE_NOTICE = translatable("This preset's template cannot be used; an operator has to fix it.")
+_TEMPLATE_NOTICE = translatable(
+    "This preset's template cannot be used; the bot's operator has to fix it."
+)
 _MAX_QUOTED_CHARS = 40
 _SIGNATURE_CHARS = 16  # of base64
 # PNG, JPEG, GIF, BMP: what llama.cpp decodes. It would try anything else as audio or video.

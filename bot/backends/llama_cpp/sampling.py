@@ -26,7 +26,7 @@ _LIMIT_PARAMETERS = (
 )
 _FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
 _INVALID_PARAMETERS_NOTICE = translatable(
-    "This preset has parameters that its model does not know; an operator has to fix it."
+    "This preset has parameters that its model does not know; the bot's operator has to fix it."
 )
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's 32-bit value for "any seed"
 

@@ -102,13 +102,13 @@ class AnswerLimits:
         )
         if is_refused:
             return translatable(
-                "{rule} I have read yours, and answer again in {wait} s.",
+                "{rule} I have read yours, but will not answer it. Please write again in {wait} s.",
                 rule=rule,
                 wait=max(1, round(wait)),
             )
         interval = max(rate.interval for rate in rates)
         return translatable(
-            "⏳ {rule} I answer all of them, but more slowly now: one each {interval} s.",
+            "⏳ {rule} I will answer all of them, but more slowly: one every {interval} s.",
             rule=rule,
             interval=f"{interval:g}",
         )

@@ -144,7 +144,7 @@ async def test_failing_template_is_reported_to_chat_and_operator(
     answer = await ask(local, prompt(model="default", template=choice))
 
     assert "no such thing" in answer.error_texts
-    assert "template cannot be used; an operator" in answer.error_texts
+    assert "template cannot be used; the bot's operator" in answer.error_texts
 
 
 @pytest.mark.service

@@ -159,7 +159,7 @@ async def test_unknown_parameter_is_reported_to_the_operator(local: LlamaCpp) ->
     answer = await ask(local, prompt(model="default", parameters={"topP": 1}))
 
     assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.error_texts
-    assert "an operator has to fix it" in answer.error_texts
+    assert "the bot's operator has to fix it" in answer.error_texts
 
 
 async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:

@@ -35,7 +35,7 @@ def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: 
     assert problem.startswith(f"unknown parameter {name!r}; {hint}")
     with pytest.raises(BackendUnavailable, match=f"unknown parameter {name!r}") as refused:
         sampled(**{name: 1})
-    assert "an operator has to fix it" in refused.value.notice
+    assert "the bot's operator has to fix it" in refused.value.notice
 
 
 @pytest.mark.parametrize(
