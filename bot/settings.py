@@ -89,7 +89,7 @@ class DeliverySettings(SettingsGroup):
         5,
         ge=0,
         description="How old a message may be that a platform delivers only when the service is"
-        " back. An older one is background of what is said next, and not answered.",
+        " back. An older one is not answered, only kept as background for later questions.",
     )
 
 
@@ -105,8 +105,8 @@ class LimitSettings(SettingsGroup):
     seconds: float = Field(
         30,
         gt=0,
-        description="In how many seconds so many answers are given. Further ones follow evenly:"
-        " with 15 in 30 s, one each 2 s.",
+        description="The time for these answers, in seconds. Further ones follow evenly: with 15"
+        " in 30 s, one every 2 s.",
     )
 
 

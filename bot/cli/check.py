@@ -86,7 +86,7 @@ def check(
     except SettingsError as error:
         for line in str(error).splitlines():
             print_line(f"WRONG  settings: {line}")
-        print_line("the rest is tested when the settings are right")
+        print_line("the rest is checked once the settings are correct")
         raise typer.Exit(1) from None
     is_right = uvloop.run(check_everything(settings, print_line, asks_models=providers))
     raise typer.Exit(0 if is_right else 1)

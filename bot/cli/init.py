@@ -192,7 +192,7 @@ def _write(plan: _Plan, env_file: Path, *, yes: bool) -> None:
     write_variables(env_file, variables)
     print_line(f"{env_file} was written; only you can read it.")
     for name in set_in_environment(variables):
-        print_line(f"But the environment sets {name}, too, and wins: remove it there.")
+        print_line(f"The environment sets {name}, too, and overrides this file: remove it there.")
     print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
 
 

@@ -41,7 +41,7 @@ def run(
     offer_setup: Annotated[
         bool,
         typer.Option(
-            "--offer-setup", help="Where nothing is set up and a person looks on, offer that first."
+            "--offer-setup", help="In a terminal, if nothing is set up: offer to do that first."
         ),
     ] = False,
 ) -> None:
@@ -52,7 +52,7 @@ def run(
     """
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
-        print_line("Nothing is set up yet. Without it you chat here, with a small model.")
+        print_line("Nothing is set up yet. Without a set-up you chat here, with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()

@@ -59,7 +59,7 @@ def _parse_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise UserError(f"{text!r} is no day; write it as 2026-11-01") from None
+        raise UserError(f"{text!r} is not a date; write it as 2026-11-01") from None
 
 
 def _cells(row: UsageRow) -> list[object]:

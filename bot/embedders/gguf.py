@@ -128,5 +128,5 @@ async def _running_server(
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     if settings.model_path is None:
-        raise SettingsError("TROUPE_EMBEDDING__MODEL_PATH is not set")
+        raise SettingsError("TROUPE_EMBEDDING__MODEL_PATH is not set; set it to a GGUF file")
     return GgufEmbedder(settings.model_path.expanduser(), data_dir)

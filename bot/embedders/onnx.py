@@ -158,5 +158,5 @@ def _uses_mean_pooling(model: Path) -> bool:
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     if settings.model_path is None:
-        raise SettingsError(f"{_SETTING} is not set")
+        raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
     return OnnxEmbedder(settings.model_path.expanduser())

@@ -291,7 +291,7 @@ def test_check_reports_wrong_settings_in_its_list(monkeypatch: pytest.MonkeyPatc
     assert result.output.splitlines() == [
         "WRONG  settings: TROUPE_CONSOLE__PORT: should be a whole number (an integer),"
         " such as 8710",
-        "the rest is tested when the settings are right",
+        "the rest is checked once the settings are correct",
     ]
 
 

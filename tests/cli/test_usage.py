@@ -76,5 +76,5 @@ def test_usage_without_a_database_is_empty() -> None:
 
 
 def test_day_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match="'soon' is no day; write it as 2026-11-01"):
+    with pytest.raises(UserError, match="'soon' is not a date; write it as 2026-11-01"):
         CliRunner().invoke(app, ["usage", "--since", "soon"], catch_exceptions=False)

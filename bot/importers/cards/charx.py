@@ -78,7 +78,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> by
         content = stream.read(entry.file_size + 1)
     if len(content) != entry.file_size:
         raise PresetError(
-            f"{source}: {entry.filename[:80]!r} has not the size that the zip claims; zip it again"
+            f"{source}: {entry.filename[:80]!r} has another size than the zip gives; zip it again"
         )
     return content
 

@@ -226,6 +226,8 @@ def _close_reason(code: int) -> PlatformError:
         case 4004:
             return PlatformFatal(BOT_REJECTED)
         case 4011:
-            return PlatformFatal("this bot is in too many Discord servers for one connection")
+            return PlatformFatal(
+                "this bot is in too many Discord servers for one connection; remove it from some"
+            )
         case _:
             return Unreachable(f"the Discord gateway closed the connection with {code}")
