@@ -134,9 +134,9 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     FILTERED = "content_filter"
     CANCELLED = "cancelled"
+    """Somebody stopped the answer."""
     REPETITION = "repetition"
     """It repeated itself without end and was cut."""
-    """Somebody stopped the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class EmbeddingsService:
     ) -> None:
         self._endpoint = endpoint
         self._model = settings.model or ""
-        self._connection = OpenAIConnection(settings, unix_socket)
+        self._connection = OpenAIConnection(settings, settings.api_key, unix_socket)
 
     async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         """Embed texts, or texts as token ids; raises `EmbeddingError`."""

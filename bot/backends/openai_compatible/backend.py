@@ -58,7 +58,7 @@ class OpenAICompatibleBackend(
         self._estimator = PromptTokenEstimator()
         clock = clock or SystemClock()
         self._connection = KeyRotation(
-            [OpenAIConnection(settings, key=key) for key in settings.keys or (None,)], clock
+            [OpenAIConnection(settings, key) for key in settings.keys or (None,)], clock
         )
         self._request_runner = ChatRequestRunner(
             settings,

@@ -15,9 +15,8 @@ class OpenAIConnection(PooledConnection):
     def __init__(
         self,
         settings: OpenAISettings,
+        key: SecretStr | None,
         unix_socket: Path | None = None,
-        *,
-        key: SecretStr | None = None,
     ) -> None:
         super().__init__(settings, _headers(settings, key), unix_socket)
 
