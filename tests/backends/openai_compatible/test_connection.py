@@ -22,7 +22,8 @@ async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
     async with await asyncio.start_server(answer_once, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = OpenAIConnection(OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1"))
+        settings = OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1")
+        connection = OpenAIConnection(settings, None)
         said = []
         deadline = asyncio.get_running_loop().time() + 5
         for _ in range(3):

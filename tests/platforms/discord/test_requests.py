@@ -9,6 +9,7 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from bot.errors import (
+    ContentRefused,
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
@@ -18,6 +19,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.discord.requests import translate
+from bot.platforms.discord.rest.refusals import WebhookNotFound
 
 KEY = ConnectionKey("discord.com", 443, True, True, None, None, None)
 
@@ -33,12 +35,12 @@ def http_error(
 @pytest.mark.parametrize(
     ("error", "meaning"),
     [
-        (http_error(400, 50035), Refused),
+        (http_error(400, 50035), ContentRefused),
         (http_error(403, 50001), Refused),
         (http_error(404, 10003), Refused),
         (http_error(404, 10008), MessageNotFound),
         (http_error(401), PlatformFatal),
-        (http_error(401, 50027), Refused),
+        (http_error(401, 50027), WebhookNotFound),
         (http_error(429), RateLimited),
         (http_error(500), OutcomeUnknown),
         (http_error(503), OutcomeUnknown),
