@@ -132,7 +132,7 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
         bot = discord.Object((await self._rest.bot_user()).id)
-        client = DiscordClient(self._settings, discord.Intents.none())  # it only parses
+        client = DiscordClient(self._settings, discord.Intents(guilds=True))  # it only parses
         channel = client.get_partial_messageable(int(said.address.chat))
         newest_first = decode_response(_decode_messages, response)
         parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
