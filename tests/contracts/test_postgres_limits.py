@@ -36,14 +36,19 @@ async def url(postgres_folder: str) -> str:
 @contextlib.asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
     """A server that accepts connections and never says anything."""
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         await reader.read()
-        writer.close()
 
     with tempfile.TemporaryDirectory(prefix="troupe-pg-") as folder:
         async with await asyncio.start_unix_server(serve, Path(folder) / ".s.PGSQL.5432"):
             yield folder
+            for writer in writers:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +61,7 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def fail(work: Awaitable[object], reason: str = "") -> None:
+async def fail(work: Awaitable[object], reason: str | None = None) -> None:
     with pytest.raises(StoreError, match=reason):
         await work
 

@@ -40,7 +40,8 @@ async def start_with_local_model(service: ServiceProcess) -> None:
         "TROUPE_PROVIDERS__TEST__MODEL": "",
         "TROUPE_PROVIDERS__TEST__CONTEXT_TOKENS": "1024",
     }
-    short = preset_json("tester", system="You tell stories.", max_output_tokens=60, max_rounds=3)
+    answers = {"max_output_tokens": 60, "max_rounds": 3, "busy": "queue"}
+    short = preset_json("tester", system="You tell stories.", **answers)
     (service.presets / "tester.json").write_text(short)
     await service.start()
     await service.wait_until_ready(120)  # a model loads slowly on a busy machine

@@ -66,12 +66,15 @@ class RedisRateLimits(RateLimits):
     Args:
         redis: the server.
         prefix: of all keys; installations that share a server have different ones.
+        clock: time.
+        answer_seconds: for which a call waits for the server.
     """
 
-    def __init__(self, redis: Redis, prefix: str, clock: Clock) -> None:
+    def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
         self._redis = redis
         self._prefix = prefix
         self._clock = clock
+        self._answer_seconds = answer_seconds
         self._here = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._asking = asyncio.Lock()
@@ -114,7 +117,7 @@ class RedisRateLimits(RateLimits):
             if self._clock.monotonic() < self._paused_until:
                 return None
             try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
+                async with asyncio.timeout(self._answer_seconds):
                     return await call()
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
@@ -123,7 +126,9 @@ class RedisRateLimits(RateLimits):
 
 
 @contextlib.asynccontextmanager
-async def open_rate_limits(url: str, prefix: str, clock: Clock) -> AsyncIterator[RedisRateLimits]:
+async def open_rate_limits(
+    url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
+) -> AsyncIterator[RedisRateLimits]:
     """Share rate limits over this server for the length of the block; it may be away.
 
     Raises:
@@ -131,6 +136,6 @@ async def open_rate_limits(url: str, prefix: str, clock: Clock) -> AsyncIterator
     """
     redis = open_client(url)
     try:
-        yield RedisRateLimits(redis, prefix, clock)
+        yield RedisRateLimits(redis, prefix, clock, answer_seconds)
     finally:
         await redis.aclose()
