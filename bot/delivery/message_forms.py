@@ -7,9 +7,12 @@ import structlog
 
 from bot.chat.outgoing import MessageContent, OutboxRow
 from bot.errors import ContentRefused
+from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
-_NOT_SHOWN = "⚠ A part of my answer belongs here, but this chat does not let me show it."
+_NOT_SHOWN = translatable(
+    "⚠ A part of my answer belongs here, but this chat does not let me show it."
+)
 Response = TypeVar("Response")
 
 
@@ -27,4 +30,6 @@ async def request_in_any_form(
             return await request(content)
         except ContentRefused as error:
             _log.warning("content_refused", row=row.id, plain=content.is_plain, reason=str(error))
-    return await request(MessageContent(_NOT_SHOWN))  # its face may be what was refused
+    return await request(
+        MessageContent(in_every_language(_NOT_SHOWN))
+    )  # its face may be what was refused

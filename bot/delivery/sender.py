@@ -34,6 +34,7 @@ from bot.errors import (
 from bot.ports import Clock, Delivery, Outbox, Surface
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.telemetry.metrics import OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
+from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
@@ -46,7 +47,9 @@ _MAX_ATTEMPTS_ALONE = 9
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
-_SET_ASIDE = "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
+_SET_ASIDE = translatable(
+    "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
+)
 _NONCE_CHARS = 24  # Discord accepts 25
 
 
@@ -220,7 +223,7 @@ class Sender:
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
-        following = await self._outbox.set_aside(row, reason, _SET_ASIDE)
+        following = await self._outbox.set_aside(row, reason, in_every_language(_SET_ASIDE))
         self._notify_waiters(row, None)
         return following
 

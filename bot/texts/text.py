@@ -102,6 +102,11 @@ def translate(text: str, language: str) -> str:
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
+def in_every_language(text: Text) -> str:
+    """Return a text in each language, a line each, where nobody knows the reader's."""
+    return "\n".join(text.translate_to(language) for language in LANGUAGES)
+
+
 def language_of(locale: str | None) -> str:
     """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English for most."""
     language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()

@@ -6,6 +6,7 @@ import pytest
 
 from bot.texts.text import (
     LANGUAGES,
+    in_every_language,
     joined,
     language_of,
     looked_up,
@@ -81,3 +82,11 @@ def test_language_follows_the_locale() -> None:
     assert [language_of(one) for one in locales] == ["zh"] * 6
     others = ("en-US", "pt-BR", "C", "C.UTF-8", "POSIX", "zhx_CN", "", None)
     assert [language_of(one) for one in others] == ["en"] * 8
+
+
+def test_text_in_every_language_has_a_line_for_each() -> None:
+    english = "⚠ A part of my answer belongs here, but this chat does not let me show it."
+    assert in_every_language(translatable(english)).splitlines() == [
+        english,
+        "⚠ 这里本应有我回答的一部分，但这个聊天不允许我显示它。",
+    ]
