@@ -21,7 +21,7 @@ from tests.postgres import create_postgres_database
 pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
 _NOTICE = "crashed the service repeatedly"
 _OWN_DEATHS = 3
-_MAX_SHARED_DEATHS = 9
+_MAX_SHARED_DEATHS = 6
 """Two before anything is a suspect, and some more while suspects are told apart."""
 
 

@@ -122,7 +122,6 @@ async def test_nothing_is_lost_or_repeated_after_kills(
 
 
 @embedded
-@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_messages_of_characters_are_neither_lost_nor_repeated_after_kills(
     shape: Shape, platforms: LoopbackPlatforms, seed: int
