@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+import structlog
+
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -27,6 +29,7 @@ from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.texts.text import Text, joined, translatable
 
+_log = structlog.get_logger(__name__)
 _END_MARKS = {
     None: translatable("⚠ (interrupted)"),
     FinishReason.CANCELLED: translatable("⚠ (stopped)"),
@@ -92,10 +95,11 @@ async def generate_answer(
                         answer.add(event)
                         if answer.is_complete:  # closing the stream stops the model
                             break
-    except BackendInterrupted:
+    except BackendInterrupted as error:
         if not answer.has_text:
             raise
         interrupted = True
+        _log.warning("answer_interrupted", reason=str(error))
     return answer.build(interrupted=interrupted, cancelled=stop.requested)
 
 
