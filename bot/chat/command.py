@@ -24,6 +24,10 @@ class CommandSpec:
     summary: str
     options: tuple[CommandOption, ...] = ()
     actions: tuple["CommandSpec", ...] = ()
+    is_for_admins: bool = False
+    """Whether platforms offer it to admins first; who may do what is checked when it runs."""
+    is_private: bool = False
+    """Whether groups are not offered it, because everybody there would read the answer."""
 
 
 @dataclass(frozen=True, slots=True)

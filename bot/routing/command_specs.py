@@ -36,6 +36,7 @@ COMMANDS = (
             ),
             CommandSpec("reset", marked("undo the choice of presets for this channel (admins)")),
         ),
+        is_for_admins=True,
     ),
     CommandSpec(
         "new",
@@ -74,7 +75,7 @@ COMMANDS = (
             ),
         ),
     ),
-    CommandSpec("export", marked("send you everything you said to me, as a file")),
+    CommandSpec("export", marked("send you everything you said to me, as a file"), is_private=True),
     CommandSpec(
         "context",
         marked(

@@ -51,6 +51,12 @@ class LoopbackPlatforms:
         self.admin = on_discord.member(self.guild, "admin", roles=[mods])
         self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
 
+    def offer_to_everybody(self, command: str) -> None:
+        """Let a command that is for admins be seen by all members, as server settings can."""
+        registered = self.discord.b.find_command(command, self.guild.id)
+        everybody = dict.fromkeys(self.people, True)
+        self.guild.set_command_permissions(int(registered["id"]), everybody)
+
     # --- conversations -----------------------------------------------------------------------
 
     def channel(self) -> Conversation:

@@ -221,7 +221,7 @@ def command_response_fails(method: str, path: str, **fault: Any) -> "Scenario":
         wire = deployment.platforms.discord
         channel = deployment.platforms.guild.create_text_channel(f"commands-{next(_names)}")
         wire.fault(method, path, **fault)
-        await deployment.platforms.people[0].slash(channel, "preset list")
+        await deployment.platforms.admin.slash(channel, "preset list")
         await wait_until(lambda: any(one["content"] for one in wire.messages(channel.id)))
         await wait_until(deployment.queues_are_empty)
         said = [one["content"] for one in wire.messages(channel.id) if one["content"]]

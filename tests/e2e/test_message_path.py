@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
+from simcord.backend.errors import SetupError
 
 from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
@@ -246,6 +247,9 @@ async def test_only_an_admin_changes_the_preset_of_a_discord_channel(
 ) -> None:
     platforms = deployment.platforms
     channel = platforms.guild.create_text_channel("presets")
+    with pytest.raises(SetupError, match="default-member-permissions"):
+        await platforms.people[0].slash(channel, "preset list")
+    platforms.offer_to_everybody("preset")
 
     async def command(who: Any, words: str, **options: str) -> str:
         """Return the ephemeral response to a slash command."""
@@ -269,7 +273,10 @@ async def test_only_an_admin_changes_the_preset_of_a_discord_channel(
         platforms.people[0], channel.id, f"<@{platforms.discord.b.bot_user.id}> T{name}:3"
     )
     await wait_until(
-        lambda: deployment.model.requests[-1]["messages"][-1]["content"].endswith(f"T{name}:3")
+        lambda: (
+            deployment.model.requests
+            and deployment.model.requests[-1]["messages"][-1]["content"].endswith(f"T{name}:3")
+        )
     )
     assert deployment.model.requests[-1]["messages"][0]["content"] == "You are Nova."
 
@@ -277,7 +284,7 @@ async def test_only_an_admin_changes_the_preset_of_a_discord_channel(
 async def test_preset_names_are_completed(deployment: Deployment) -> None:
     channel = deployment.platforms.guild.create_text_channel("typing")
     known = set(deployment.platforms.discord.b.interactions)
-    await deployment.platforms.people[0].autocomplete(channel, "preset use", "name", "no")
+    await deployment.platforms.admin.autocomplete(channel, "preset use", "name", "no")
     (asked,) = set(deployment.platforms.discord.b.interactions) - known
     interaction = deployment.platforms.discord.b.interactions[asked]
     choices = await wait_until(lambda: interaction.autocomplete_choices)

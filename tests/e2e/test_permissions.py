@@ -29,6 +29,8 @@ COMMANDS = (
     "/forget",
     "/context prompt",
 )
+ANONYMOUS_ADMIN = 1087968824
+"""The bot that Telegram names as the author of what admins write as their group."""
 _names = (f"{number:04x}" for number in itertools.count())
 
 
@@ -118,6 +120,7 @@ async def deployment(
 async def member_uses_native_commands(deployment: Deployment) -> None:
     """The permissions in the member data count, not what the server's settings offer."""
     channel = deployment.platforms.guild.create_text_channel(f"open-{next(_names)}")
+    deployment.platforms.offer_to_everybody("preset")
     before = deployment.state()
     for words, options in (
         ("preset use", {"name": "nova"}),
@@ -216,13 +219,27 @@ def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], A
         wire.chats[chat]["_admins"] = {ADMIN, user, sender}
         await deployment.ask_and_wait(conversation)
         before = deployment.state()
-        shown = {"id": sender or chat, "type": "channel", "title": "Admins"}
+        shown = {"id": sender, "type": "channel", "title": "Admins"}
         for count, command in enumerate(COMMANDS, 1):
             wire.say(user, command, chat=chat, sender_chat=shown, **more)
             await deployment.wait_for_text(conversation, "⚠ Only an admin can", count)
         assert deployment.state() == before
 
     return scenario
+
+
+async def anonymous_admin(deployment: Deployment) -> None:
+    """Who writes as the group itself is one of its admins; another group does not count."""
+    conversation, chat = deployment.group_with_admin()
+    wire = deployment.platforms.telegram
+    wire.user(ANONYMOUS_ADMIN, is_bot=True)
+    group = {"id": chat, "type": "supergroup", "title": "G"}
+    wire.say(ANONYMOUS_ADMIN, "/preset use nova", chat=chat, sender_chat=group)
+    await deployment.wait_for_text(conversation, "nova answers here")
+    assert (conversation.name, "nova") in deployment.state()[0]
+    wire.say(ANONYMOUS_ADMIN, "/preset reset", chat=chat, sender_chat={**group, "id": chat - 1})
+    await deployment.wait_for_text(conversation, "⚠ Only an admin can")
+    assert (conversation.name, "nova") in deployment.state()[0]
 
 
 async def demoted_admin(deployment: Deployment) -> None:
@@ -320,7 +337,7 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
 }
 OURS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
     "member of a group": member_of_a_group,
-    "anonymous admin": sender_chat(1087968824, 0),
+    "anonymous admin": anonymous_admin,
     "getChatMember is cut off": admin_lookup_fails(drop=True),
     "getChatMember is refused": admin_lookup_fails(error_code=400, description="Bad Request"),
     "getChatMember fails": admin_lookup_fails(error_code=500, description="Internal"),

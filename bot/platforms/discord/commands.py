@@ -17,6 +17,7 @@ CompletePreset = Callable[[str], Sequence[str]]
 _log = structlog.get_logger(__name__)
 _SUBCOMMAND, _STRING = 1, 3  # option types
 _IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
+_MANAGE_SERVER = str(1 << 5)  # a permission
 _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
 _MAX_SUMMARY_CHARS = 100
@@ -25,13 +26,17 @@ LOCALES = {"zh": ("zh-CN", "zh-TW")}
 
 
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
-    """Return a command as an element of `PUT /applications/{id}/commands`."""
+    """Return a command as an element of `PUT /applications/{id}/commands`.
+
+    Who lacks the default permissions does not see it in a server; a server may offer it to others.
+    """
     actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
         **_describe(spec),
         "options": actions or _describe(spec)["options"],
         "type": 1,
         "contexts": [_IN_A_GUILD, _IN_A_DM],
+        "default_member_permissions": _MANAGE_SERVER if spec.is_for_admins else None,
     }
 
 

@@ -72,13 +72,19 @@ def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
 
 
 def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
-    """Convert a message; None for those of other bots and service messages."""
+    """Convert a message; None for those of other bots and service messages.
+
+    What Telegram itself forwards from a linked channel is said by nobody in the group; only a
+    command in it goes on, to be refused and logged.
+    """
     content = message.text or message.caption or ""
     author = _to_person(message)
     attachments = _attachments(message)
     if author is None or not (content or attachments):
         return None
     wake, text = _wake_and_text(message, content, bot)
+    if message.is_automatic_forward and wake is not WakeReason.COMMAND:
+        return None
     address = _to_address(message, bot_id)
     return Said(
         address=address,
@@ -178,7 +184,8 @@ def _chat_to_person(chat: Chat) -> Person:
 
 def _is_admin(message: Message) -> bool | None:
     if message.sender_chat is not None:
-        return False  # the person behind it is not known
+        # Only its admins can write as the group itself; who is behind a channel is not known.
+        return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
 

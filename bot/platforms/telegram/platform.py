@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
+from aiogram.enums import BotCommandScopeType as Scope
 from aiogram.enums import ChatMemberStatus
 from aiogram.methods import (
     AnswerCallbackQuery,
@@ -18,7 +19,15 @@ from aiogram.methods import (
     SetMyCommands,
     TelegramMethod,
 )
-from aiogram.types import BotCommand, Update, User
+from aiogram.types import (
+    BotCommand,
+    BotCommandScopeAllChatAdministrators,
+    BotCommandScopeAllGroupChats,
+    BotCommandScopeAllPrivateChats,
+    BotCommandScopeUnion,
+    Update,
+    User,
+)
 from pydantic import ValidationError
 from typing_extensions import override
 
@@ -265,14 +274,20 @@ class TelegramPlatform(Platform, FileSource):
     # --- commands ----------------------------------------------------------------------------
 
     async def _register_commands(self) -> None:
+        """Offer the commands of each scope in each language, where Telegram has other ones."""
         try:
-            for language in LANGUAGES:
-                code = None if language == LANGUAGES[0] else language  # None: all other languages
-                ours = to_bot_commands(self._commands, language)
-                if await self._api.call(GetMyCommands(language_code=code)) != ours:
-                    await self._api.call(SetMyCommands(commands=ours, language_code=code))
+            for scope, commands in commands_by_scope(self._commands):
+                for language in LANGUAGES:
+                    await self._register(scope, to_bot_commands(commands, language), language)
         except PlatformError as error:
             _log.warning("telegram_commands_not_offered", reason=str(error))
+
+    async def _register(
+        self, scope: BotCommandScopeUnion | None, ours: list[BotCommand], language: str
+    ) -> None:
+        code = None if language == LANGUAGES[0] else language  # None: all other languages
+        if await self._api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
+            await self._api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
 
     # --- files -------------------------------------------------------------------------------
 
@@ -311,6 +326,20 @@ def _pause_seconds(error: TroupeError, tries: int) -> float:
     has_conflict = isinstance(error, PollingConflict)
     longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
     return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
+
+
+def commands_by_scope(
+    commands: Sequence[CommandSpec],
+) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
+    """Return what people are offered in each kind of chat; None: where no other scope holds."""
+    in_groups = [one for one in commands if not one.is_private]
+    for_all = [one for one in in_groups if not one.is_for_admins]
+    return [
+        (None, for_all),
+        (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),
+        (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), for_all),
+        (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), in_groups),
+    ]
 
 
 def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:

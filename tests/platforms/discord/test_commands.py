@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import discord
 from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
@@ -35,6 +36,7 @@ def test_actions_become_subcommands() -> None:
             ],
             "type": 1,
             "contexts": [0, 1],
+            "default_member_permissions": None,
         }
     )
 
@@ -47,8 +49,17 @@ def test_plain_command_has_no_options() -> None:
             "options": [],
             "type": 1,
             "contexts": [0, 1],
+            "default_member_permissions": None,
         }
     )
+
+
+def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server() -> None:
+    needed = {
+        spec.name: to_payload(spec)["default_member_permissions"] for spec in command_specs.COMMANDS
+    }
+    assert {name for name, bits in needed.items() if bits is not None} == {"preset"}
+    assert needed["preset"] == str(discord.Permissions(manage_guild=True).value)
 
 
 def test_option_choices_are_listed() -> None:

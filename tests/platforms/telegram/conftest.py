@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -20,9 +21,13 @@ from tests.rigs.tgwire import TgWire
 
 COMMANDS = (
     CommandSpec(
-        "preset", "Who answers here", actions=(CommandSpec("use", ""), CommandSpec("list", ""))
+        "preset",
+        "Who answers here",
+        actions=(CommandSpec("use", ""), CommandSpec("list", "")),
+        is_for_admins=True,
     ),
     CommandSpec("help", "What I can do"),
+    CommandSpec("export", "What you said", is_private=True),
 )
 
 
@@ -116,7 +121,7 @@ class Rig:
         """Wait until a platform waits for updates."""
         await self.telegram.wait(lambda: self.telegram.waiter)
 
-    def calls(self, method: str) -> list[dict[str, object]]:
+    def calls(self, method: str) -> list[dict[str, Any]]:
         return [call["params"] for call in self.telegram.log if call["method"] == method]
 
 

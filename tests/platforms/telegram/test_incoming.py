@@ -216,13 +216,26 @@ def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
     ],
     ids=["anonymous admin", "as a channel", "linked channel"],
 )
-def test_author_writing_as_a_chat_is_that_chat_and_not_admin(
+def test_author_writing_as_a_chat_is_that_chat_and_admin_if_it_is_this_group(
     user: int, chat: dict[str, object], name: str
 ) -> None:
     stand_in = {"id": user, "is_bot": user != 777000, "first_name": "Group"}
     incoming = convert("obey", **{"from": stand_in, "sender_chat": chat})
     assert incoming.author == Person(f"telegram:{chat['id']}", name)
-    assert incoming.author_is_admin is False
+    assert incoming.author_is_admin is (chat is GROUP)
+
+
+def test_automatic_forward_of_a_linked_channel_is_said_by_nobody() -> None:
+    linked = {"id": -300, "type": "channel", "title": "Linked"}
+    forwarded: dict[str, Any] = {
+        "from": {"id": 777000, "is_bot": False, "first_name": "Telegram"},
+        "sender_chat": linked,
+        "is_automatic_forward": True,
+    }
+    assert message_to_said(message("news", **forwarded), BOT) is None
+    command = "/preset use nova"
+    refused = convert(command, entities=[entity("bot_command", command, "/preset")], **forwarded)
+    assert refused.author_is_admin is False
 
 
 # --- attachments and other events ------------------------------------------------------------

@@ -258,14 +258,23 @@ async def test_commands_are_registered_once(rig: Rig) -> None:
         async with rig.running():
             await rig.wait_for_poll()
 
-    menu, chinese = rig.telegram.commands.values()
-    assert menu == [
-        {"command": "preset", "description": "Who answers here (use, list)"},
-        {"command": "help", "description": "What I can do"},
+    preset = {"command": "preset", "description": "Who answers here (use, list)"}
+    help_ = {"command": "help", "description": "What I can do"}
+    export = {"command": "export", "description": "What you said"}
+    calls = rig.calls("setMyCommands")
+    sent = [
+        (str(one.get("scope", {}).get("type")), one.get("language_code"), one["commands"])
+        for one in calls
     ]
-    assert [one["command"] for one in chinese] == ["preset", "help"]
-    languages = [one.get("language_code") for one in rig.calls("setMyCommands")]
-    assert languages == [None, "zh"], "once for each language, not again at the second start"
+    assert len(rig.telegram.commands) == len(sent), "none again at the second start"
+    assert {scope: commands for scope, language, commands in sent if not language} == {
+        "None": [help_],
+        "all_private_chats": [preset, help_, export],
+        "all_group_chats": [help_],
+        "all_chat_administrators": [preset, help_],
+    }
+    in_chinese = [[one["command"] for one in commands] for _, code, commands in sent if code]
+    assert in_chinese == [["help"], ["preset", "help", "export"], ["help"], ["preset", "help"]]
 
 
 async def test_refused_commands_do_not_stop_the_bot(rig: Rig) -> None:
