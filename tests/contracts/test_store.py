@@ -41,7 +41,16 @@ from bot.errors import Fenced, Refused
 from bot.storage.sql.bots import resolve_bot_id
 from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import NEWEST_REVISION, inbox, lane, outbox, summary, turn
+from bot.storage.sql.tables import (
+    NEWEST_REVISION,
+    choice,
+    conversation,
+    inbox,
+    lane,
+    outbox,
+    summary,
+    turn,
+)
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, make_incoming, read_session
 
@@ -254,6 +263,27 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
             await stale
     assert (await read_session(store.database, LANE, 10)).turns == ()
     assert await due(store) == []
+
+
+async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor(
+    store: Store,
+) -> None:
+    lost, message = await begin(store)
+    undone = update(conversation).values(epoch=0, owner=None, lease_until=0.0)
+    await store.database.write(lambda c: c.execute(undone).rowcount)
+    again = await claimed(store, owner="other")
+    assert again is not None
+    assert again.claim.epoch == lost.epoch
+    assert await store.conversations.renew([lost], LEASE) == [lost]
+    for stale in (
+        store.conversations.finish(lost, message, TurnResult()),
+        store.conversations.open(lost, message, OutgoingPart(0, MessageContent("x"))),
+        store.conversations.release(lost),
+        store.conversations.forget(lost),
+    ):
+        with pytest.raises(Fenced):
+            await stale
+    await store.conversations.finish(again.claim, again.message, TurnResult())
 
 
 async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
@@ -493,6 +523,27 @@ async def test_forget_leaves_no_text_that_could_never_be_sent(store: Store) -> N
     await store.conversations.forget(claim)
     left = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
     assert left == [""]
+
+
+async def test_forget_deletes_what_people_said_of_themselves_there(store: Store) -> None:
+    scopes = [f"{ALICE.id}@{LANE}", f"{ALICE.id}@telegram:6", LANE, ALICE.id]
+    for scope in (*scopes, f"{ALICE.id}@{LANE}9", f"telegram:2@{LANE}"):
+        await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
+
+    def unit(connection: Connection) -> None:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0015")  # as an earlier version stored it
+        command.upgrade(config, "head")
+        old = {"scope": f"telegram:3@{LANE}", "key": "persona", "value": "old", "chosen_by": "3"}
+        connection.execute(insert(choice).values({**old, "chosen_at": 0.0}))
+
+    await store.database.write(unit)
+    await store.chat_settings.set(f"telegram:4@{LANE}", "persona", "new", "telegram:4")
+    claim, _ = await begin(store)
+    await store.conversations.forget(claim)
+    left = await store.database.read(lambda c: c.execute(select(choice.c.scope)).scalars().all())
+    assert sorted(left) == sorted([*scopes[1:], f"{ALICE.id}@{LANE}9"])
 
 
 async def test_load_session_gives_the_newest_turns_oldest_first(store: Store) -> None:

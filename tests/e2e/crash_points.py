@@ -213,9 +213,10 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
 
 
 def _no_fence() -> None:
-    """Nobody checks the epoch of a claim, nor whether its answer is queued already."""
+    """Nobody checks the epoch and owner of a claim, nor whether its answer is queued already."""
+    held = r"conversation\.epoch = _at_epoch::BIGINT AND conversation\.owner = _claimed_by::VARCHAR"
     for function in (functions.OPEN, functions.FINISH):
-        _rewrite(function, r"conversation\.epoch = _at_epoch::BIGINT", "true")
+        _rewrite(function, held, "true")
     finish_values = units._finish_values
 
     def values_of_another_turn(

@@ -10,11 +10,12 @@ from bot.ports import ChatSettings, Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice, upsert
 
+_CHANGED = ("value", "chosen_by", "chosen_at", "conversation")
 _SET = upsert(
     choice,
     lambda insert: insert.on_conflict_do_update(
         index_elements=["scope", "key"],
-        set_={name: insert.excluded[name] for name in ("value", "chosen_by", "chosen_at")},
+        set_={name: insert.excluded[name] for name in _CHANGED},
     ),
 )
 _VALUES = select(choice.c.scope, choice.c.value).where(
@@ -39,6 +40,7 @@ class SqlChatSettings(ChatSettings):
                 )
                 return
             row = {"scope": scope, "key": key, "value": value, "chosen_by": by, "chosen_at": now}
+            row["conversation"] = _conversation_of(scope)
             connection.execute(_SET[connection.dialect.name], row)
 
         await self._database.write(unit)
@@ -56,3 +58,12 @@ class SqlChatSettings(ChatSettings):
         values = {"setting_key": key, "scopes": scopes}
         rows = await self._database.read(lambda c: c.execute(_VALUES, values).all())
         return {row.scope: row.value for row in rows}
+
+
+def _conversation_of(scope: str) -> str:
+    """Return where somebody said this of themselves; "" for a scope that is no `person@scope`.
+
+    A person's id has a colon, and the name of a bot before the "@" of its own id has none.
+    """
+    person, _, said_in = scope.partition("@")
+    return said_in if ":" in person else ""

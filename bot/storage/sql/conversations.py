@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Person, Pressed, split_conversation_key
-from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxState, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxOperation, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -33,6 +33,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
     conversation,
+    is_dead,
     is_ready,
     outbox,
     receipt,
@@ -60,7 +61,11 @@ _NEWEST = (
     .order_by(turn.c.id.desc())
     .limit(bindparam("most"))
 )
-_HELD = select(conversation.c.epoch).where(conversation.c.key == _OF).with_for_update()
+_HELD = (
+    select(conversation.c.epoch)
+    .where(conversation.c.key == _OF, conversation.c.owner == bindparam("claimed_by"))
+    .with_for_update()
+)
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
 _FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
 _FORGET_RECEIPTS = update(receipt).where(receipt.c.conversation == _OF).values(content=b"")
@@ -68,7 +73,7 @@ _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
 # What was sent has no text any more; what never could be sent would keep it for days.
 _FORGET_UNSENT = (
     update(outbox)
-    .where(outbox.c.lane == bindparam("of_lane"), outbox.c.state == OutboxState.DEAD)
+    .where(outbox.c.lane == bindparam("of_lane"), is_dead)
     .where(func.coalesce(outbox.c.thread, "") == bindparam("of_thread"))
     .values(text="")
 )
@@ -120,7 +125,10 @@ class SqlConversations(Conversations):
 
     @override
     async def release(self, claim: Claim) -> None:
+        window = self._windows.take(claim)
         await self._database.run(lambda: units.release(claim))
+        if window is not None:
+            self._windows.put(claim, window)
 
     @override
     async def release_all(self, owner: str) -> None:
@@ -196,13 +204,16 @@ class SqlConversations(Conversations):
     async def forget(self, claim: Claim) -> int:
         self._windows.take(claim)
         # what people said of themselves here is kept under person@conversation
-        here = choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True)
-        told_here = delete(choice).where(here)
+        told_here = delete(choice).where(
+            choice.c.conversation.in_([claim.conversation, "?"]),
+            choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True),
+        )
         of = {"of": claim.conversation}
         lane_key, thread = split_conversation_key(claim.conversation)
 
         def unit(connection: Connection) -> int:
-            if connection.execute(_HELD, of).scalar() != claim.epoch:
+            held = connection.execute(_HELD, {**of, "claimed_by": claim.owner})
+            if held.scalar() != claim.epoch:
                 raise units.outdated(claim)
             connection.execute(_FORGET_SENT, of)
             connection.execute(_FORGET_RECEIPTS, of)

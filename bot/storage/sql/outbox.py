@@ -10,7 +10,7 @@ from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import is_unsent, lane, outbox
+from bot.storage.sql.tables import has_external_id, is_unsent, lane, outbox
 from bot.storage.units import lanes
 from bot.storage.units.dialects import served_text
 
@@ -21,7 +21,7 @@ _EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).wher
 )
 _KNOWN_IDS = (
     select(outbox.c.external_id)
-    .where(outbox.c.lane == bindparam("of"), outbox.c.external_id.is_not(None))
+    .where(outbox.c.lane == bindparam("of"), has_external_id)
     .order_by(outbox.c.id.desc())
     .limit(_MAX_KNOWN_IDS)
 )

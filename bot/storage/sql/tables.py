@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0015"
+NEWEST_REVISION = "0016"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -193,7 +193,16 @@ Index(
     sqlite_where=is_unsent,
     postgresql_where=is_unsent,
 )
-Index("ix_outbox_lane_external", outbox.c.lane, outbox.c.external_id)
+has_external_id = outbox.c.external_id.is_not(None)
+Index(
+    "ix_outbox_lane_external",
+    outbox.c.lane,
+    outbox.c.external_id,
+    sqlite_where=has_external_id,
+    postgresql_where=has_external_id,
+)
+is_dead = outbox.c.state == literal_column("'dead'")
+Index("ix_outbox_dead", outbox.c.lane, sqlite_where=is_dead, postgresql_where=is_dead)
 
 # The platform's ids of messages whose outbox rows were deleted (retention.py).
 sent_message = Table(
@@ -226,6 +235,10 @@ choice = Table(
     Column("value", Text, nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
+    # of what a person said of themselves in a conversation: which one; "": of all else; "?": an
+    # earlier version of Troupe has written the row
+    Column("conversation", Text, nullable=False, server_default="?"),
+    Index("ix_choice_conversation", "conversation"),
 )
 
 # Every version of a preset that the service started with; the numbers of a name only grow.

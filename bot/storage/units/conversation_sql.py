@@ -92,7 +92,13 @@ CLAIM = Statement(
         .returning(conversation.c.epoch)
     )
 )
-_HELD = and_(conversation.c.key == bindparam("of"), conversation.c.epoch == bindparam("at_epoch"))
+# The server may crash before it has written a claim to its disk (functions.py). Another process
+# then gets the same epoch, so the owner is compared as well.
+_HELD = and_(
+    conversation.c.key == bindparam("of"),
+    conversation.c.epoch == bindparam("at_epoch"),
+    conversation.c.owner == bindparam("claimed_by"),
+)
 # A lease of 0 is one that was given back by a unit that overtook this one. A row that somebody
 # has locked is being finished or claimed, so nobody waits for it here: it is renewed next time.
 RENEW = Statement(
@@ -115,7 +121,8 @@ RENEW = Statement(
 )
 EPOCHS = Statement(
     lambda dialect: select(conversation.c.key, conversation.c.epoch).where(
-        conversation.c.key.in_(bound_texts("keys", dialect))
+        conversation.c.key.in_(bound_texts("keys", dialect)),
+        conversation.c.owner == bindparam("held_by"),
     )
 )
 LOCK = Statement(select(conversation.c.session).where(_HELD).with_for_update())

@@ -166,7 +166,8 @@ def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Cl
     keys = json.dumps([claim.conversation for claim in claims])
     owner = next(iter(claims)).owner
     yield sql.RENEW.query({"keys": keys, "held_by": owner, "seconds": seconds, "now": now})
-    epochs = {row[0]: row[1] for row in (yield sql.EPOCHS.query({"keys": keys}))}
+    held = yield sql.EPOCHS.query({"keys": keys, "held_by": owner})
+    epochs = {row[0]: row[1] for row in held}
     return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
 
@@ -333,11 +334,11 @@ def _check(claim: Claim) -> Unit[None]:
 
 def outdated(claim: Claim) -> Fenced:
     """Return the error of a claim that a later one has fenced."""
-    return Fenced(f"conversation {claim.conversation} has a newer epoch than {claim.epoch}")
+    return Fenced(f"conversation {claim.conversation} was claimed after epoch {claim.epoch}")
 
 
 def _of(claim: Claim) -> dict[str, object]:
-    return {"of": claim.conversation, "at_epoch": claim.epoch}
+    return {"of": claim.conversation, "at_epoch": claim.epoch, "claimed_by": claim.owner}
 
 
 def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:

@@ -1,6 +1,10 @@
 """The units of a message as functions of PostgreSQL: one round trip and one transaction each.
 
 Each does what the unit of the same name does step by step on SQLite, by the same statements.
+
+To wait for the disk is the largest cost of a commit. Where a crash of the server may undo a unit
+without harm, its commit does not wait: a claim that is lost is fenced, and a row that is not known
+to be sent is reconciled.
 """
 
 from collections.abc import Sequence
@@ -34,6 +38,8 @@ def _record(types: dict[str, str]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in types.items())
 
 
+_COMMIT_WITHOUT_WAITING = "PERFORM set_config('synchronous_commit', 'off', true)"
+
 _HEAD_TYPES = {
     f"head_{column.name}": column.type.compile(_DIALECT) for column in lane_sql.HEAD_COLUMNS
 }
@@ -47,6 +53,7 @@ _MESSAGE_TYPES = {
     "is_followed": "boolean",
 }
 _NEXT_MESSAGE = ", ".join(f"_{name}" for name in _MESSAGE_TYPES)
+_CLAIM = {"of": "text", "at_epoch": "bigint", "claimed_by": "text"}
 _IDENTITY = {"sender": "text", "settle": _FLOAT}
 _ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
 _TURN_TYPES = _types(
@@ -60,6 +67,18 @@ _CHANGE_TYPES = {
 }
 _HEAD_RECORD = ", ".join(f"_head.{name}" for name in HEAD_NAMES)
 _GIVE_HEAD = "; ".join(f"_head_{name} := _head.{name}" for name in HEAD_NAMES)
+_QUEUED_HEAD = {
+    **{name: f"_{name}" for name in ("turn", "platform", "bot_id", "chat", "thread", "reply_to")},
+    **{name: f"_one.{name}" for name in _CHANGE_TYPES if name != "opened"},
+    "state": f"'{OutboxState.PENDING}'",
+    "attempts": "0",  # as it was before it was taken
+    "not_before": "0",
+}
+_GIVE_QUEUED_HEAD = "; ".join(
+    f"_head_{name} := {_QUEUED_HEAD[name]}"
+    for name in HEAD_NAMES
+    if name not in {"id", "external_id", "started_at"}
+)
 
 _BEGIN_HEAD = PostgresFunction(
     "begin_head",
@@ -150,6 +169,7 @@ BEGIN = PostgresFunction(
     columns={"of": "text", "epoch": "bigint", **_MESSAGE_TYPES},
     variables={},
     body=f"""
+{_COMMIT_WITHOUT_WAITING};
 FOREACH _of IN ARRAY _keys LOOP
     {embed(conversation_sql.CLAIM)} INTO _epoch;
     CONTINUE WHEN NOT FOUND;
@@ -165,7 +185,7 @@ END LOOP;
 
 OPEN = PostgresFunction(
     "open",
-    parameters={"of": "text", "at_epoch": "bigint", **_ROW_TYPES, **_IDENTITY},
+    parameters={**_CLAIM, **_ROW_TYPES, **_IDENTITY},
     columns={"held": "boolean", "number": "bigint", **_HEAD_TYPES},
     variables={"session": "int", "leased": _FLOAT, "head": "record"},
     body=f"""
@@ -207,7 +227,13 @@ LOOP
         attempts="1",
         started_at=f"_leased - {lane_sql.SENDING_SECONDS}",
     )
-} INTO _queued;
+} INTO _head_id;
+        {_GIVE_QUEUED_HEAD};
+        IF _one.part = ANY (_opened) THEN
+            SELECT external_id INTO _head_external_id
+            FROM ({embed(conversation_sql.OPENED, of_turn="_turn")}) AS opened
+            WHERE part = _one.part;
+        END IF;
         _begins := false;
     ELSE
         {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
@@ -218,8 +244,7 @@ END LOOP;
 FINISH = PostgresFunction(
     "finish",
     parameters={
-        "of": "text",
-        "at_epoch": "bigint",
+        **_CLAIM,
         "messages": "bigint[]",
         "new_session": "boolean",
         "go_on": "boolean",
@@ -250,7 +275,6 @@ FINISH = PostgresFunction(
         "one": "record",
         "leased": _FLOAT,
         "begins": "boolean",
-        "queued": "bigint",
         "head": "record",
     },
     body=f"""
@@ -295,12 +319,7 @@ IF cardinality(_parts) + cardinality(_opened) > 0 THEN
         _begins := FOUND AND NOT EXISTS ({embed(lane_sql.UNSENT, of="_lane")});
     END IF;
     {_QUEUE_CHANGES}
-    IF _queued IS NOT NULL THEN
-        SELECT * INTO _head FROM ({embed(lane_sql.HEAD, of="_lane")}) AS found;
-        {_GIVE_HEAD};
-        _head_state := '{OutboxState.PENDING}';
-        _head_attempts := 0; -- as it was before it was taken
-    ELSIF _leased IS NOT NULL THEN
+    IF _head_id IS NULL AND _leased IS NOT NULL THEN
         {_TAKE_HEAD}
     END IF;
 END IF;
@@ -329,6 +348,8 @@ IF _held THEN
     IF EXISTS ({embed(lane_sql.UNSENT, of="_lane")}) THEN
         {embed(lane_sql.HOLD, of="_lane")} INTO _leased;
         {_TAKE_HEAD}
+    ELSE
+        {_COMMIT_WITHOUT_WAITING};
     END IF;
 END IF;
 RETURN NEXT;

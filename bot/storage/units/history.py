@@ -13,7 +13,7 @@ from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
-from bot.storage.sql.tables import outbox, sent_message, turn
+from bot.storage.sql.tables import has_external_id, outbox, sent_message, turn
 from bot.storage.units.dialects import bound_texts
 
 _MAX_LATER_TURNS = 400
@@ -31,6 +31,7 @@ _PARTS = Statement(
     lambda dialect: union_all(
         select(outbox.c.turn, outbox.c.part).where(
             outbox.c.lane == bindparam("of_lane"),
+            has_external_id,
             outbox.c.external_id.in_(bound_texts("ids", dialect)),
             outbox.c.op == OutboxOperation.SEND,
         ),
