@@ -10,6 +10,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
 │   └── BudgetUsedUp        ... or wait: what may be spent is spent; a cheaper model may answer
+├── RequestRefused          a request to the console is refused; `status` is HTTP's
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
@@ -80,6 +81,14 @@ class UserError(TroupeError):
 
 class BudgetUsedUp(UserError):
     pass
+
+
+class RequestRefused(TroupeError):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        """What the person is told; unlike `str(error)` it can be translated."""
 
 
 class Fenced(TroupeError):

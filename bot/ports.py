@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -655,6 +656,54 @@ class Stories(Protocol):
 
         Stories without a vector of that model are not found.
         """
+        ...
+
+
+class ConsoleTokens(Protocol):
+    """The tokens of the console, known by their SHA-256 only."""
+
+    async def add_login(self, digest: str, expires_at: float) -> None:
+        """Store a one-time token that somebody may log in with."""
+        ...
+
+    async def use_login(self, digest: str) -> bool:
+        """Delete a one-time token; return whether it was there and had not expired."""
+        ...
+
+    async def add_session(self, digest: str, expires_at: float) -> None: ...
+
+    async def has_session(self, digest: str) -> bool:
+        """Return whether a session exists that has not expired."""
+        ...
+
+    async def end_session(self, digest: str) -> None: ...
+
+    async def end_all_sessions(self) -> int:
+        """End all sessions and delete all one-time tokens; return the number of sessions."""
+        ...
+
+    async def add_api_token(self, digest: str, token: ApiToken) -> bool:
+        """Store a token; return False if its name is taken."""
+        ...
+
+    async def find_api_token(self, digest: str) -> ApiToken | None: ...
+
+    async def api_tokens(self) -> Sequence[ApiToken]:
+        """Return all tokens by name."""
+        ...
+
+    async def revoke_api_token(self, name: str) -> bool:
+        """Delete a token; return False if there is none of that name."""
+        ...
+
+
+class AuditLog(Protocol):
+    """Who changed what over the console."""
+
+    async def record(self, entry: AuditEntry) -> None: ...
+
+    async def newest(self, limit: int) -> Sequence[AuditEntry]:
+        """Return the newest entries, newest first."""
         ...
 
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -146,9 +147,13 @@ class BudgetSettings(SettingsGroup):
 
 
 class ConsoleSettings(SettingsGroup):
-    """The HTTP server for health and metrics."""
+    """The HTTP server: the console in a browser, its API, health and metrics."""
 
-    host: str = Field("127.0.0.1", description="The address to listen on.")
+    host: str = Field(
+        "127.0.0.1",
+        description="The address to listen on. Another one than this machine's own needs a"
+        " certificate or a trusted proxy, or the pages switched off.",
+    )
     port: int = Field(
         8710,
         ge=0,
@@ -156,11 +161,65 @@ class ConsoleSettings(SettingsGroup):
         description="The port; 0 takes any free one. Where it is not set and taken, the next free"
         " one is used.",
     )
+    pages: bool = Field(
+        True,
+        description="Whether the console and its API are served; otherwise only health and"
+        " metrics, which need no log-in.",
+    )
+    url: HttpAddress | None = Field(
+        None,
+        description="The address that browsers open the console at, where that is another one,"
+        " such as that of a proxy.",
+    )
+    tls_certificate: Path | None = Field(
+        None, description="The file of a certificate in PEM, to serve HTTPS."
+    )
+    tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
+    trusted_proxy: str | None = Field(
+        None,
+        description="The IP address of the proxy in front that serves HTTPS; others are refused"
+        " the console then.",
+    )
 
     @property
     def port_is_set(self) -> bool:
         """Whether the port was chosen, so that no other one will do."""
         return "port" in self.model_fields_set
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_https(self) -> bool:
+        """Whether browsers reach it over HTTPS."""
+        return self.tls_certificate is not None or self.trusted_proxy is not None
+
+    @field_validator("trusted_proxy")
+    @classmethod
+    def _check_proxy(cls, given: str | None) -> str | None:
+        if given is not None:
+            ip_address(given)  # its error names the value
+        return given
+
+    @model_validator(mode="after")
+    def _check_safety(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY need each other")
+        if self.pages and not self.is_loopback and not self.is_https:
+            raise ValueError(
+                f"the console would be served without encryption on {self.host}; set"
+                " TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY, or TROUPE_CONSOLE__TRUSTED_PROXY"
+                " to the address of a proxy that serves HTTPS, or TROUPE_CONSOLE__PAGES=false to"
+                " serve health and metrics only"
+            )
+        return self
 
 
 def _with_kind(provider: str, given: object) -> object:
@@ -255,7 +314,7 @@ class Settings(BaseSettings):
     )
     budgets: BudgetSettings = Field(BudgetSettings(), description="What answers may cost.")
     console: ConsoleSettings = Field(
-        ConsoleSettings(), description="The HTTP server for health and metrics."
+        ConsoleSettings(), description="The HTTP server: the console, health and metrics."
     )
     receipt_days: float = Field(
         14, ge=0, description="For how many days the exact prompts of answers are kept."

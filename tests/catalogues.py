@@ -12,7 +12,15 @@ from babel.messages.pofile import read_po, write_po
 from bot.texts.text import LANGUAGES
 from tests.checkout import CHECKOUT
 
-_KEYWORDS: dict[str, Any] = {"translatable": None, "translatable_count": (1, 2), "marked": None}
+_KEYWORDS: dict[str, Any] = {
+    "translatable": None,
+    "translatable_count": (1, 2),
+    "marked": None,
+    "_": None,
+    "_n": (1, 2),  # in the templates of pages
+}
+_METHODS = [("**.py", "python"), ("**/console/templates/**.html", "jinja2.ext.babel_extract")]
+_OPTIONS = {"**/console/templates/**.html": {"trim_blocks": "true", "silent": "false"}}
 _LOCALES = CHECKOUT / "bot" / "texts" / "locales"
 
 
@@ -22,7 +30,7 @@ def catalogue_file(language: str) -> Path:
 
 def extract_texts() -> Catalog:
     """Return every text of the code, without translations."""
-    found = extract_from_dir(CHECKOUT / "bot", keywords=_KEYWORDS)
+    found = extract_from_dir(CHECKOUT / "bot", _METHODS, _OPTIONS, _KEYWORDS)
     catalogue = Catalog()
     for _file, _line, text, _comments, _context in sorted(found, key=lambda one: str(one[2])):
         catalogue.add(text)

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from bot.console.health import Probe, serve_health
+from bot.console.address import published_address
+from bot.console.health import Probe, health_routes
+from bot.console.server import serve_http
 from bot.errors import StoreError
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -36,7 +39,7 @@ class Service:
         parts = self._parts
         await parts.conversations.release_all(parts.owner)
         await parts.outbox.release_all()
-        async with self._health():
+        async with self._http_server():
             jobs = [
                 asyncio.create_task(job)
                 for job in (
@@ -59,18 +62,34 @@ class Service:
                 await cancel_and_wait(jobs)
 
     @contextlib.asynccontextmanager
-    async def _health(self) -> AsyncIterator[None]:
-        """Serve the health endpoints while the block runs, unless this process has no port."""
-        if not self._parts.options.has_port:
+    async def _http_server(self) -> AsyncIterator[None]:
+        """Serve health and the console while the block runs, unless this process has no port."""
+        parts, console = self._parts, self._parts.settings.console
+        if not parts.options.has_port:
             yield
             return
-        parts, console = self._parts, self._parts.settings.console
-        async with serve_health(console, self._probes()) as address:
+        add_routes = [health_routes(self._probes())]
+        if console.pages:
+            add_routes.append(parts.console.add_routes)
+        async with serve_http(console, add_routes) as address:
+            notice = f"health at {address}/readyz"
             if console.port_is_set or address.endswith(f":{console.port}"):
-                parts.announce(f"health at {address}/readyz")
+                parts.announce(notice)
             else:
-                parts.progress(f"port {console.port} is in use; health at {address}/readyz")
-            yield
+                parts.progress(f"port {console.port} is in use; {notice}")
+            if not console.pages:
+                yield
+                return
+            with published_address(parts.settings.data_dir, address):
+                await self._tell_login(str(console.url or address))
+                yield
+
+    async def _tell_login(self, address: str) -> None:
+        """Print a link that logs in where a person reads it; a log must not hold one."""
+        parts = self._parts
+        if parts.is_in_terminal or sys.stderr.isatty():
+            link = await parts.make_login_link(address)
+            parts.progress(f"console at {link} (works once, for 10 minutes)")
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""

@@ -30,6 +30,9 @@ from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
+from bot.console.app import Console
+from bot.console.login import make_login_link
+from bot.console.routes import ConsolePart
 from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import Refused
@@ -53,6 +56,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.budgets import budget_rules
+from bot.service.console import make_console
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.platform_supervisor import PlatformSupervisor
@@ -61,6 +65,7 @@ from bot.service.retention import RetentionJobs
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
 from bot.storage.personal_data import SqlPersonalData
@@ -174,7 +179,7 @@ class Wiring:
     @cached_property
     def receivers(self) -> Mapping[str, Platform]:
         """The platforms as messages are received from them: one process at a time."""
-        if self._is_alone or self._is_in_terminal:
+        if self._is_alone or self.is_in_terminal:
             return self.platforms
         return {
             source: ExclusivePlatform(platform, self._exclusive_role(f"receive {source}"))
@@ -274,7 +279,7 @@ class Wiring:
             self._resources.backends,
             self._replies,
             self.clock,
-            limits=None if self._is_in_terminal else self._answer_limits,
+            limits=None if self.is_in_terminal else self._answer_limits,
             slots=self._provider_slots,
             spending=self._spending,
         )
@@ -321,7 +326,7 @@ class Wiring:
         return self._resources.rate_limits or InProcessRateLimits(self.clock)
 
     @property
-    def _is_in_terminal(self) -> bool:
+    def is_in_terminal(self) -> bool:
         """Whether the only person here is the operator."""
         return all(spec.uses_terminal for spec in self._specs)
 
@@ -343,6 +348,30 @@ class Wiring:
                 SqlUsageTotals(self._resources.database), self._budgets, self._spending.caps
             ),
         )
+
+    # --- the console --------------------------------------------------------------------------
+
+    @cached_property
+    def console(self) -> Console:
+        pages: list[ConsolePart] = []
+        return make_console(
+            self.settings.console,
+            self._resources.database,
+            self._console_tokens,
+            self._rate_limits,
+            self.clock,
+            pages,
+        )
+
+    async def make_login_link(self, address: str) -> str:
+        """Return a link that logs in to the console at this address once."""
+        return await make_login_link(self._console_tokens, self.clock, address)
+
+    @cached_property
+    def _console_tokens(self) -> SqlConsoleTokens:
+        return SqlConsoleTokens(self._resources.database, self.clock)
+
+    # --- commands -----------------------------------------------------------------------------
 
     @cached_property
     def stops(self) -> StopRequests:

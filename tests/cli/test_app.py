@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from bot import __version__
-from bot.cli import bench, preset
+from bot.cli import bench, console, preset
 from bot.cli.app import app
 from bot.cli.typer_apps import LazyGroup
 from tests.checkout import CHECKOUT
@@ -55,10 +55,10 @@ def test_command_line_imports_no_library_that_it_does_not_need(
     assert not imported_by(tmp_path, *words) & HEAVY
 
 
-GROUPS = [app, preset.app, bench.app]
+GROUPS = [app, preset.app, bench.app, console.app]
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=["troupe", "preset", "bench"])
+@pytest.mark.parametrize("group", GROUPS, ids=["troupe", "preset", "bench", "console"])
 def test_summary_in_the_list_is_the_first_line_of_the_command_help(group: object) -> None:
     lazy = get_command(group)  # type: ignore[arg-type]
     assert isinstance(lazy, LazyGroup)

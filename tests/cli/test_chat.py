@@ -195,6 +195,8 @@ def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
         )
     assert done.stdout == "I am the assistant.\n"
     assert re.fullmatch(
-        r"troupe: port 8710 is in use; health at http://127\.0\.0\.1:87[123]\d/readyz\n",
+        r"troupe: port 8710 is in use; health at http://127\.0\.0\.1:(87[123]\d)/readyz\n"
+        r"troupe: console at http://127\.0\.0\.1:\1/login#[\w-]{43}"
+        r" \(works once, for 10 minutes\)\n",
         done.stderr,
     )

@@ -6,7 +6,8 @@ import socket
 import aiohttp
 import pytest
 
-from bot.console.health import serve_health
+from bot.console.health import health_routes
+from bot.console.server import serve_http
 from bot.errors import SettingsError, StoreError
 from bot.settings import ConsoleSettings
 
@@ -36,14 +37,14 @@ async def get(address: str) -> tuple[int, str]:
 
 
 async def test_healthz_is_ok_whatever_the_probes_say() -> None:
-    async with serve_health(ANY_PORT, {"discord": disconnected}) as address:
+    async with serve_http(ANY_PORT, [health_routes({"discord": disconnected})]) as address:
         status, _ = await get(f"{address}/healthz")
 
     assert status == 200
 
 
 async def test_readyz_is_ok_if_every_probe_is_ok() -> None:
-    async with serve_health(ANY_PORT, {"database": ok, "discord": ok}) as address:
+    async with serve_http(ANY_PORT, [health_routes({"database": ok, "discord": ok})]) as address:
         status, text = await get(f"{address}/readyz")
 
     assert status == 200
@@ -51,7 +52,9 @@ async def test_readyz_is_ok_if_every_probe_is_ok() -> None:
 
 
 async def test_readyz_names_the_failed_probe() -> None:
-    async with serve_health(ANY_PORT, {"database": ok, "discord": disconnected}) as address:
+    async with serve_http(
+        ANY_PORT, [health_routes({"database": ok, "discord": disconnected})]
+    ) as address:
         status, text = await get(f"{address}/readyz")
 
     assert status == 503
@@ -59,7 +62,9 @@ async def test_readyz_names_the_failed_probe() -> None:
 
 
 async def test_hanging_probe_times_out() -> None:
-    async with serve_health(ANY_PORT, {"redis": hanging}, probe_seconds=0.05) as address:
+    async with serve_http(
+        ANY_PORT, [health_routes({"redis": hanging}, probe_seconds=0.05)]
+    ) as address:
         status, text = await get(f"{address}/readyz")
 
     assert status == 503
@@ -67,7 +72,7 @@ async def test_hanging_probe_times_out() -> None:
 
 
 async def test_readyz_does_not_show_error_texts() -> None:
-    async with serve_health(ANY_PORT, {"database": broken}) as address:
+    async with serve_http(ANY_PORT, [health_routes({"database": broken})]) as address:
         status, text = await get(f"{address}/readyz")
 
     assert status == 503
@@ -75,7 +80,7 @@ async def test_readyz_does_not_show_error_texts() -> None:
 
 
 async def test_metrics_are_in_prometheus_format() -> None:
-    async with serve_health(ANY_PORT, {}) as address:
+    async with serve_http(ANY_PORT, [health_routes({})]) as address:
         status, text = await get(f"{address}/metrics")
 
     assert status == 200
@@ -87,7 +92,7 @@ async def test_port_in_use_names_the_setting() -> None:
         port = taken.getsockname()[1]
 
         with pytest.raises(SettingsError, match=f"{port}.*TROUPE_CONSOLE__PORT"):
-            async with serve_health(ConsoleSettings(port=port), {}):
+            async with serve_http(ConsoleSettings(port=port), [health_routes({})]):
                 pytest.fail("it listens")
 
 
@@ -95,15 +100,15 @@ async def test_next_port_is_taken_where_the_usual_one_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         usual = taken.getsockname()[1]
         console = ConsoleSettings.model_construct(set(), host="127.0.0.1", port=usual)
-        async with serve_health(console, {}) as address:
+        async with serve_http(console, [health_routes({})]) as address:
             assert int(address.rpartition(":")[2]) != usual
             assert (await get(f"{address}/healthz"))[0] == 200
 
 
 async def test_port_is_free_after_the_end() -> None:
-    async with serve_health(ANY_PORT, {}) as address:
+    async with serve_http(ANY_PORT, [health_routes({})]) as address:
         port = int(address.rpartition(":")[2])
         await get(f"{address}/healthz")
 
-    async with serve_health(ConsoleSettings(port=port), {}) as again:
+    async with serve_http(ConsoleSettings(port=port), [health_routes({})]) as again:
         assert again == address

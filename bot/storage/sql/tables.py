@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0016"
+NEWEST_REVISION = "0017"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -285,6 +285,32 @@ budget = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("spent", BigInteger, nullable=False),
+)
+
+# One-time tokens to log in to the console with, its sessions, and the tokens for its API.
+console_token = Table(
+    "console_token",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("kind", Text, nullable=False),  # login | session | api
+    Column("name", Text, unique=True),  # of a token for the API
+    Column("scopes", Text, nullable=False, server_default=""),  # separated by spaces
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),  # NULL: when it is revoked
+)
+
+# Who changed what over the console.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # The stories of characters. Vectors of different models cannot be compared.

@@ -1,0 +1,39 @@
+"""Who may use the console and its API, and what was changed there."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """What a token for the API may be used for; a person who is logged in may do everything."""
+
+    READ = "read"
+    """Read answers, prompts, settings, usage."""
+    PRESETS = "presets"
+    """Change presets and characters."""
+    OPERATE = "operate"
+    """Change what channels use, and what the service does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiToken:
+    """A token for the API, without the token itself."""
+
+    name: str
+    scopes: frozenset[Scope]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change, by whom, and what it replaced."""
+
+    at: float
+    who: str
+    """"session", or "token" and its name."""
+    action: str
+    """A verb and a noun, such as "set preset"."""
+    subject: str
+    """What was changed, such as a channel."""
+    before: str = ""
+    after: str = ""

@@ -1,0 +1,18 @@
+"""`troupe console revoke`: end all sessions."""
+
+from bot.cli.console.stored_tokens import use_tokens
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.settings import read_settings
+
+app = command_app()
+
+
+@app.command()
+def revoke() -> None:
+    """End all sessions of the console.
+
+    Links that were not used yet do not work any more, either.
+    """
+    ended = use_tokens(read_settings(), lambda tokens: tokens.end_all_sessions())
+    print_line(f"ended {ended} session{'' if ended == 1 else 's'}")

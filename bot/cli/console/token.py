@@ -1,0 +1,50 @@
+"""`troupe console token`: add, list and revoke tokens for the API."""
+
+from typing import Annotated
+
+import typer
+
+from bot.chat.access import ApiToken, Scope
+from bot.cli.console.stored_tokens import use_tokens
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.console.login import new_api_token, token_digest
+from bot.errors import UserError
+from bot.runtime.clock import SystemClock
+from bot.settings import read_settings
+
+app = command_app("Add, list and revoke tokens for the API.")
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="What the token is for, such as backups.")],
+    scope: Annotated[
+        list[Scope],
+        typer.Option(help="What it may do: read, presets or operate; may be given several times."),
+    ],
+) -> None:
+    """Make a token for the API and print it; it is stored as a hash only."""
+    token = new_api_token()
+    new = ApiToken(name, frozenset(scope), SystemClock().now())
+    digest = token_digest(token)
+    if not use_tokens(read_settings(), lambda tokens: tokens.add_api_token(digest, new)):
+        raise UserError(
+            f"there is a token {name!r} already; `troupe console token revoke {name}` deletes it"
+        )
+    print_line(token)
+
+
+@app.command("list")
+def list_tokens() -> None:
+    """List the tokens for the API, and what each may do."""
+    for token in use_tokens(read_settings(), lambda tokens: tokens.api_tokens()):
+        print_line(f"{token.name}: {', '.join(sorted(token.scopes))}")
+
+
+@app.command()
+def revoke(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
+    """Delete a token for the API."""
+    if not use_tokens(read_settings(), lambda tokens: tokens.revoke_api_token(name)):
+        raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
+    print_line(f"revoked {name}")

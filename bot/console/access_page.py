@@ -1,0 +1,113 @@
+"""Access and audit: the tokens of the API, and who changed what."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, Field
+
+from bot.chat.access import ApiToken, AuditEntry, Scope
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.ports import AuditLog, ConsoleTokens
+from bot.texts.text import translatable
+
+_PAGE_ENTRIES = 200
+
+
+class TokenRow(BaseModel):
+    """A token of the API; the token itself is stored nowhere."""
+
+    name: str
+    scopes: list[Scope]
+    created_at: float = Field(description="In Unix seconds.")
+
+
+class TokenList(BaseModel):
+    tokens: list[TokenRow]
+
+
+class AuditRow(BaseModel):
+    """One change."""
+
+    at: float = Field(description="In Unix seconds.")
+    who: str
+    action: str
+    subject: str
+    before: str
+    after: str
+
+
+class AuditQuery(BaseModel):
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class AuditList(BaseModel):
+    entries: list[AuditRow]
+
+
+class AccessPage:
+    """Shows who may use the console, and what was changed there."""
+
+    def __init__(self, tokens: ConsoleTokens, audit: AuditLog) -> None:
+        self._tokens = tokens
+        self._audit = audit
+
+    @property
+    def part(self) -> ConsolePart:
+        return ConsolePart(
+            (
+                Route(
+                    method="GET",
+                    path="/access",
+                    handler=self._page,
+                    scope=Scope.READ,
+                    summary="The page of access and audit.",
+                ),
+                Route(
+                    method="GET",
+                    path="/api/v1/tokens",
+                    handler=self._list_tokens,
+                    scope=Scope.OPERATE,
+                    summary="List the tokens of the API.",
+                    answer=TokenList,
+                ),
+                Route(
+                    method="GET",
+                    path="/api/v1/audit",
+                    handler=self._list_changes,
+                    scope=Scope.READ,
+                    summary="List the newest changes.",
+                    query=AuditQuery,
+                    answer=AuditList,
+                ),
+            ),
+            (NavigationItem("/access", translatable("Access and audit"), "access"),),
+        )
+
+    async def _page(self, _: ConsoleRequest) -> Page:
+        tokens = await self._tokens.api_tokens()
+        entries = await self._audit.newest(_PAGE_ENTRIES)
+        return Page("access.html", {"tokens": tokens, "entries": entries})
+
+    async def _list_tokens(self, _: ConsoleRequest) -> TokenList:
+        return TokenList(tokens=_token_rows(await self._tokens.api_tokens()))
+
+    async def _list_changes(self, request: ConsoleRequest) -> AuditList:
+        entries = await self._audit.newest(request.query(AuditQuery).limit)
+        return AuditList(entries=[_audit_row(one) for one in entries])
+
+
+def _token_rows(tokens: Sequence[ApiToken]) -> list[TokenRow]:
+    return [
+        TokenRow(name=one.name, scopes=sorted(one.scopes), created_at=one.created_at)
+        for one in tokens
+    ]
+
+
+def _audit_row(one: AuditEntry) -> AuditRow:
+    return AuditRow(
+        at=one.at,
+        who=one.who,
+        action=one.action,
+        subject=one.subject,
+        before=one.before,
+        after=one.after,
+    )

@@ -1,0 +1,115 @@
+"""The console: register the route table, let requests in, answer as pages or as JSON."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from bot.console.gate import RequestGate
+from bot.console.look import look_of
+from bot.console.pages import PageRenderer
+from bot.console.routes import NOBODY, ConsolePart, ConsoleRequest, Page, Route, RouteAnswer
+from bot.errors import RequestRefused, StoreError, UserError
+from bot.texts.text import translatable
+
+R = TypeVar("R", bound=web.StreamResponse)
+
+_DATABASE_FAILED = translatable("The database failed; the log says why.")
+_TITLES = {
+    401: translatable("Log in"),
+    403: translatable("Not allowed"),
+    404: translatable("Not found"),
+}
+
+
+class Console:
+    """All parts of the console as one; `add_routes` serves them.
+
+    Args:
+        gate: lets requests in.
+        parts: the routes, and their places in the navigation.
+    """
+
+    def __init__(self, gate: RequestGate, parts: Sequence[ConsolePart]) -> None:
+        self._gate = gate
+        self.routes = [route for part in parts for route in part.routes]
+        self._renderer = PageRenderer([item for part in parts for item in part.navigation])
+
+    def add_routes(self, app: web.Application) -> None:
+        for route in self.routes:
+            app.router.add_route(route.method, route.path, self._handler(route))
+
+    def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            try:
+                request = await self._gate.admit(http, route)
+                answer = await route.handler(request)
+            except (RequestRefused, UserError, StoreError) as error:
+                return self._refusal(http, route, error)
+            except web.HTTPRequestEntityTooLarge as error:
+                return self._refusal(http, route, RequestRefused(413, error.text or "too large"))
+            return self._respond(answer, request)
+
+        return handle
+
+    def _respond(self, answer: RouteAnswer, request: ConsoleRequest) -> web.StreamResponse:
+        match answer:
+            case Page():
+                return self._page(answer, request)
+            case BaseModel():
+                body = answer.model_dump_json().encode()
+                response = web.Response(body=body, content_type="application/json")
+                response.enable_compression()
+                return protected(response, "")
+            case _:
+                return answer
+
+    def _page(self, page: Page, request: ConsoleRequest) -> web.Response:
+        nonce = secrets.token_urlsafe(16)
+        html = self._renderer.render(page, request, nonce)
+        response = web.Response(text=html, content_type="text/html", status=page.status)
+        response.enable_compression()
+        return protected(response, nonce)
+
+    def _refusal(
+        self, http: web.Request, route: Route, error: RequestRefused | UserError | StoreError
+    ) -> web.Response:
+        status = _status_of(error)
+        text = _DATABASE_FAILED if isinstance(error, StoreError) else error.text
+        if route.is_api:
+            return protected(web.json_response({"error": text}, status=status), "")
+        title = _TITLES.get(status, translatable("That did not work"))
+        reader = ConsoleRequest(http, NOBODY, look_of(http))
+        if status == 401:  # with what logs in
+            return self._page(Page("login.html", {"problem": text}, status), reader)
+        return self._page(Page("refused.html", {"title": title, "problem": text}, status), reader)
+
+
+def _status_of(error: RequestRefused | UserError | StoreError) -> int:
+    match error:
+        case RequestRefused():
+            return error.status
+        case UserError():
+            return 422
+        case StoreError():
+            return 503
+
+
+def protected(response: R, nonce: str) -> R:
+    """Add the headers that keep a page from loading or running anything foreign."""
+    style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
+    response.headers.update(
+        {
+            "Content-Security-Policy": f"default-src 'none'; script-src 'self'; style-src {style};"
+            " connect-src 'self'; img-src 'self' data:; form-action 'self';"
+            " frame-ancestors 'none'; base-uri 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+    )
+    return response

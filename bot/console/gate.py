@@ -1,0 +1,139 @@
+"""Let requests in: Host and Origin, session or token, scope, CSRF token, valid values."""
+
+import hmac
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from bot.console.login import ConsoleLogins
+from bot.console.look import look_of
+from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route
+from bot.errors import RequestRefused
+from bot.settings import ConsoleSettings
+from bot.texts.text import translatable
+
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
+
+
+class RequestGate:
+    """Decides who may send a request, and validates what it carries."""
+
+    def __init__(self, settings: ConsoleSettings, logins: ConsoleLogins) -> None:
+        self._logins = logins
+        self._proxy = settings.trusted_proxy
+        names = {settings.host.lower()}
+        if settings.is_loopback:
+            names |= _LOOPBACK_NAMES
+        if settings.url is not None:
+            names.add(urlsplit(str(settings.url)).hostname or "")
+        self._names = names
+        self.cookie = "__Host-troupe" if settings.is_https else "troupe_session"
+
+    async def admit(self, http: web.Request, route: Route) -> ConsoleRequest:
+        """Return the request with its validated values.
+
+        Raises:
+            RequestRefused: it is not let in, or its values are wrong.
+        """
+        self._check_sender(http)
+        caller = await self._identify(http, route)
+        form = await _read_form(http)
+        if caller.csrf_token and http.method not in _SAFE_METHODS:
+            given = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
+            if not hmac.compare_digest(given.encode(), caller.csrf_token.encode()):
+                raise RequestRefused(
+                    403, translatable("This form is of another session; load the page again.")
+                )
+        return ConsoleRequest(
+            http,
+            caller,
+            look_of(http),
+            await _validated_body(http, route, form),
+            _validated(route.query, dict(http.query)) if route.query else None,
+        )
+
+    def _check_sender(self, http: web.Request) -> None:
+        if self._proxy is not None and http.remote != self._proxy:
+            raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
+        if _host_name(http.host) not in self._names:
+            raise RequestRefused(
+                403,
+                translatable("This name is not the console's; set TROUPE_CONSOLE__URL to use it."),
+            )
+        origin = http.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != http.host.lower():
+            raise RequestRefused(403, translatable("The request comes from another site."))
+        needs_origin = http.method not in _SAFE_METHODS and "Authorization" not in http.headers
+        if origin is None and needs_origin:
+            raise RequestRefused(
+                403, translatable("The request does not say which site it comes from.")
+            )
+
+    async def _identify(self, http: web.Request, route: Route) -> Caller:
+        if route.scope is None:
+            return NOBODY
+        caller = await self._find_caller(http)
+        if caller is None:
+            raise RequestRefused(
+                401, translatable("Log in first; `troupe console url` prints a link for that.")
+            )
+        if route.scope not in caller.scopes:
+            raise RequestRefused(
+                403, translatable("This token lacks the scope {scope}.", scope=route.scope.value)
+            )
+        return caller
+
+    async def _find_caller(self, http: web.Request) -> Caller | None:
+        if "Authorization" in http.headers:
+            return await self._logins.find_api_token(http.headers)
+        session = http.cookies.get(self.cookie)
+        return await self._logins.find_session(session) if session else None
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _read_form(http: web.Request) -> Mapping[str, str]:
+    if http.content_type != "application/x-www-form-urlencoded":
+        return {}
+    try:
+        form = await http.post()
+    except ValueError:
+        raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _validated_body(
+    http: web.Request, route: Route, form: Mapping[str, str]
+) -> BaseModel | None:
+    if route.body is None:
+        return None
+    if http.content_type == "application/x-www-form-urlencoded":
+        given: object = {name: value for name, value in form.items() if name != "csrf"}
+    elif http.content_type == "application/json":
+        try:
+            given = json.loads(await http.read())
+        except ValueError:
+            raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
+    else:
+        raise RequestRefused(415, translatable("Send the body as application/json."))
+    return _validated(route.body, given)
+
+
+def _validated(model: type[BaseModel], given: object) -> BaseModel:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}"
+            for one in error.errors(include_url=False, include_input=False, include_context=False)
+        )
+        raise RequestRefused(422, problems) from None

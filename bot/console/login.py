@@ -1,0 +1,96 @@
+"""Log in with a one-time token, and recognise who is logged in."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+
+from bot.chat.access import Scope
+from bot.chat.rate import Rate
+from bot.console.routes import Caller
+from bot.errors import RequestRefused
+from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.texts.text import translatable
+
+LOGIN_SECONDS = 600.0
+SESSION_SECONDS = 12 * 3600.0
+_LOGINS_PER_MINUTE = 5
+_MAX_TOKEN_CHARS = 200
+_API_PREFIX = "troupe_"
+
+
+def new_token(prefix: str = "") -> str:
+    """Return a token that nobody can guess."""
+    return prefix + secrets.token_urlsafe(32)
+
+
+def new_api_token() -> str:
+    return new_token(_API_PREFIX)
+
+
+def token_digest(token: str) -> str:
+    """Return what is stored of a token: it has too many bits to be found from its hash."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
+    """Return a link that logs in once within ten minutes.
+
+    The token stands in the fragment, which browsers send to no server: it is in no log.
+    """
+    token = new_token()
+    await tokens.add_login(token_digest(token), clock.now() + LOGIN_SECONDS)
+    return f"{address.rstrip('/')}/login#{token}"
+
+
+class ConsoleLogins:
+    """Exchanges one-time tokens for sessions, at most five a minute."""
+
+    def __init__(self, tokens: ConsoleTokens, rate_limits: RateLimits, clock: Clock) -> None:
+        self._tokens = tokens
+        self._rate_limits = rate_limits
+        self._clock = clock
+
+    async def log_in(self, token: str) -> str:
+        """Return the token of a new session.
+
+        Raises:
+            RequestRefused: the token was used, has expired, or there were too many attempts.
+        """
+        rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
+        if await self._rate_limits.take([rate]) > 0:
+            raise RequestRefused(429, translatable("Too many log-ins; try again in a minute."))
+        if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
+            raise RequestRefused(
+                401,
+                translatable(
+                    "This link was used already or is older than ten minutes; `troupe console"
+                    " url` prints a new one."
+                ),
+            )
+        session = new_token()
+        expires_at = self._clock.now() + SESSION_SECONDS
+        await self._tokens.add_session(token_digest(session), expires_at)
+        return session
+
+    async def log_out(self, session: str) -> None:
+        await self._tokens.end_session(token_digest(session))
+
+    async def find_session(self, session: str) -> Caller | None:
+        """Return whom the cookie of a session stands for; None if it has ended."""
+        if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
+            return None
+        return Caller("session", frozenset(Scope), csrf_token_of(session))
+
+    async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
+        """Return whom an `Authorization: Bearer ...` stands for; None if the token is unknown."""
+        kind, _, token = headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            return None
+        found = await self._tokens.find_api_token(token_digest(token.strip()[:_MAX_TOKEN_CHARS]))
+        return Caller(f"token {found.name}", found.scopes) if found else None
+
+
+def csrf_token_of(session: str) -> str:
+    """Return what proves that a change comes from a page of this session."""
+    return hmac.new(session.encode(), b"csrf", hashlib.sha256).hexdigest()

@@ -1,0 +1,108 @@
+"""Render the pages of the console: Jinja2 with autoescape, in an environment of its own.
+
+Chat templates are rendered elsewhere, in a child process; what people write is a value here, never
+a template.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bot import __version__
+from bot.console.look import THEMES
+from bot.console.routes import ConsoleRequest, NavigationItem, Page
+from bot.texts.text import LANGUAGES, translatable, translatable_count, translate
+
+_FOLDER = Path(__file__).parent
+_LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
+
+
+class PageRenderer:
+    """Renders pages in the language and the theme of their readers."""
+
+    def __init__(self, navigation: Sequence[NavigationItem]) -> None:
+        self._navigation = navigation
+
+    def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
+        """Return the HTML of a page.
+
+        Args:
+            page: the template and its values.
+            request: who reads it, and how.
+            nonce: what a style sheet made by a script must carry.
+        """
+        language = request.look.language
+
+        def localized(pattern: str, **values: object) -> str:
+            return translatable(pattern, **values).translate_to(language)
+
+        def localized_count(one: str, many: str, count: int, **values: object) -> str:
+            return translatable_count(one, many, count, **values).translate_to(language)
+
+        frame = {
+            "_": localized,
+            "_n": localized_count,
+            "localized": lambda text: translate(text, language),
+            "request": request,
+            "path": request.http.path,
+            "back": request.http.path_qs,
+            "navigation": self._navigation,
+            "nonce": nonce,
+        }
+        template = self._environment.get_template(page.template)
+        return template.render({**frame, **page.values})
+
+    @cached_property
+    def _environment(self) -> Environment:
+        """The environment; made for the first page, because most processes never show one."""
+        environment = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.globals.update(
+            asset=static_address,
+            languages={name: _LANGUAGE_NAMES[name] for name in LANGUAGES},
+            themes=THEMES,
+            version=__version__,
+        )
+        environment.filters.update(thousands=_thousands, moment=_moment, seconds=_seconds)
+        return environment
+
+
+def _thousands(number: int) -> str:
+    return f"{number:,}"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
+
+
+# --- files that browsers load ----------------------------------------------------------------
+
+
+def static_address(name: str) -> str:
+    """Return the address of a static file; it changes with its content."""
+    content = static_files()[name]
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:8]}"
+
+
+_files: dict[str, bytes] = {}
+
+
+def static_files() -> Mapping[str, bytes]:
+    """Return the static files by name; they are read once."""
+    if not _files:
+        folder = _FOLDER / "static"
+        _files.update({file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()})
+    return _files

@@ -1,0 +1,122 @@
+"""The form of the route table: what is served where, to whom, and with which models."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from bot.chat.access import Scope
+from bot.errors import RequestRefused
+from bot.texts.text import Text, translatable
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request that was let in."""
+
+    name: str
+    """"session", or "token" and its name; stands in the audit log."""
+    scopes: frozenset[Scope]
+    csrf_token: str = ""
+    """What a change from a page must carry; empty for a token of the API."""
+
+
+NOBODY = Caller("nobody", frozenset())
+"""Who asks for what is public."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a reader wants pages."""
+
+    language: str
+    theme: str
+    """"light", "dark" or "system"."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleRequest:
+    """A request that was let in, with its validated values."""
+
+    http: web.Request
+    caller: Caller
+    look: Look
+    _body: BaseModel | None = None
+    _query: BaseModel | None = None
+
+    def body(self, model: type[M]) -> M:
+        """Return the body, validated as the model that its route names."""
+        assert isinstance(self._body, model)  # noqa: S101 # the route table says so
+        return self._body
+
+    def query(self, model: type[M]) -> M:
+        """Return the query, validated as the model that its route names."""
+        assert isinstance(self._query, model)  # noqa: S101
+        return self._query
+
+    def number(self, name: str) -> int:
+        """Return a number in the path; raises `RequestRefused` with 404 where it is none."""
+        given = self.http.match_info[name]
+        if not (given.isascii() and given.isdecimal() and len(given) < 19):
+            raise RequestRefused(404, translatable("There is nothing of this number."))
+        return int(given)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page to render: a template in bot/console/templates and its values."""
+
+    template: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    status: int = 200
+
+
+RouteAnswer: TypeAlias = BaseModel | Page | web.StreamResponse
+RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One entry of the route table; it registers the handler and describes it in OpenAPI."""
+
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
+    handler: RouteHandler
+    scope: Scope | None
+    """What a token needs; None: everybody may ask."""
+    summary: str
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    answer: type[BaseModel] | None = None
+    """None: a page, or another response that the handler makes."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Further statuses and when they are answered."""
+    numbers: Sequence[str] = ()
+    """The parts of the path that are numbers."""
+
+    @property
+    def is_api(self) -> bool:
+        return self.path.startswith("/api/")
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationItem:
+    """A page that the side navigation and the tabs at the bottom lead to."""
+
+    path: str
+    title: Text
+    icon: str
+    """The name of an icon in templates/icons.html."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePart:
+    """Some routes that belong together, and their place in the navigation."""
+
+    routes: Sequence[Route]
+    navigation: Sequence[NavigationItem] = ()

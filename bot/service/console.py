@@ -1,0 +1,41 @@
+"""Build the console of a process from its parts."""
+
+from collections.abc import Sequence
+
+from bot.console.access_page import AccessPage
+from bot.console.app import Console
+from bot.console.gate import RequestGate
+from bot.console.login import ConsoleLogins
+from bot.console.openapi import ApiDescription
+from bot.console.routes import ConsolePart
+from bot.console.session_pages import SessionPages
+from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.settings import ConsoleSettings
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.sql.database import Database
+
+
+def make_console(
+    settings: ConsoleSettings,
+    database: Database,
+    tokens: ConsoleTokens,
+    rate_limits: RateLimits,
+    clock: Clock,
+    pages: Sequence[ConsolePart],
+) -> Console:
+    """Return the console.
+
+    Args:
+        settings: where it is served, and over what.
+        database: what is stored.
+        tokens: who may log in.
+        rate_limits: how often somebody may try to.
+        clock: the time.
+        pages: the parts that need other parts of the service; the first one is the first page.
+    """
+    logins = ConsoleLogins(tokens, rate_limits, clock)
+    gate = RequestGate(settings, logins)
+    parts = [*pages, AccessPage(tokens, SqlAuditLog(database)).part]
+    home = next(item.path for part in parts for item in part.navigation)
+    session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
+    return Console(gate, [*parts, session_pages.part, ApiDescription(parts).part])

@@ -1,0 +1,1 @@
+"""What the console stores and looks up, in SQL."""

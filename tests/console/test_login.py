@@ -1,0 +1,156 @@
+"""Log-in by a one-time token, sessions, and the headers of every answer."""
+
+import re
+
+import pytest
+
+from bot.chat.access import Scope
+from bot.settings import ConsoleSettings
+from tests.console.conftest import ConsoleUnderTest
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-…'; connect-src 'self';"
+    " img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+
+
+async def test_one_time_token_logs_in_once(console: ConsoleUnderTest) -> None:
+    token = await console.login_token()
+
+    first = await console.send_token(token)
+    assert first.status == 303
+    assert (await console.client.get("/access")).status == 200
+    console.client.session.cookie_jar.clear()
+    second = await console.send_token(token)
+
+    assert second.status == 401
+    assert (await console.client.get("/access")).status == 401
+
+
+async def test_one_time_token_expires_after_ten_minutes(console: ConsoleUnderTest) -> None:
+    token = await console.login_token()
+    await console.clock.advance(600)
+
+    assert (await console.send_token(token)).status == 401
+
+
+async def test_cookie_is_for_this_site_and_no_script(console: ConsoleUnderTest) -> None:
+    cookie = (await console.log_in()).headers["Set-Cookie"]
+
+    assert cookie.startswith("troupe_session=")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+
+
+async def test_session_is_stored_as_a_hash_only(console: ConsoleUnderTest) -> None:
+    cookie = (await console.log_in()).cookies["troupe_session"].value
+
+    rows = await console.database.read(
+        lambda c: c.exec_driver_sql("SELECT * FROM console_token").all()
+    )
+    assert len(rows) == 1
+    assert cookie not in str(rows)
+
+
+async def test_five_log_ins_a_minute_are_allowed(console: ConsoleUnderTest) -> None:
+    statuses = [(await console.send_token("wrong")).status for _ in range(6)]
+    assert statuses == [401] * 5 + [429]
+
+    await console.clock.advance(60)
+
+    assert (await console.log_in()).status == 303
+
+
+async def test_session_ends_after_twelve_hours(console: ConsoleUnderTest) -> None:
+    await console.log_in()
+    await console.clock.advance(12 * 3600)
+
+    assert (await console.client.get("/access")).status == 401
+
+
+async def test_revoking_ends_sessions_and_unused_links(console: ConsoleUnderTest) -> None:
+    unused = await console.login_token()
+    await console.log_in()
+
+    assert await console.tokens.end_all_sessions() == 1
+
+    assert (await console.client.get("/access")).status == 401
+    assert (await console.send_token(unused)).status == 401
+
+
+async def test_log_out_ends_the_session_on_the_server(console: ConsoleUnderTest) -> None:
+    cookie = (await console.log_in()).cookies["troupe_session"].value
+    page = await (await console.client.get("/access")).text()
+    csrf = re.findall(r'name="csrf" value="(\w+)"', page)[0]
+    await console.client.post(
+        "/logout", data={"csrf": csrf}, headers={"Origin": console.origin}, allow_redirects=False
+    )
+
+    again = await console.client.get("/access", cookies={"troupe_session": cookie})
+
+    assert again.status == 401
+
+
+async def test_change_without_csrf_token_is_refused(console: ConsoleUnderTest) -> None:
+    await console.log_in()
+
+    refused = await console.client.post("/logout", headers={"Origin": console.origin})
+
+    assert refused.status == 403
+    assert (await console.client.get("/access")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/access", "/login", "/static/console.css", "/api/v1/audit"])
+async def test_every_answer_has_the_content_security_policy(
+    console: ConsoleUnderTest, path: str
+) -> None:
+    for headers in ({}, await console.bearer(Scope.READ)):
+        answer = await console.client.get(path, headers=headers)
+        policy = answer.headers["Content-Security-Policy"]
+        expected = POLICY if "nonce-" in policy else POLICY.replace(" 'nonce-…'", "")
+        assert re.sub(r"nonce-[\w-]{22}", "nonce-…", policy) == expected
+
+
+async def test_page_policy_has_a_new_nonce_each_time(console: ConsoleUnderTest) -> None:
+    policies = [
+        (await console.client.get("/login")).headers["Content-Security-Policy"] for _ in range(2)
+    ]
+
+    assert all("'nonce-" in policy for policy in policies)
+    assert policies[0] != policies[1]
+
+
+class TestBehindProxy:
+    @pytest.fixture
+    def console_settings(self) -> ConsoleSettings:
+        return ConsoleSettings(
+            port=0, host="192.0.2.5", trusted_proxy="127.0.0.1", url="https://127.0.0.1"
+        )
+
+    async def test_cookie_is_secure_and_of_this_host(self, console: ConsoleUnderTest) -> None:
+        cookie = (await console.log_in()).headers["Set-Cookie"]
+
+        assert cookie.startswith("__Host-troupe=")
+        assert "Secure" in cookie.split("; ")
+
+
+class TestProxyElsewhere:
+    @pytest.fixture
+    def console_settings(self) -> ConsoleSettings:
+        return ConsoleSettings(port=0, trusted_proxy="192.0.2.7")
+
+    async def test_only_the_named_proxy_may_connect(self, console: ConsoleUnderTest) -> None:
+        assert (await console.client.get("/login")).status == 403
+
+
+@pytest.mark.parametrize("host", ["192.0.2.5", "::", "console.example"])
+def test_other_hosts_need_https_or_a_proxy(host: str) -> None:
+    with pytest.raises(ValueError, match=r"TLS_CERTIFICATE.*TRUSTED_PROXY.*PAGES=false"):
+        ConsoleSettings(host=host)
+
+    assert not ConsoleSettings(host=host, pages=False).pages
+    assert ConsoleSettings(host=host, trusted_proxy="10.0.0.1").is_https
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_needs_neither(host: str) -> None:
+    assert ConsoleSettings(host=host).is_loopback

@@ -1,0 +1,49 @@
+"""The files that browsers load are those of the packages that package-lock.json names."""
+
+import gzip
+import hashlib
+import json
+
+from bot.console.pages import static_files
+from tests.checkout import CHECKOUT
+from tests.console.conftest import ConsoleUnderTest
+
+_MAX_FIRST_LOAD_BYTES = 60 * 1024
+
+
+def test_files_of_packages_are_unchanged_and_licensed() -> None:
+    files = static_files()
+    lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
+    sums = {name: digest for digest, name in lines}
+
+    assert "htmx.LICENSE.txt" in sums
+    assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
+
+
+def test_lock_names_versions_and_hashes_but_no_address() -> None:
+    text = (CHECKOUT / "bot" / "console" / "assets" / "package-lock.json").read_text()
+    packages = json.loads(text)["packages"]
+
+    assert packages["node_modules/htmx.org"]["version"] == "4.0.1"
+    assert packages["node_modules/htmx.org"]["integrity"].startswith("sha512-")
+    assert "://" not in text
+
+
+def test_first_load_is_small() -> None:
+    files = static_files()
+    loaded = [files[name] for name in files if name.endswith((".css", ".js"))]
+
+    assert sum(len(gzip.compress(content)) for content in loaded) < _MAX_FIRST_LOAD_BYTES
+
+
+async def test_static_files_are_named_by_their_content(console: ConsoleUnderTest) -> None:
+    page = await (await console.client.get("/login")).text()
+    digest = hashlib.sha256(static_files()["console.css"]).hexdigest()[:8]
+
+    assert f"/static/console.css?v={digest}" in page
+    assert (await console.client.get(f"/static/console.css?v={digest}")).status == 200
+
+
+async def test_other_files_are_not_served(console: ConsoleUnderTest) -> None:
+    for path in ("/static/..%2fapp.py", "/static/nothing.js"):
+        assert (await console.client.get(path)).status == 404
