@@ -3,8 +3,9 @@
 Whatever was in flight when a process died is tried again at once: most deaths have another cause.
 Only a message that was in flight at two deaths is a suspect. Suspects start one after the other,
 the most suspected first, and nothing else waits for them; one whose turn does not come starts
-beside others after some seconds at random, so that the next death leaves fewer suspects. A death is
-a message's own if no other suspect was in flight (`Attempt.ALONE`).
+beside others after some seconds at random, but of many suspects at most a third is in flight, so
+that the next death leaves fewer of them. A death is a message's own if no other suspect was in
+flight (`Attempt.ALONE`).
 
 An operator may kill the process again and again. So a message with a death of its own is tried
 again only when its process has lived for some seconds with it waiting; if the process dies before
@@ -15,7 +16,9 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import math
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -32,6 +35,9 @@ _CRASHES_OF_A_SUSPECT = 2
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
+_MAX_SHARE_IN_FLIGHT = 1 / 3
+_ALWAYS_IN_FLIGHT = 2
+"""So many suspects may be in flight at once, whatever the share: one may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:
@@ -73,7 +79,11 @@ class IsolationGate:
         self._clock = clock
         self._dice = dice
         self._in_flight = 0
+        self._suspects = 0
+        """Those that wait and those that are in flight."""
         self._suspects_in_flight = 0
+        self._due = deque[_TrackedAttempt]()
+        """Suspects that have waited long enough and start when fewer others are in flight."""
         self._waiting: list[tuple[tuple[int, int, float], int, _TrackedAttempt]] = []  # a heap
         self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
@@ -113,9 +123,12 @@ class IsolationGate:
         if attempt.message.own_crashes:
             await self._defer(attempt)
         heapq.heappush(self._waiting, (attempt.position, next(self._order), attempt))
-        cancel_timer = self._clock.call_later(
-            attempt.max_wait_seconds, lambda: self._start(attempt)
-        )
+        self._suspects += 1
+        due = attempt.max_wait_seconds
+        cancel_timers = [
+            self._clock.call_later(due, lambda: self._start_when_few(attempt)),
+            self._clock.call_later(due + _LONGEST_WAIT_SECONDS, lambda: self._start(attempt)),
+        ]
         try:
             await asyncio.sleep(0)  # all that were claimed together wait by now
             self._start_next()
@@ -123,7 +136,9 @@ class IsolationGate:
             await self._record_start(attempt)
             yield
         finally:
-            cancel_timer()
+            for cancel in cancel_timers:
+                cancel()
+            self._suspects -= 1
             self._end(attempt)
 
     async def _defer(self, attempt: _TrackedAttempt) -> None:
@@ -143,6 +158,15 @@ class IsolationGate:
             _, _, attempt = heapq.heappop(self._waiting)
             self._start(attempt)
 
+    def _start_when_few(self, attempt: _TrackedAttempt) -> None:
+        self._due.append(attempt)
+        self._start_due()
+
+    def _start_due(self) -> None:
+        limit = max(_ALWAYS_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
+        while self._due and self._suspects_in_flight < limit:
+            self._start(self._due.popleft())
+
     def _start(self, attempt: _TrackedAttempt) -> None:
         if not attempt.starts.is_set():
             attempt.starts.set()
@@ -155,6 +179,7 @@ class IsolationGate:
             self._suspects_in_flight -= 1
         attempt.starts.set()  # one that was cancelled has no turn any more
         self._end_alone(attempt)
+        self._start_due()
         self._start_next()
 
     def _end_alone(self, attempt: _TrackedAttempt) -> None:

@@ -155,10 +155,22 @@ async def test_suspect_starts_beside_others_that_take_long(crashes: int, seconds
 async def test_many_suspects_start_spread_over_some_seconds() -> None:
     async with open_setup(random.Random(1).random) as setup:
         await setup.start(*(f"{number}" for number in range(100)), crashes=2)
-        await setup.clock.advance(2)
-        assert 30 < len(setup.in_work) < 70
-        await setup.clock.advance(2)
-        assert len(setup.in_work) == 100
+        await setup.clock.advance(1)
+        assert 10 < len(setup.in_work) < 34
+        await setup.clock.advance(3)
+        assert len(setup.in_work) == 34
+
+
+async def test_a_third_of_many_suspects_is_in_flight_until_others_end() -> None:
+    async with open_setup(random.Random(1).random) as setup:
+        await setup.start(*(f"{number}" for number in range(100)), crashes=2)
+        await setup.clock.advance(4)
+        first = list(setup.in_work)
+        for name in first[:4]:
+            await setup.end(name)
+        assert len(setup.in_work) == 32  # a third of 96
+        await setup.clock.advance(60)
+        assert len(setup.in_work) == 96  # those that take long hold up nobody for ever
 
 
 async def test_message_with_an_own_death_is_deferred(setup: GateSetup) -> None:
