@@ -109,6 +109,7 @@ class LoadResult:
     seconds: float = 0.0
     times: AnswerTimes = field(default_factory=AnswerTimes)
     result: CheckResult = field(default_factory=CheckResult)
+    interruptions: list[str] = field(default_factory=list)  # from the logs of the services
 
     def report(self) -> str:
         kills_by_point = ", ".join(
@@ -118,6 +119,7 @@ class LoadResult:
             f"seed {self.plan.seed}, build {self.plan.build}: {self.kills_by_point.total()} kills"
             f" ({kills_by_point}), {self.dropped_responses} responses of the platforms dropped,"
             f" {self.seconds:.0f} s\n{self.times.report()}\n{self.result}"
+            + "".join(f"\n{line}" for line in self.interruptions)
         )
 
 
@@ -169,6 +171,8 @@ async def run_under_kills(
     outcome.seconds = time.monotonic() - began
     outcome.dropped_responses = platforms.dropped_responses()
     outcome.result = check_transcripts(platforms.messages())
+    logged = (line for one in services for line in one.log.read_text().splitlines())
+    outcome.interruptions = [line for line in logged if "answer_interrupted" in line]
     return outcome
 
 
