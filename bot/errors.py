@@ -154,4 +154,7 @@ class BackendUnavailable(BackendError):
 
 
 class BackendInterrupted(BackendError):
-    pass
+    def __init__(self, message: str, notice: str = "", *, can_continue: bool = False) -> None:
+        super().__init__(message, notice)
+        self.can_continue = can_continue
+        """Whether the model may be asked at once to go on behind what it wrote."""

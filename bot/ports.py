@@ -215,6 +215,15 @@ class SeeingBackend(Protocol):
 
 
 @runtime_checkable
+class ContinuingBackend(Protocol):
+    """A backend that can tell which of its models go on behind the beginning of an answer."""
+
+    def can_continue(self, prompt: Prompt) -> bool:
+        """Return whether the model takes the prompt with a beginning of its answer."""
+        ...
+
+
+@runtime_checkable
 class TokenizingBackend(Protocol):
     """A backend that tokenizes prompts itself."""
 

@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.openai_compatible.settings import WELL_KNOWN, OpenAISettings
+from bot.backends.openai_compatible.services import WELL_KNOWN
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
 from bot.settings import collect_secrets, find_unknown_variables, read_settings, settings_model

@@ -91,6 +91,8 @@ class Prompt:
     """A person's id, by which a fair queue takes turns."""
     has_fallback: bool = False
     """Whether another model is tried if this one fails: then nobody waits until it is well."""
+    begun: str = ""
+    """The beginning of the answer, which was cut off: the model goes on behind it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Generate one answer: stream it from a backend, filter what readers must not see, time it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -18,12 +18,13 @@ from bot.chat.prompt import (
 )
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.usage import AnswerCharge
-from bot.errors import BackendInterrupted
-from bot.ports import Backend, Clock
+from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.ports import Backend, Clock, ContinuingBackend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
+from bot.replying.repeated_beginning import RepeatedBeginning
 from bot.replying.repetition import RepetitionDetector
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
@@ -58,6 +59,14 @@ class GeneratedAnswer:
     seconds: float
     thoughts: str = ""
     """The model's reasoning: for operators, never for readers."""
+    begun: str = ""
+    """What the model wrote before a cut behind which it went on: another request, with a usage that
+    nobody has reported."""
+
+
+async def always() -> bool:
+    """Allow another request."""
+    return True
 
 
 async def generate_answer(
@@ -67,10 +76,12 @@ async def generate_answer(
     show_queue_position: Callable[[QueuePosition], None],
     clock: Clock,
     stop: StopFlag | None = None,
+    may_continue: Callable[[], Awaitable[bool]] = always,
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
-    An answer that is interrupted after its first text is kept; so is one that is stopped, also
+    A stream that was cut is continued once, where the model can go on behind what it wrote. An
+    answer that stays interrupted after its first text is kept; so is one that is stopped, also
     before its first text.
 
     Args:
@@ -80,6 +91,7 @@ async def generate_answer(
         show_queue_position: is called while the request waits for the model.
         clock: time.
         stop: ends the answer, and the model's work on it, at once.
+        may_continue: whether a further request may be made for the answer.
 
     Raises:
         BackendError: there is no text.
@@ -90,17 +102,53 @@ async def generate_answer(
     try:
         if not stop.requested:
             with stop.ends_block():
-                async with aclosing(backend.generate(prompt)) as stream:
-                    async for event in stream:
-                        answer.add(event)
-                        if answer.is_complete:  # closing the stream stops the model
-                            break
+                await _stream(backend, prompt, answer, may_continue)
     except BackendInterrupted as error:
         if not answer.has_text:
             raise
         interrupted = True
         _log.warning("answer_interrupted", reason=str(error))
     return answer.build(interrupted=interrupted, cancelled=stop.requested)
+
+
+async def _stream(
+    backend: Backend,
+    prompt: Prompt,
+    answer: "_AnswerBuilder",
+    may_continue: Callable[[], Awaitable[bool]],
+) -> None:
+    """Add the events of an answer, and of its continuation where its stream is cut.
+
+    Raises:
+        BackendUnavailable: there is no event with text.
+        BackendInterrupted: the answer is not whole.
+    """
+    try:
+        await _add_events(backend, prompt, answer)
+    except BackendInterrupted as error:
+        begun = answer.written.rstrip()
+        if not (error.can_continue and begun and _can_continue(backend, prompt)):
+            raise
+        if not await may_continue():
+            raise
+        _log.info("answer_continued", reason=str(error))
+        answer.begin_continuation()
+        try:
+            await _add_events(backend, replace(prompt, begun=begun), answer)
+        except BackendUnavailable as failed:
+            raise BackendInterrupted(str(failed), failed.notice) from failed
+
+
+async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder") -> None:
+    async with aclosing(backend.generate(prompt)) as stream:
+        async for event in stream:
+            answer.add(event)
+            if answer.is_complete:  # closing the stream stops the model
+                break
+
+
+def _can_continue(backend: Backend, prompt: Prompt) -> bool:
+    return isinstance(backend, ContinuingBackend) and backend.can_continue(prompt)
 
 
 def end_mark(reason: FinishReason | None) -> Text:
@@ -163,6 +211,9 @@ class _AnswerBuilder:
         self._repetition = RepetitionDetector()
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
+        self._written: list[str] = []
+        self._begun = ""
+        self._beginning: RepeatedBeginning | None = None
         self._reasoning: list[str] = []
         self._finish = Finish(FinishReason.STOP)
         self._started_at = clock.monotonic()
@@ -172,6 +223,11 @@ class _AnswerBuilder:
     def has_text(self) -> bool:
         """Whether there is anything that a reader can see."""
         return bool("".join(self._chunks).strip())
+
+    @property
+    def written(self) -> str:
+        """What the model wrote so far, before any filter."""
+        return "".join(self._written)
 
     @property
     def is_complete(self) -> bool:
@@ -184,8 +240,7 @@ class _AnswerBuilder:
                 if self._first_word_seconds is None:
                     self._first_word_seconds = self._clock.monotonic() - self._started_at
                     SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
-                text = self._echo_filter.feed(text.replace("\0", ""))  # PostgreSQL stores no NUL
-                self._append(self._output_filter.feed(text))
+                self._add_text(text.replace("\0", ""))  # PostgreSQL stores no NUL
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
                 self._repeated_thought.feed(text)
@@ -195,7 +250,14 @@ class _AnswerBuilder:
             case QueuePosition():
                 self._show_queue_position(event)
 
+    def begin_continuation(self) -> None:
+        """Take the following text as the rest of what was written before."""
+        self._begun = self.written
+        self._beginning = RepeatedBeginning(self._begun)
+
     def build(self, *, interrupted: bool, cancelled: bool) -> GeneratedAnswer:
+        if self._beginning is not None and not interrupted:
+            self._feed(self._beginning.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._append(rest + self._output_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
@@ -209,11 +271,19 @@ class _AnswerBuilder:
             first_word_seconds=self._first_word_seconds,
             seconds=self._clock.monotonic() - self._started_at,
             thoughts="".join(self._reasoning).strip(),
+            begun=self._begun,
         )
 
     @property
     def _is_repeating(self) -> bool:
         return self._repetition.found or self._repeated_thought.found
+
+    def _add_text(self, text: str) -> None:
+        self._feed(text if self._beginning is None else self._beginning.feed(text))
+
+    def _feed(self, text: str) -> None:
+        self._written.append(text)
+        self._append(self._output_filter.feed(self._echo_filter.feed(text)))
 
     def _append(self, text: str) -> None:
         self._chunks.append(text)

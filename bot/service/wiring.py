@@ -85,6 +85,7 @@ from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
@@ -282,6 +283,7 @@ class Wiring:
             limits=None if self.is_in_terminal else self._answer_limits,
             slots=self._provider_slots,
             spending=self._spending,
+            notices=RareNotices(self._rate_limits),
         )
 
     @cached_property

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -32,6 +33,7 @@ from bot.routing.wake_rules import Dice
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.prompt_sources import PromptSources, TurnContext
 
@@ -42,6 +44,7 @@ _ONLY_REASONING = translatable(
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
+_SECONDS_BETWEEN_NOTES = 6 * 3600.0
 _TOO_MANY = translatable("Too many messages at once. Please try again in a minute.")
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
@@ -59,6 +62,7 @@ class AnswerPipeline:
         limits: AnswerLimits | None = None,
         slots: ProviderSlots | None = None,
         spending: Spending | None = None,
+        notices: RareNotices | None = None,
     ) -> None:
         self._sources = sources
         self._backends = backends
@@ -68,6 +72,7 @@ class AnswerPipeline:
         self._limits = limits
         self._slots = slots
         self._spending = spending or Spending({}, clock)
+        self._notices = notices or RareNotices()
 
     async def answer(
         self,
@@ -230,13 +235,34 @@ class AnswerPipeline:
     ) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
         *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
+        failures: list[BackendError] = []
         for one in others:
             try:
-                return await self._generate(one, context, live_reply, stop, has_fallback=True)
+                receipt = await self._generate(one, context, live_reply, stop, has_fallback=True)
+                break
             except BackendError as error:
                 provider, reason = one.preset.provider, str(error)
                 _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
-        return await self._generate(last, context, live_reply, stop)
+                failures.append(error)
+        else:
+            receipt = await self._generate(last, context, live_reply, stop)
+        if failures and receipt.answer:
+            await self._tell_admins(speaker.preset, failures[0], context)
+        return receipt
+
+    async def _tell_admins(
+        self, preset: Preset, failure: BackendError, context: TurnContext
+    ) -> None:
+        """Note for a channel's admins, once in some hours, why another model answers."""
+        name = f"fallback:{context.said.address.conversation}"
+        if await self._notices.is_due(name, _SECONDS_BETWEEN_NOTES):
+            note = translatable(
+                "⚠ For the admins here: another model answers in place of {preset}'s own, which"
+                " failed: “{reason}” More: /settings why",
+                preset=preset.name,
+                reason=failure.notice,
+            )
+            context.notices.append(note)
 
     async def _generate(
         self,
@@ -263,7 +289,8 @@ class AnswerPipeline:
             async with self._slot(preset.provider, stop, show_position):
                 prompt = replace(reservation.prompt, has_fallback=has_fallback)
                 answer = await generate_answer(
-                    backend, prompt, show, show_position, self._clock, stop
+                    *(backend, prompt, show, show_position, self._clock, stop),
+                    partial(self._spending.reserve_continuation, reservation),
                 )
             charge = self._spending.charged(reservation, preset, answer, fitted.tokens)
         if not stop.requested:

@@ -16,6 +16,7 @@ from tests.e2e.waiting import wait_until
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 MESSAGES_EACH = 15
+NOTE = "⚠ For the admins here: another model answers in place of tester's own"
 
 
 class DeadProvider:
@@ -62,17 +63,23 @@ async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
     channels = [platforms.channel() for _ in range(2)]
     channels += [platforms.telegram_group(), platforms.telegram_dm()]
 
+    def answers(where: Conversation) -> list[str]:
+        return [text for text in platforms.bot_texts(where) if not text.startswith(NOTE)]
+
     async def talk(number: int, where: Conversation) -> None:
         expected = []
         for message in range(MESSAGES_EACH):
             name = f"{number:x}d{message:02x}"
             where.ask(name, words=1)
             expected.append(expected_answer(f"T{name}:1"))
-            await wait_until(lambda: platforms.bot_texts(where) == expected)
+            await wait_until(lambda: answers(where) == expected)
 
     async with asyncio.TaskGroup() as group:
         for number, where in enumerate(channels):
             group.create_task(talk(number, where))
+    for where in channels:
+        notes = [text for text in platforms.bot_texts(where) if text.startswith(NOTE)]
+        assert len(notes) == 1, "the admins are told once"
     turns = MESSAGES_EACH * len(channels)
     assert len(model.requests) == turns
     assert dead.requests <= 1.10 * turns

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.openai_compatible.settings import KEYLESS, WELL_KNOWN
+from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import read_settings
 from bot.setup.models import (

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
 from bot.chat.usage import BudgetKind, Period, format_cost
-from bot.errors import BackendUnavailable
+from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
@@ -33,6 +35,7 @@ PERSON_A_DAY = (BudgetKind.PERSON, Period.DAY)
 def make_setup(
     database: Database,
     *scripts: list[Any],
+    backend: FakeBackend | None = None,
     limits: Mapping[tuple[BudgetKind, Period], int] | None = None,
     cheaper: Preset | None = None,
     **options: Any,
@@ -47,7 +50,7 @@ def make_setup(
     )
     return Setup(
         database,
-        backend=FakeBackend(*scripts),
+        backend=backend or FakeBackend(*scripts),
         clock=clock,
         pipeline_parts={"spending": spending},
         **options,
@@ -162,3 +165,31 @@ def test_channel_of_a_thread_is_its_parent_and_its_server_the_widest_scope() -> 
 )
 def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str) -> None:
     assert format_cost(micros) == text
+
+
+class FakeContinuingBackend(FakeBackend, ContinuingBackend):
+    @override
+    def can_continue(self, prompt: Prompt) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "requests"),
+    [(20_000, "Once upon a time.", 2), (4_100, "Once upon\n\n⚠ (interrupted)", 1)],
+    ids=["enough for both", "enough for one"],
+)
+async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
+    database: Database, limit: int, text: str, requests: int
+) -> None:
+    cut: list[Any] = ["Once upon ", BackendInterrupted("reset", can_continue=True)]
+    setup = make_setup(
+        database,
+        backend=FakeContinuingBackend(cut, ["a time.", DONE]),
+        limits={PERSON_A_DAY: limit},
+    )
+    await setup.say("a story")
+    assert setup.texts == [text]
+    assert len(setup.backend.prompts) == requests
+    [cost] = await costs(database)
+    assert cost is not None
+    assert cost > 2000 if requests == 2 else cost < 2000

@@ -43,6 +43,7 @@ from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -60,6 +61,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -378,9 +380,31 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     setup = Setup(database, backend=away, fallback=other, preset=preset)
     await setup.say("hello")
     (_, receipt), *_ = await SqlReceipts(database).newest(CHAT)
-    assert setup.texts == ["Hi."]
+    assert setup.texts[0] == "Hi."
     assert (len(away.prompts), other.prompts[0].model) == (1, "small")
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")
+
+
+async def test_admins_are_told_once_that_a_fallback_answers_and_why(database: Database) -> None:
+    away = FakeBackend([BackendUnavailable("p: SECRET", notice="The key is wrong.")])
+    clock = FakeClock()
+    setup = Setup(
+        database,
+        backend=away,
+        fallback=FakeBackend(["Hi."]),
+        preset={"fallbacks": [{"provider": "q", "model": "small"}]},
+        clock=clock,
+        pipeline_parts={"notices": RareNotices(InProcessRateLimits(clock))},
+    )
+    await setup.say("hello", "hello again")
+    note = (
+        "⚠ For the admins here: another model answers in place of nora's own, which failed:"
+        " “The key is wrong.” More: /settings why"
+    )
+    assert setup.texts == ["Hi.", note, "Hi."]
+    await clock.advance(7 * 3600)
+    await setup.say("still there?")
+    assert setup.texts[-1] == note
 
 
 async def test_admins_are_told_which_model_answered_in_place_of_another(
@@ -390,7 +414,7 @@ async def test_admins_are_told_which_model_answered_in_place_of_another(
     preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
     setup = Setup(database, backend=away, fallback=other, preset=preset)
     await setup.say("hello", "/settings why")
-    assert setup.texts[1].splitlines()[-1] == "nora: q/small answered in place of p/m"
+    assert setup.texts[-1].splitlines()[-1] == "nora: q/small answered in place of p/m"
 
 
 async def test_fallback_is_not_used_for_an_interrupted_answer(database: Database) -> None:

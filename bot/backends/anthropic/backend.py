@@ -10,6 +10,7 @@ import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
+from bot.backends.anthropic.parameters import can_continue
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.anthropic.wire import AnthropicParser, to_wire
 from bot.backends.chat_completions.connection import PooledConnection
@@ -24,6 +25,7 @@ from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningD
 from bot.ports import (
     Backend,
     Clock,
+    ContinuingBackend,
     DescribingBackend,
     ModelCheckingBackend,
     SeeingBackend,
@@ -38,7 +40,12 @@ _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
 
 
 class AnthropicBackend(
-    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend, SeeingBackend
+    Backend,
+    TokenCountingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    SeeingBackend,
+    ContinuingBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -79,6 +86,7 @@ class AnthropicBackend(
             NO_FORMAT,  # reasoning comes in blocks of its own
             parameters=body.keys() - _CONTENT_FIELDS,
             has_fallback=prompt.has_fallback,
+            is_continuation=bool(prompt.begun),
         )
         async with aclosing(self._request_runner.run(request)) as events:
             async for event in events:
@@ -120,6 +128,10 @@ class AnthropicBackend(
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
         return await self.check()  # the service does not list the aliases of its models
+
+    @override
+    def can_continue(self, prompt: Prompt) -> bool:
+        return can_continue(prompt, self._resolve_model(prompt))
 
     @override
     async def close(self) -> None:

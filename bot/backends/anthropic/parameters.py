@@ -23,7 +23,8 @@ _ADAPTIVE_TOKENS = 8192  # what a model that decides itself may reason, beyond t
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _BUDGET_TOKENS = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
 _MAX_BUDGET_TOKENS = 32_000
-# Models up to 4.5 take a budget of tokens for reasoning, later ones an effort.
+# Models up to 4.5 take a budget of tokens for reasoning, and the beginning of an answer unless they
+# reason; later ones take an effort, and no beginning.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _NOTICE = translatable(
@@ -107,6 +108,13 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _reasoning_tokens(thinking)
     return fields
+
+
+def can_continue(prompt: Prompt, model: str) -> bool:
+    """Return whether a model goes on behind the beginning of its answer."""
+    thinking, _ = _reasoning(_given(prompt.parameters), model)
+    reasons = thinking.get("type", "disabled") != "disabled"
+    return bool(_BUDGET_MODELS.search(model)) and not reasons
 
 
 def _given(parameters: Mapping[str, object]) -> dict[str, Any]:

@@ -53,10 +53,12 @@ def to_wire(
     Raises:
         BackendUnavailable: the API would not understand a parameter or an image.
     """
-    roles = [message.role for message in prompt.messages]
+    begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
+    given = (*prompt.messages, *begun)
+    roles = [message.role for message in given]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    system = [block for each in prompt.messages[:begin] for block in _blocks(each)]
-    messages = _merge_roles(prompt.messages[begin:])
+    system = [block for each in given[:begin] for block in _blocks(each)]
+    messages = _merge_roles(given[begin:])
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(_START)]})
     if messages[-1]["role"] == "assistant":  # the API rejects white space at its end

@@ -65,6 +65,8 @@ class ChatRequest:
     """Names that an error message may repeat from the provider's own message."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
+    is_continuation: bool = False
+    """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
 
 
 class HttpStatusError(TroupeError):
@@ -124,9 +126,9 @@ class ChatRequestRunner:
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does."""
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
-        self._budget.record_call()
         retry_count = 0
         breaker = self._breakers[request.model]
+        self._record(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
             has_text = False
@@ -140,7 +142,9 @@ class ChatRequestRunner:
                 breaker.record(self._clock.monotonic(), success=success)
                 if has_text:
                     notice = error.notice or _INTERRUPTED_NOTICE
-                    raise BackendInterrupted(str(error), notice) from error
+                    raise BackendInterrupted(
+                        str(error), notice, can_continue=error.retryable
+                    ) from error
                 # A failed trial call is not repeated: the next trial is another message's.
                 pause = None if breaker.is_open else self._pause_before_retry(error, retry_count)
                 left = deadline - asyncio.get_running_loop().time()
@@ -151,6 +155,17 @@ class ChatRequestRunner:
                 return
             retry_count += 1
             await self._clock.sleep(pause)
+
+    def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
+        """Count a call; one that goes on with an answer is a retry.
+
+        Raises:
+            BackendUnavailable: the budget or the circuit breaker allows no retry.
+        """
+        if not request.is_continuation:
+            self._budget.record_call()
+        elif breaker.is_open or not self._budget.take():
+            raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
         """Wait for the result of a trial request while the circuit breaker is open, but not long.

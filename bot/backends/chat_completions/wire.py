@@ -49,14 +49,19 @@ def to_wire(
         body[name] = min(asked, prompt.max_output_tokens)
     if stop := stop_strings_of(prompt):
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
-    messages = [
+    given = quirks.apply({name: value for name, value in body.items() if value is not None})
+    arranged = quirks.arrange(prompt.messages)
+    messages: list[dict[str, object]] = [
         {"role": each.role, "content": _content(each) if each.parts else each.content}
-        for each in prompt.messages
+        for each in arranged
     ]
     if names:
-        for message, each in zip(messages, prompt.messages, strict=True):
+        for message, each in zip(messages, arranged, strict=True):
             message |= _name_field(each.name)
-    given = quirks.apply({name: value for name, value in body.items() if value is not None})
+    if prompt.begun and quirks.continuation:
+        given |= quirks.continuation.of_request
+        begun = {"role": "assistant", "content": prompt.begun}
+        messages.append({**begun, **quirks.continuation.of_message})
     return encode_streaming_request({**given, "model": model, "messages": messages})
 
 

@@ -16,17 +16,19 @@ from bot.backends.chat_completions import retries
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.key_rotation import KeyRotation
+from bot.backends.chat_completions.quirks import Quirks
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.backends.chat_completions.wire import ChatCompletionsParser, output_limit, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
-from bot.backends.openai_compatible.quirks import quirks_of
-from bot.backends.openai_compatible.settings import LISTING_ALL, OpenAISettings
+from bot.backends.openai_compatible.services import known_service, quirks_of
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.ports import (
     Backend,
     Clock,
+    ContinuingBackend,
     DescribingBackend,
     ModelCheckingBackend,
     SeeingBackend,
@@ -40,7 +42,12 @@ _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the 
 
 
 class OpenAICompatibleBackend(
-    Backend, TokenCountingBackend, DescribingBackend, ModelCheckingBackend, SeeingBackend
+    Backend,
+    TokenCountingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    SeeingBackend,
+    ContinuingBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -82,6 +89,7 @@ class OpenAICompatibleBackend(
             model,
             stop_strings_of(prompt),
             has_fallback=prompt.has_fallback,
+            is_continuation=bool(prompt.begun),
         )
         async with aclosing(self._request_runner.run(request)) as events:
             async for event in events:
@@ -125,19 +133,27 @@ class OpenAICompatibleBackend(
     @override
     async def check_models(self, models: Sequence[str]) -> str:
         names = [resolve_model(model, self._settings, self._endpoint) for model in models]
+        service = known_service(self._endpoint.name, self._endpoint.base_url)
         return await self._request_runner.check(
             self._connection.list_models(),
             list(dict.fromkeys(names)),
-            lists_all=self._endpoint.name in LISTING_ALL,
+            lists_all=service is not None and service.lists_all,
         )
+
+    @override
+    def can_continue(self, prompt: Prompt) -> bool:
+        return self._quirks(self._resolve_model(prompt)).continuation is not None
 
     @override
     async def close(self) -> None:
         await self._connection.close()
 
     def _to_wire(self, prompt: Prompt, model: str) -> bytes:
-        quirks = quirks_of(self._endpoint.base_url, model)
-        return to_wire(prompt, model, names=bool(self._settings.message_names), quirks=quirks)
+        names = bool(self._settings.message_names)
+        return to_wire(prompt, model, names=names, quirks=self._quirks(model))
+
+    def _quirks(self, model: str) -> Quirks:
+        return quirks_of(self._endpoint.name, self._endpoint.base_url, model)
 
     def _resolve_model(self, prompt: Prompt) -> str:
         return resolve_model(prompt.model, self._settings, self._endpoint)

@@ -6,36 +6,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN, known_service
 from bot.backends.spec import FREE, BackendSpec
-
-WELL_KNOWN = {
-    "openai": "https://api.openai.com/v1",
-    "deepseek": "https://api.deepseek.com/v1",
-    "moonshot": "https://api.moonshot.cn/v1",
-    "zhipu": "https://open.bigmodel.cn/api/paas/v4",
-    "dash_scope": "https://dashscope.aliyuncs.com/compatible-mode/v1",
-    "silicon_flow": "https://api.siliconflow.cn/v1",
-    "open_router": "https://openrouter.ai/api/v1",
-    "groq": "https://api.groq.com/openai/v1",
-    "mistral_ai": "https://api.mistral.ai/v1",
-    "together_ai": "https://api.together.xyz/v1",
-    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
-    "ollama": "http://127.0.0.1:11434/v1",
-    "lmstudio": "http://127.0.0.1:1234/v1",
-    "vllm": "http://127.0.0.1:8000/v1",
-    "llama_server": "http://127.0.0.1:8080/v1",
-}
-"""The addresses of providers whose id is enough to find them."""
-
-KEYLESS = frozenset({"ollama", "lmstudio", "vllm", "llama_server"})
-"""Those among them that need no API key."""
-
-LISTING_ALL = frozenset({"ollama", "lmstudio", "vllm"})
-"""Those that have no model but the ones that they list."""
-
-
-_SEEING_ADDRESSES = frozenset({WELL_KNOWN["openai"], WELL_KNOWN["gemini"]})
-_OLLAMA_CONTEXT_TOKENS = 4096  # its default on most machines
 
 
 class OpenAISettings(HttpProviderSettings):
@@ -68,21 +40,20 @@ class OpenAISettings(HttpProviderSettings):
                 f"provider {provider!r} has a key and a password, of which only one can be sent;"
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
-        names = self.message_names
-        if names is None:
-            names = base_url == WELL_KNOWN["openai"]
-        context = self.context_tokens
-        if context is None and provider == "ollama":
-            context = _OLLAMA_CONTEXT_TOKENS
-        sees = self.sees or ("images" if base_url in _SEEING_ADDRESSES else "text")
+        service = known_service(provider, base_url)
+        names, context, sees = self.message_names, self.context_tokens, self.sees
+        if service is not None:
+            names = service.quirks.has_names if names is None else names
+            context = service.context_tokens if context is None else context
+            sees = sees or ("images" if service.sees_images else "text")
         # What runs on machines of one's own costs nothing by the token.
         prices = self.prices or ({"*": FREE} if provider in KEYLESS else {})
         found = {
             "prices": prices,
             "base_url": base_url,
-            "message_names": names,
+            "message_names": bool(names),
             "context_tokens": context,
-            "sees": sees,
+            "sees": sees or "text",
         }
         return self.model_copy(update=found)
 

@@ -14,6 +14,7 @@ from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable, translatable_count
+from bot.turn.limits.rare_notices import RareNotices
 
 _log = structlog.get_logger(__name__)
 _MAX_WAIT_SECONDS = 30.0
@@ -54,6 +55,7 @@ class AnswerLimits:
             seconds: in which a person or a channel may have so many answers again.
         """
         self._rates = rates
+        self._notices = RareNotices(rates)
         self._clock = clock
         self._per_person = per_person
         self._per_channel = per_channel
@@ -90,8 +92,7 @@ class AnswerLimits:
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
         """Say what happens to the messages of a channel, once in ten minutes."""
-        told = Rate(f"told:{said.address.conversation}", 1, _SECONDS_BETWEEN_NOTICES)
-        if await self._rates.take([told]) > 0:
+        if not await self._notices.is_due(said.address.conversation, _SECONDS_BETWEEN_NOTICES):
             return None
         most, seconds = min(rate.count for rate in rates), f"{self._seconds:g}"
         rule = translatable_count(

@@ -6,7 +6,7 @@ a budget.
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,13 +15,13 @@ import structlog
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
 from bot.chat.prompt import Prompt, Usage
-from bot.chat.rate import Rate
 from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.ports import Budgets, Clock, RateLimits
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import Text, translatable
+from bot.turn.limits.rare_notices import RareNotices
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more
@@ -63,6 +63,12 @@ class Reservation:
     """With a limit for the answer, where there is a budget."""
     charge: AnswerCharge
     spent: int | None = None
+    caps: Sequence[BudgetCap] = ()
+    """What it counts against; none where nothing is limited."""
+    amount: int = 0
+    """What one request may cost at most."""
+    reserved: int = 0
+    """The same for all requests that may be made."""
 
 
 class Spending:
@@ -88,7 +94,7 @@ class Spending:
         self._providers = providers
         self._clock = clock
         self._budgets = budgets
-        self._rates = rates
+        self._notices = RareNotices(rates)
         self._rules = rules
 
     @contextlib.asynccontextmanager
@@ -117,14 +123,29 @@ class Spending:
         exceeded = await self._budgets.reserve(caps, amount)
         if exceeded is not None:
             raise BudgetUsedUp(self.describe_used_up(exceeded))
-        reservation = Reservation(prompt, charge, spent=amount)
+        reservation = Reservation(prompt, charge, amount, caps, amount, amount)
         try:
             yield reservation
         except BackendUnavailable:
             reservation.spent = 0
             raise
         finally:
-            await self._settle(caps, amount, reservation.spent or 0)
+            await self._settle(caps, reservation.reserved, reservation.spent or 0)
+
+    async def reserve_continuation(self, reservation: Reservation) -> bool:
+        """Reserve the cost of one more request for the same answer; False if it is too much."""
+        if self._budgets is None or not reservation.caps:
+            return True
+        try:
+            exceeded = await self._budgets.reserve(reservation.caps, reservation.amount)
+        except StoreError as error:
+            _log.warning("budget_not_read", reason=str(error))
+            return False
+        if exceeded is not None:
+            return False
+        reservation.reserved += reservation.amount
+        reservation.spent = reservation.reserved
+        return True
 
     def charged(
         self, reservation: Reservation, preset: Preset, answer: GeneratedAnswer, prompt_tokens: int
@@ -134,6 +155,9 @@ class Spending:
         if price is None:
             return reservation.charge
         cost = price.cost(_counted(answer, prompt_tokens))
+        if answer.begun:
+            written = math.ceil(len(answer.begun) / _CHARS_PER_TOKEN)
+            cost += price.cost(Usage(prompt_tokens, output_tokens=written))
         reservation.spent = cost
         return replace(reservation.charge, cost=cost)
 
@@ -175,8 +199,8 @@ class Spending:
 
     async def notice_of_cheaper(self, said: Said) -> Text | None:
         """Say that a cheaper model answers, once in some hours; None: it was said."""
-        told = Rate(f"told:budget:{said.address.conversation}", 1, _SECONDS_BETWEEN_NOTICES)
-        if self._rates is not None and await self._rates.take([told]) > 0:
+        name = f"budget:{said.address.conversation}"
+        if not await self._notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 

@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
+from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
-from tests.rigs.fake_openai import FakeOpenAI, Script
+from tests.rigs.fake_openai import CUT, FakeOpenAI, Script, said
 
 TURNS = 200
 AWAY = Script([b'{"error": {"message": "overloaded"}}'], status=503)
@@ -63,3 +66,20 @@ async def test_provider_that_is_back_answers_after_the_next_trial(
     service.scripts.clear()
     answers = [await ask(backend) for _ in range(3)]
     assert [one.text for one in answers] == ["Hello there"] * 3
+
+
+async def test_continuations_of_cut_answers_are_paid_by_the_retry_budget(
+    service: FakeOpenAI, clock: FakeClock
+) -> None:
+    settings = OpenAISettings(base_url=service.base_url, total_seconds=60)
+    backend = OpenAICompatibleBackend(settings, "llama_server", clock=clock)
+    service.plays(*[[said("Once "), 0.05, CUT]] * TURNS * 3)
+    for _ in range(TURNS):
+        answer = await ask(backend)
+        assert isinstance(answer.error, BackendInterrupted | BackendUnavailable)
+        if isinstance(answer.error, BackendInterrupted) and answer.error.can_continue:
+            await ask(backend, prompt(begun="Once"))
+    await backend.close()
+    continued = sum(entry["body"]["messages"][-1]["content"] == "Once" for entry in service.log)
+    assert continued >= 3
+    assert len(service.log) <= 1.10 * TURNS

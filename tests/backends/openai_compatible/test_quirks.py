@@ -1,22 +1,38 @@
 """Requests are changed to what each well-known service takes."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.services import SERVICES
 from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.chat.prompt import Message, Prompt
 from tests.backends.asking import prompt
 
 ASKED = {"temperature": 0.5, "seed": 3, "top_p": 0.9}
+TALK = (
+    Message("system", "You are Nora."),
+    Message("user", "hi", name="Ann"),
+    Message("user", "hello", name="Bob"),
+    Message("system", "Be short."),
+)
+
+
+async def body(provider: str, question: Prompt, base_url: str | None = None) -> dict[str, Any]:
+    given = {"api_key": "sk-x", "base_url": base_url}
+    settings = OpenAISettings.model_validate(given).completed(provider)
+    backend = OpenAICompatibleBackend(settings, provider)
+    sent: dict[str, Any] = json.loads((await backend.describe(question)).text)
+    return sent
 
 
 async def fields(provider: str, model: str) -> dict[str, object]:
-    settings = OpenAISettings.model_validate({"api_key": "sk-x"}).completed(provider)
-    backend = OpenAICompatibleBackend(settings, provider)
     question = prompt(model=model, parameters=ASKED, max_output_tokens=100, stop=("\nAnn:",))
-    body = json.loads((await backend.describe(question)).text)
-    return {name: value for name, value in body.items() if name not in {"messages", "stream"}}
+    sent = await body(provider, question)
+    return {name: value for name, value in sent.items() if name not in {"messages", "stream"}}
 
 
 async def test_service_without_quirks_gets_what_the_preset_says() -> None:
@@ -55,3 +71,107 @@ async def test_mistral_is_not_asked_for_usage_and_seeds_by_another_name() -> Non
         "max_tokens": 100,
         "stop": ["\nAnn:"],
     }
+
+
+REFUSED = {
+    "groq": {"logit_bias", "logprobs"},
+    "gemini": {"frequency_penalty", "presence_penalty", "seed", "logit_bias", "top_k"},
+    "cohere": {"logit_bias", "top_logprobs"},
+    "mistral_ai": {"logit_bias", "logprobs", "stream_options", "seed"},
+}
+
+
+@pytest.mark.parametrize("provider", sorted(REFUSED))
+async def test_parameters_that_a_service_refuses_are_left_out(provider: str) -> None:
+    refused = REFUSED[provider]
+    given = dict.fromkeys(refused | {"temperature", "logit_bias"}, 1)
+    sent = await body(provider, prompt(model="m", parameters=given))
+    assert not refused & sent.keys()
+    assert sent["temperature"] == 1
+    elsewhere = await body("together_ai", prompt(model="m", parameters=given))
+    assert given.keys() <= elsewhere.keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "is_sent"),
+    [
+        ("grok-4", False),
+        ("grok-4-1-fast-reasoning", False),
+        ("grok-3-mini", False),
+        ("grok-4-1-fast-non-reasoning", True),
+        ("grok-3", True),
+    ],
+)
+async def test_reasoning_models_of_xai_get_no_stop_strings(model: str, is_sent: bool) -> None:
+    assert ("stop" in await fields("x_ai", model)) is is_sent
+
+
+async def test_limit_of_the_answer_has_the_name_that_the_service_knows() -> None:
+    question = prompt(model="m", parameters={"max_completion_tokens": 50})
+    names = {
+        name: (await body(name, question)).keys() & {"max_tokens", "max_completion_tokens"}
+        for name in ("openai", "groq", "deepseek", "mistral_ai", "cohere", "vllm")
+    }
+    assert names == {
+        "openai": {"max_completion_tokens"},
+        "groq": {"max_completion_tokens"},
+        "deepseek": {"max_tokens"},
+        "mistral_ai": {"max_tokens"},
+        "cohere": {"max_tokens"},
+        "vllm": {"max_completion_tokens"},
+    }
+
+
+async def roles_and_names(provider: str, model: str = "m") -> list[tuple[str, str | None]]:
+    sent = await body(provider, replace(prompt(model=model), messages=TALK))
+    return [(each["role"], each.get("name")) for each in sent["messages"]]
+
+
+async def test_messages_stand_in_the_roles_and_the_order_that_the_service_takes() -> None:
+    system, user = ("system", None), ("user", None)
+    assert await roles_and_names("openai") == [system, ("user", "Ann"), ("user", "Bob"), system]
+    assert await roles_and_names("groq") == [system, user, user, system]
+    assert await roles_and_names("mistral_ai") == [system, user, user, user]
+    assert await roles_and_names("deepseek", "deepseek-reasoner") == [system, user, system]
+
+
+async def test_merged_neighbours_keep_what_both_said() -> None:
+    question = replace(prompt(model="deepseek-reasoner"), messages=TALK)
+    sent = await body("deepseek", question)
+    assert sent["messages"][1] == {"role": "user", "content": "hi\n\nhello"}
+
+
+CONTINUED = {
+    "mistral_ai": ({"prefix": True}, {}),
+    "deepseek_beta": ({"prefix": True}, {}),
+    "moonshot": ({"partial": True}, {}),
+    "dash_scope": ({"partial": True}, {}),
+    "vllm": ({}, {"continue_final_message": True, "add_generation_prompt": False}),
+    "sglang": ({}, {"continue_final_message": True, "add_generation_prompt": False}),
+    "llama_server": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("provider", sorted(SERVICES))
+async def test_beginning_of_an_answer_is_sent_where_the_service_goes_on_behind_it(
+    provider: str,
+) -> None:
+    question = prompt(model="m", begun="Once upon")
+    settings = OpenAISettings.model_validate({"api_key": "sk-x"}).completed(provider)
+    assert OpenAICompatibleBackend(settings, provider).can_continue(question) is (
+        provider in CONTINUED
+    )
+    if provider in CONTINUED:
+        of_message, of_request = CONTINUED[provider]
+        sent = await body(provider, question)
+        begun = {"role": "assistant", "content": "Once upon", **of_message}
+        assert sent["messages"][-1] == begun
+        assert of_request.items() <= sent.items()
+
+
+async def test_own_server_has_its_quirks_at_any_address() -> None:
+    question = prompt(model="m", begun="Once upon")
+    sent = await body("vllm", question, base_url="http://10.0.0.5:8000/v1")
+    assert sent["continue_final_message"] is True
+    sent = await body("mistral_ai", question, base_url="http://10.0.0.5:8000/v1")
+    assert sent["messages"] == [{"role": "user", "content": "hello"}]

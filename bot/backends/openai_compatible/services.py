@@ -1,0 +1,151 @@
+"""The services whose id is enough to find them, and their quirks (docs/sources.md#openai)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
+
+# Where both names of the limit are known, presets may use either.
+_LIMIT = {"max_tokens": "max_completion_tokens"}
+_ONE_LIMIT = {"max_completion_tokens": "max_tokens"}
+_LOGPROBS = ("logprobs", "top_logprobs")
+_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop")
+_PREFIX = Continuation({"prefix": True})
+_PARTIAL = Continuation({"partial": True})
+_OPEN_ENDED = Continuation(
+    of_request={"continue_final_message": True, "add_generation_prompt": False}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownService:
+    """What is known of one service, or of one server that people run themselves."""
+
+    address: str
+    quirks: Quirks = NO_QUIRKS
+    reasoning_models: re.Pattern[str] | None = None
+    """The names of models that have quirks of their own."""
+    of_reasoning: Quirks = NO_QUIRKS
+    """The quirks of these models."""
+    is_own_server: bool = False
+    """It runs on a machine of one's own: it needs no key, costs nothing, may have any address."""
+    lists_all: bool = False
+    """Whether it has no model but the ones that it lists."""
+    sees_images: bool = False
+    """Whether its models see images; elsewhere it depends on the model and has to be set."""
+    context_tokens: int | None = None
+    """The context of its models where nothing is set; None: as much as it accepts."""
+
+
+SERVICES: Mapping[str, KnownService] = {
+    "openai": KnownService(
+        "https://api.openai.com/v1",
+        Quirks(renamed=_LIMIT, has_names=True),
+        # Later models take sampling parameters again while they do not reason.
+        re.compile(r"(o[1-9](-mini|-pro)?|gpt-5(-mini|-nano|-pro)?)(-\d{4}-\d\d-\d\d)?"),
+        Quirks(renamed=_LIMIT, refused=_SAMPLING, has_names=True),
+        sees_images=True,
+    ),
+    "deepseek": KnownService(
+        "https://api.deepseek.com/v1",
+        Quirks(renamed=_ONE_LIMIT),
+        re.compile(r"deepseek-reasoner"),
+        Quirks(renamed=_ONE_LIMIT, refused=_LOGPROBS, alternates=True),
+    ),
+    # Its models go on behind the beginning of an answer at this address only.
+    "deepseek_beta": KnownService(
+        "https://api.deepseek.com/beta", Quirks(renamed=_ONE_LIMIT, continuation=_PREFIX)
+    ),
+    "moonshot": KnownService(
+        "https://api.moonshot.cn/v1", Quirks(renamed=_ONE_LIMIT, continuation=_PARTIAL)
+    ),
+    "zhipu": KnownService("https://open.bigmodel.cn/api/paas/v4", Quirks(renamed=_ONE_LIMIT)),
+    "dash_scope": KnownService(
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        Quirks(renamed=_ONE_LIMIT, continuation=_PARTIAL),
+    ),
+    "silicon_flow": KnownService("https://api.siliconflow.cn/v1", Quirks(renamed=_ONE_LIMIT)),
+    "open_router": KnownService("https://openrouter.ai/api/v1", Quirks(renamed=_ONE_LIMIT)),
+    "groq": KnownService(
+        "https://api.groq.com/openai/v1", Quirks(refused=("logit_bias", *_LOGPROBS))
+    ),
+    # Usage comes with the last chunk without being asked for; asking is an unknown field.
+    "mistral_ai": KnownService(
+        "https://api.mistral.ai/v1",
+        Quirks(
+            renamed={**_ONE_LIMIT, "seed": "random_seed"},
+            refused=("stream_options", "logit_bias", "user", *_LOGPROBS),
+            system_first=True,
+            continuation=_PREFIX,
+        ),
+    ),
+    "together_ai": KnownService("https://api.together.xyz/v1", Quirks(renamed=_ONE_LIMIT)),
+    "gemini": KnownService(
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        Quirks(
+            refused=("frequency_penalty", "presence_penalty", "seed", "logit_bias", "top_k", "user")
+        ),
+        sees_images=True,
+    ),
+    "x_ai": KnownService(
+        "https://api.x.ai/v1",
+        NO_QUIRKS,
+        re.compile(r"grok-(3-mini|4|code)(?!.*non-reasoning).*"),
+        Quirks(refused=("presence_penalty", "frequency_penalty", "stop")),
+    ),
+    "cohere": KnownService(
+        "https://api.cohere.ai/compatibility/v1",
+        Quirks(renamed=_ONE_LIMIT, refused=("logit_bias", "top_logprobs", "user")),
+    ),
+    # It moves every system message to the beginning. The service's own API is another kind.
+    "anthropic_openai": KnownService("https://api.anthropic.com/v1", Quirks(system_first=True)),
+    "litellm": KnownService("http://127.0.0.1:4000/v1"),
+    "ollama": KnownService(
+        "http://127.0.0.1:11434/v1",
+        is_own_server=True,
+        lists_all=True,
+        context_tokens=4096,  # its default on most machines; it cuts longer prompts without a word
+    ),
+    "lmstudio": KnownService("http://127.0.0.1:1234/v1", is_own_server=True, lists_all=True),
+    "vllm": KnownService(
+        "http://127.0.0.1:8000/v1",
+        Quirks(continuation=_OPEN_ENDED),
+        is_own_server=True,
+        lists_all=True,
+    ),
+    "sglang": KnownService(
+        "http://127.0.0.1:30000/v1",
+        Quirks(continuation=_OPEN_ENDED),
+        is_own_server=True,
+        lists_all=True,
+    ),
+    "llama_server": KnownService(
+        "http://127.0.0.1:8080/v1", Quirks(continuation=Continuation()), is_own_server=True
+    ),
+}
+"""By the id of the provider."""
+
+WELL_KNOWN = {name: service.address for name, service in SERVICES.items()}
+"""The addresses of providers whose id is enough to find them."""
+
+KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_own_server)
+"""Those among them that need no API key."""
+
+_BY_ADDRESS = {service.address: service for service in SERVICES.values()}
+
+
+def known_service(provider: str, base_url: str) -> KnownService | None:
+    """Return the service at an address, or the server that a provider's id means at any address."""
+    if base_url in _BY_ADDRESS:
+        return _BY_ADDRESS[base_url]
+    return SERVICES[provider] if provider in KEYLESS else None
+
+
+def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
+    """Return the quirks of a provider's model; none for services that are not known."""
+    service = known_service(provider, base_url)
+    if service is None:
+        return NO_QUIRKS
+    pattern = service.reasoning_models
+    return service.of_reasoning if pattern and pattern.fullmatch(model) else service.quirks

@@ -1,0 +1,92 @@
+"""A stream that is cut goes on behind what was written, where the model can do that."""
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.prompt import Message, Prompt
+from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.ports import ContinuingBackend
+from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.replying.repeated_beginning import RepeatedBeginning
+from tests.fakes import FakeBackend, FakeClock, ScriptStep
+
+PROMPT = Prompt((Message("user", "a story"),), "m", "channel")
+CUT = BackendInterrupted("reset", can_continue=True)
+
+
+class FakeContinuingBackend(FakeBackend, ContinuingBackend):
+    @override
+    def can_continue(self, prompt: Prompt) -> bool:
+        return True
+
+
+async def never() -> bool:
+    return False
+
+
+async def generate(backend: FakeBackend, **options: object) -> tuple[GeneratedAnswer, str]:
+    shown: list[str] = []
+    answer = await generate_answer(
+        backend,
+        PROMPT,
+        shown.append,
+        lambda _: None,
+        FakeClock(),
+        **options,  # type: ignore[arg-type]
+    )
+    return answer, "".join(shown)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["a time", "."],
+        [" a time."],
+        ["Once upon", " a time."],  # services that send the beginning again
+        ["Once", " ", "upon a", " time."],
+        [*"Once upon a time."],
+    ],
+)
+async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> None:
+    backend = FakeContinuingBackend(["Once ", "upon ", CUT], rest)
+    answer, shown = await generate(backend)
+    assert (answer.text, shown) == ("Once upon a time.",) * 2
+    assert answer.reason == "stop"
+    assert [prompt.begun for prompt in backend.prompts] == ["", "Once upon"]
+    assert answer.begun == "Once upon "
+
+
+@pytest.mark.parametrize(
+    "second", [[CUT], ["a ", CUT], [BackendUnavailable("no budget")]], ids=["cut", "text", "none"]
+)
+async def test_second_cut_is_final_and_keeps_what_was_written(second: list[ScriptStep]) -> None:
+    backend = FakeContinuingBackend(["Once upon ", CUT], second)
+    answer, shown = await generate(backend)
+    assert answer.reason is None
+    assert shown.strip() == answer.text
+    assert answer.text in {"Once upon", "Once upon a"}
+    assert len(backend.prompts) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        (FakeBackend(["Once", CUT]), {}),
+        (FakeContinuingBackend(["Once", BackendInterrupted("too slow")]), {}),
+        (FakeContinuingBackend(["Once", CUT]), {"may_continue": never}),
+    ],
+    ids=["the model cannot", "it timed out", "the budget is used up"],
+)
+async def test_cut_stream_is_not_continued(
+    backend: FakeBackend, options: dict[str, object]
+) -> None:
+    answer, _ = await generate(backend, **options)
+    assert (answer.text, answer.reason) == ("Once", None)
+    assert len(backend.prompts) == 1
+
+
+@pytest.mark.parametrize("text", ["A", "Aha. A", "", "Aha. "])
+def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) -> None:
+    repeated = RepeatedBeginning("Aha. A")
+    shown = repeated.feed(text) + repeated.finish()
+    assert shown == ("" if text == "Aha. A" else text)
