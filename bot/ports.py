@@ -16,7 +16,7 @@ from bot.chat.outgoing import (
     OutgoingMessage,
     OutgoingPart,
 )
-from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, Usage
 from bot.chat.rate import Rate
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
@@ -37,7 +37,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.chat.usage import BudgetCap, UsageRow, UsageTotal
+from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -606,6 +606,16 @@ class UsageTotals(Protocol):
 
     async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
         """Return a row for each day, person, channel, preset and model, oldest first."""
+        ...
+
+
+class UsageLog(Protocol):
+    """Usage of requests that no receipt is kept of, such as those for summaries."""
+
+    async def record(
+        self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
+    ) -> None:
+        """Count a request in the totals of usage; it is not counted as an answer."""
         ...
 
 

@@ -76,6 +76,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.units.lanes import SenderIdentity
 from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
@@ -87,6 +88,7 @@ from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
+from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -261,7 +263,9 @@ class Wiring:
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        return Summarizer(SqlSummaries(self._resources.database), self._resources.backends)
+        database = self._resources.database
+        spending = BudgetedSummaries(self._spending, SqlUsageLog(database, self.clock))
+        return Summarizer(SqlSummaries(database), self._resources.backends, spending)
 
     @cached_property
     def _pipeline(self) -> AnswerPipeline:

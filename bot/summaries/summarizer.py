@@ -6,13 +6,16 @@ covers was edited or deleted, it is invalid, and the next one starts from the be
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
+from bot.chat.incoming import Said
+from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
 from bot.chat.session import StoredTurn, Summary, fingerprint_turns
-from bot.errors import BackendError, StoreError
+from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, Summaries, TokenCountingBackend
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft.draft import PromptPart
@@ -26,13 +29,52 @@ _MIN_NEW_TURNS = 6  # fewer are not worth a new summary
 _MAX_CONCURRENT = 2
 
 
+@dataclass(slots=True)
+class SummaryRequest:
+    """A request for a summary that is paid for."""
+
+    prompt: Prompt
+    """With a limit for the summary, where there is a budget."""
+    usage: Usage = field(default_factory=Usage)
+    """What the provider reported; set when the summary is made."""
+    text: str = ""
+    """The summary, as far as it was written."""
+
+
+class SummarySpending(Protocol):
+    """Pays for summaries."""
+
+    def paid(
+        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+    ) -> AbstractAsyncContextManager[SummaryRequest]:
+        """Reserve the cost of a summary for the block, and count what it cost.
+
+        Args:
+            preset: with the provider and the model that summarize.
+            said: what was answered before; it says whose budgets count.
+            prompt: what is sent.
+            prompt_tokens: an estimate of its tokens.
+
+        Raises:
+            BudgetUsedUp: a budget does not allow it.
+            StoreError: the database failed.
+        """
+        ...
+
+
 class Summarizer:
     """Keeps the summaries of conversations up to date, for presets with the key `summary`."""
 
-    def __init__(self, summaries: Summaries, backends: Mapping[str, Backend]) -> None:
+    def __init__(
+        self,
+        summaries: Summaries,
+        backends: Mapping[str, Backend],
+        spending: SummarySpending | None = None,
+    ) -> None:
         self._summaries = summaries
         self._backends = backends
-        self._requested: dict[str, tuple[Preset, int]] = {}
+        self._spending = spending
+        self._requested: dict[str, tuple[Preset, int, Said]] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -45,10 +87,13 @@ class Summarizer:
             return None
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
-    def request(self, preset: Preset, conversation: str, kept: int) -> None:
-        """Have all but the newest `kept` turns summarized soon; replaces an earlier request."""
+    def request(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
+        """Have all but the newest `kept` turns summarized soon; replaces an earlier request.
+
+        The summary is paid for like the answer to what was `said`.
+        """
         if preset.summary is not None:
-            self._requested[conversation] = preset, kept
+            self._requested[conversation] = preset, kept, said
             self._wake.set()
 
     async def run(self) -> None:
@@ -65,17 +110,17 @@ class Summarizer:
                 self._wake.clear()
                 continue
             conversation = free[0]
-            preset, kept = self._requested.pop(conversation)
+            preset, kept, said = self._requested.pop(conversation)
             self._in_progress.add(conversation)
             try:
-                await self.summarize(preset, conversation, kept)
-            except (BackendError, StoreError) as error:
+                await self.summarize(preset, conversation, kept, said)
+            except (BackendError, StoreError, UserError) as error:
                 _log.warning("summary_failed", conversation=conversation, reason=str(error))
             finally:
                 self._in_progress.remove(conversation)
                 self._wake.set()
 
-    async def summarize(self, preset: Preset, conversation: str, kept: int) -> None:
+    async def summarize(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
         """Extend the summary to all but the newest `kept` turns, if enough of them are new."""
         sources = await self._summaries.load_turns(conversation)
         old = sources.turns[: max(0, len(sources.turns) - kept)]
@@ -92,7 +137,7 @@ class Summarizer:
                 session=sources.session,
                 covers_to=old[covered - 1].id,
                 fingerprint=fingerprint_turns(old[:covered]),
-                text=await self._generate(preset, conversation, summary, batch),
+                text=await self._generate(preset, conversation, summary, batch, said),
             )
             if not await self._summaries.save(conversation, summary):
                 return
@@ -106,29 +151,48 @@ class Summarizer:
         return await backend.max_prompt_tokens(prompt)
 
     async def _generate(
-        self, preset: Preset, conversation: str, last: Summary | None, turns: Sequence[StoredTurn]
+        self,
+        preset: Preset,
+        conversation: str,
+        last: Summary | None,
+        turns: Sequence[StoredTurn],
+        said: Said,
     ) -> str:
         messages = (Message("user", transcript(last.text if last else "", turns)),)
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
         backend = self._backends[provider]
-        chunks: list[str] = []
         try:
-            async with aclosing(backend.generate(prompt)) as stream:
-                async for event in stream:
-                    match event:
-                        case Delta(text):
-                            chunks.append(text)
-                        case Finish(_, usage):
-                            record_usage(usage)
-                        case ReasoningDelta() | QueuePosition():
-                            pass
+            async with await self._paid(preset, provider, prompt, said) as request:
+                await _stream_summary(backend, request)
         finally:
             if isinstance(backend, ConversationMemory):  # this prompt is not continued
                 await backend.forget(prompt.conversation)
-        text = "".join(chunks).strip()
+        text = request.text.strip()
         if not text:
             raise BackendError(f"an empty summary by {provider}")
         return text
+
+    async def _paid(
+        self, preset: Preset, provider: str, prompt: Prompt, said: Said
+    ) -> AbstractAsyncContextManager[SummaryRequest]:
+        if self._spending is None:
+            return nullcontext(SummaryRequest(prompt))
+        tokens = await counter_for_model(prompt.model).count_prompt(prompt)
+        summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
+        return self._spending.paid(summarizing, said, prompt, tokens)
+
+
+async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
+    async with aclosing(backend.generate(request.prompt)) as stream:
+        async for event in stream:
+            match event:
+                case Delta(text):
+                    request.text += text
+                case Finish(_, usage):
+                    record_usage(usage)
+                    request.usage = usage
+                case ReasoningDelta() | QueuePosition():
+                    pass
 
 
 def _summary_prompt(

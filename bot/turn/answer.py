@@ -34,7 +34,7 @@ from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
-from bot.turn.limits.spending import Spending
+from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_sources import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
@@ -292,7 +292,8 @@ class AnswerPipeline:
                     *(backend, prompt, show, show_position, self._clock, stop),
                     partial(self._spending.reserve_continuation, reservation),
                 )
-            charge = self._spending.charged(reservation, preset, answer, fitted.tokens)
+            usages = usages_of(answer, fitted.tokens)
+            charge = self._spending.charged(reservation, preset, usages)
         if not stop.requested:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
@@ -319,7 +320,8 @@ class AnswerPipeline:
         if any(one.section == "history" for one in fitted.dropped):
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
-            self._sources.summarizer.request(preset, context.claim.conversation, kept)
+            conversation = context.claim.conversation
+            self._sources.summarizer.request(preset, conversation, kept, context.said)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         candidates = select_reaction(

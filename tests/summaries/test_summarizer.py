@@ -1,28 +1,34 @@
 """Test how conversations are summarized, and when a summary is invalid."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import delete, select, update
 from typing_extensions import override
 
+from bot.chat.incoming import Said
+from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
 from bot.chat.session import Turn, TurnResult
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
-from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import summary, turn
-from bot.summaries.summarizer import Summarizer
+from bot.summaries.summarizer import Summarizer, SummaryRequest, SummarySpending
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until
 
 CHAT = "telegram:5"
+SAID = make_incoming("hello")
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m", "summary": {}})
 
@@ -47,12 +53,17 @@ class Setup:
     """A conversation and its summarizer."""
 
     def __init__(
-        self, database: Database, *scripts: list[ScriptStep], backend: FakeBackend | None = None
+        self,
+        database: Database,
+        *scripts: list[ScriptStep],
+        backend: FakeBackend | None = None,
+        spending: SummarySpending | None = None,
     ) -> None:
         self.database = database
         self.backend = backend or FakeBackend(*scripts)
         self.summaries = SqlSummaries(database)
-        self.summarizer = Summarizer(self.summaries, {"p": self.backend, "cheap": self.backend})
+        backends = {"p": self.backend, "cheap": self.backend}
+        self.summarizer = Summarizer(self.summaries, backends, spending)
         self._conversations = SqlConversations(database, SystemClock())
         self._inbox = SqlInbox(database, SystemClock())
         self._received = 0
@@ -91,7 +102,7 @@ LINES = [f"line {n}" for n in range(10)]
 async def test_dropped_turns_are_summarized_with_their_speakers(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=4)
+    await setup.summarizer.summarize(NORA, CHAT, kept=4, said=SAID)
     assert await setup.summary_part() == "What was said before, in short:\nThey count."
     assert setup.asked == [
         "Conversation:\nAlice: line 0\nyou: line 1\nAlice: line 2\nyou: line 3\nAlice: line 4\n"
@@ -102,9 +113,9 @@ async def test_dropped_turns_are_summarized_with_their_speakers(database: Databa
 async def test_next_summary_extends_the_last_one(database: Database) -> None:
     setup = Setup(database, ["They count."], ["They count on."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=4)
+    await setup.summarizer.summarize(NORA, CHAT, kept=4, said=SAID)
     await setup.say(*(f"more {n}" for n in range(6)))
-    await setup.summarizer.summarize(NORA, CHAT, kept=4)
+    await setup.summarizer.summarize(NORA, CHAT, kept=4, said=SAID)
     assert setup.asked[1].startswith(
         "Earlier summary:\nThey count.\n\nConversation:\nAlice: line 6\n"
     )
@@ -115,8 +126,8 @@ async def test_next_summary_extends_the_last_one(database: Database) -> None:
 async def test_few_new_turns_start_no_summary(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=4)
-    await setup.summarizer.summarize(NORA, CHAT, kept=0)
+    await setup.summarizer.summarize(NORA, CHAT, kept=4, said=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept=0, said=SAID)
     assert len(setup.asked) == 1
 
 
@@ -126,14 +137,14 @@ async def test_summary_is_invalid_and_replaced_when_a_covered_turn_changed(
 ) -> None:
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     first = {
         "edited": update(turn).where(turn.c.id == 1).values(text="no line"),
         "forgotten": delete(turn).where(turn.c.id == 1),
     }[change]
     await database.write(lambda c: c.execute(first).rowcount)
     assert await setup.summary_part() is None
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert "Earlier summary" not in setup.asked[1]
     assert "line 0" not in setup.asked[1]
     assert (await setup.summary_part() or "").endswith("Nothing.")
@@ -144,10 +155,10 @@ async def test_edit_of_the_same_length_is_detected_by_the_next_summary(
 ) -> None:
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     edit = update(turn).where(turn.c.id == 1).values(text="lime 0")
     await database.write(lambda c: c.execute(edit).rowcount)
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert "Alice: lime 0" in setup.asked[1]
     assert (await setup.summary_part() or "").endswith("Nothing.")
 
@@ -158,7 +169,7 @@ async def test_summary_of_turns_deleted_meanwhile_is_not_saved(
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "A secret."])
     await setup.say(*LINES)
-    summarizing = asyncio.create_task(setup.summarizer.summarize(NORA, CHAT, kept=2))
+    summarizing = asyncio.create_task(setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID))
     await wait_until(lambda: len(setup.backend.prompts) == 1)
     await setup.forget()
     go_on.set()
@@ -170,7 +181,7 @@ async def test_summary_of_turns_deleted_meanwhile_is_not_saved(
 async def test_forget_deletes_the_summary(database: Database) -> None:
     setup = Setup(database, ["A secret."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     await setup.forget()
     left = await database.read(lambda c: c.execute(select(summary.c.text)).scalars().all())
     assert left == []
@@ -179,7 +190,7 @@ async def test_forget_deletes_the_summary(database: Database) -> None:
 async def test_new_session_has_no_summary(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept=2)
+    await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     await setup.say(new_session=True)
     assert await setup.summary_part() is None
 
@@ -188,7 +199,7 @@ async def test_long_history_is_summarized_in_batches(database: Database) -> None
     setup = Setup(database, ["one"], ["two"])
     await setup.say(*(f"{'word ' * 30}{n}" for n in range(12)))
     small = NORA.model_copy(update={"max_input_tokens": 500})
-    await setup.summarizer.summarize(small, CHAT, kept=0)
+    await setup.summarizer.summarize(small, CHAT, kept=0, said=SAID)
     assert len(setup.asked) == 2
     assert "Earlier summary:\none\n" in setup.asked[1]
 
@@ -198,7 +209,7 @@ async def test_summary_can_use_another_model(database: Database) -> None:
     await setup.say(*LINES)
     cheap = {"provider": "cheap", "model": "tiny", "max_output_tokens": 60}
     other = Preset.model_validate({**NORA.model_dump(), "summary": cheap})
-    await setup.summarizer.summarize(other, CHAT, kept=0)
+    await setup.summarizer.summarize(other, CHAT, kept=0, said=SAID)
     assert [(one.model, one.max_output_tokens) for one in setup.backend.prompts] == [("tiny", 60)]
 
 
@@ -206,7 +217,7 @@ async def test_presets_without_the_key_get_no_summary(database: Database) -> Non
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
     plain = NORA.model_copy(update={"summary": None})
-    setup.summarizer.request(plain, CHAT, kept=0)
+    setup.summarizer.request(plain, CHAT, kept=0, said=SAID)
     assert await setup.summarizer.load_part(plain, CHAT) is None
 
 
@@ -214,9 +225,9 @@ async def test_background_task_survives_a_failed_model(database: Database) -> No
     setup = Setup(database, [BackendUnavailable("away")], ["They count."])
     await setup.say(*LINES)
     running = asyncio.create_task(setup.summarizer.run())
-    setup.summarizer.request(NORA, CHAT, kept=0)
+    setup.summarizer.request(NORA, CHAT, kept=0, said=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 1)
-    setup.summarizer.request(NORA, CHAT, kept=0)
+    setup.summarizer.request(NORA, CHAT, kept=0, said=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 2)
     while await setup.summary_part() is None:  # noqa: ASYNC110 # a database has no events
         await asyncio.sleep(0.01)
@@ -230,5 +241,45 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
     setup = Setup(database, backend=backend)
     await setup.say(*LINES)
     with pytest.raises(BackendUnavailable):
-        await setup.summarizer.summarize(NORA, CHAT, kept=2)
+        await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert backend.forgotten == [f"{CHAT}:summary"]
+
+
+class FixedSpending(SummarySpending):
+    """Records what summaries are paid for, or refuses them."""
+
+    def __init__(self, *, is_used_up: bool = False) -> None:
+        self.paid_for: list[tuple[Preset, SummaryRequest]] = []
+        self._is_used_up = is_used_up
+
+    @contextlib.asynccontextmanager
+    @override
+    async def paid(
+        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+    ) -> AsyncIterator[SummaryRequest]:
+        if self._is_used_up:
+            raise BudgetUsedUp("used up")
+        request = SummaryRequest(replace(prompt, max_output_tokens=77))
+        yield request
+        self.paid_for.append((preset, request))
+
+
+async def test_summary_is_paid_with_what_its_provider_reports(database: Database) -> None:
+    finish = Finish(FinishReason.STOP, Usage(100, 0, 9))
+    spending = FixedSpending()
+    setup = Setup(database, ["They met.", finish], spending=spending)
+    await setup.say(*LINES)
+    cheap = NORA.model_copy(update={"summary": SummaryChoice(provider="cheap", model="small")})
+    await setup.summarizer.summarize(cheap, CHAT, kept=0, said=SAID)
+    [(preset, request)] = spending.paid_for
+    assert (preset.name, preset.provider, preset.model) == ("nora", "cheap", "small")
+    assert (request.text, request.usage) == ("They met.", Usage(100, 0, 9))
+    assert setup.backend.prompts[0].max_output_tokens == 77
+
+
+async def test_no_summary_is_made_when_a_budget_is_used_up(database: Database) -> None:
+    setup = Setup(database, ["They met."], spending=FixedSpending(is_used_up=True))
+    await setup.say(*LINES)
+    with pytest.raises(BudgetUsedUp):
+        await setup.summarizer.summarize(NORA, CHAT, kept=0, said=SAID)
+    assert setup.backend.prompts == []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, cast, func, select
+from sqlalchemy import ColumnElement, and_, bindparam, case, cast, func, select
 from sqlalchemy.types import Integer
 from typing_extensions import override
 
@@ -13,8 +13,9 @@ from bot.ports import UsageTotals
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import receipt
 
+_IS_ANSWER = receipt.c.turn != ""  # the other rows are of summaries
 _SUMS = (
-    func.count(),
+    func.coalesce(func.sum(case((_IS_ANSWER, 1), else_=0)), 0),
     *(
         func.coalesce(func.sum(column), 0)
         for column in (
@@ -22,7 +23,7 @@ _SUMS = (
             receipt.c.cached_tokens,
             receipt.c.output_tokens,
             receipt.c.cost,
-            case((receipt.c.cost.is_(None), 1), else_=0),
+            case((and_(receipt.c.cost.is_(None), _IS_ANSWER), 1), else_=0),
         )
     ),
 )

@@ -6,7 +6,7 @@ a budget.
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -148,16 +148,13 @@ class Spending:
         return True
 
     def charged(
-        self, reservation: Reservation, preset: Preset, answer: GeneratedAnswer, prompt_tokens: int
+        self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
         """Return what an answer cost, and note it for the end of the reservation."""
         price = self._price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
-        cost = price.cost(_counted(answer, prompt_tokens))
-        if answer.begun:
-            written = math.ceil(len(answer.begun) / _CHARS_PER_TOKEN)
-            cost += price.cost(Usage(prompt_tokens, output_tokens=written))
+        cost = sum(map(price.cost, usages))
         reservation.spent = cost
         return replace(reservation.charge, cost=cost)
 
@@ -251,13 +248,19 @@ def server_of(said: Said) -> str | None:
     return said.scopes[-1] if len(said.scopes) > 1 else None
 
 
-def _counted(answer: GeneratedAnswer, prompt_tokens: int) -> Usage:
-    """Return the usage of an answer, estimated where the provider does not say it."""
-    usage = answer.usage
+def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
+    """Yield the usage of each request that an answer took."""
+    written = answer.text + answer.thoughts
+    yield counted(answer.usage, prompt_tokens, written)
+    if answer.begun:  # what was cut off, before the model went on
+        yield counted(Usage(), prompt_tokens, answer.begun)
+
+
+def counted(usage: Usage, prompt_tokens: int, written: str) -> Usage:
+    """Return a usage, estimated where the provider does not say it."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
-    written = len(answer.text) + len(answer.thoughts)
-    return Usage(prompt_tokens, output_tokens=math.ceil(written / _CHARS_PER_TOKEN))
+    return Usage(prompt_tokens, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
 
 
 def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:

@@ -1,0 +1,60 @@
+"""Test that summaries count in usage and budgets, and are not made where a budget is used up."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.usage import BudgetKind, Period, UsageTotal
+from bot.errors import BudgetUsedUp
+from bot.prompting.presets.preset import Preset
+from bot.storage.sql.database import Database
+from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.usage.log import SqlUsageLog
+from bot.storage.usage.totals import SqlUsageTotals
+from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.limits.summary_spending import BudgetedSummaries
+from tests.fakes import FakeClock
+from tests.samples import make_incoming
+from tests.turn.test_spending import PROVIDERS
+
+SAID = make_incoming("hello")
+PRESET = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+PROMPT = Prompt((Message("user", "Summarize this."),), "m", "channel:summary")
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, Spending]:
+    clock = FakeClock()
+    rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
+    spending = Spending(PROVIDERS, clock, SqlBudgets(database), rules=rules)
+    return BudgetedSummaries(spending, SqlUsageLog(database, clock)), spending
+
+
+async def spent(database: Database, spending: Spending) -> list[int]:
+    return [*(await SqlBudgets(database).spent(spending.caps(SAID, PRESET))).values()]
+
+
+async def test_summary_counts_for_who_was_answered_but_is_no_answer(database: Database) -> None:
+    summaries, spending = make_summaries(database, 10_000)
+    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+        assert request.prompt.max_output_tokens == 100
+        request.usage = Usage(1000, 200, 100)  # costs 2,000 millionths
+    assert await spent(database, spending) == [2000]
+    total = await SqlUsageTotals(database).of_person(SAID.author.id, EPOCH)
+    assert total == UsageTotal(0, 1000, 200, 100, 2000, 0)
+
+
+async def test_unreported_usage_of_a_summary_is_estimated(database: Database) -> None:
+    summaries, spending = make_summaries(database, 10_000)
+    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+        request.text = "x" * 300
+    assert await spent(database, spending) == [50 + 100 * 10]
+
+
+async def test_summary_is_refused_when_the_budget_is_used_up(database: Database) -> None:
+    summaries, spending = make_summaries(database, 1_040)
+    with pytest.raises(BudgetUsedUp):
+        async with summaries.paid(PRESET, SAID, PROMPT, 50):
+            pytest.fail("it was allowed")
+    assert await spent(database, spending) == [0]
