@@ -122,7 +122,7 @@ class FakeSurface(Surface):
         self.nonces.append(message.nonce)
         self.contents.append(message.content)
         await self._record("send", message.text)
-        if self._limits.placeholder is None and message.nonce in self._by_nonce:
+        if self._limits.can_repeat_sends and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
         message_id = self._by_nonce[message.nonce] = str(next(self._ids))
         self.messages[message_id] = message.text

@@ -43,11 +43,10 @@ class Limits:
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
     repeats_faces: bool = True
-    """Whether a message with a face can be sent again like any other without a placeholder."""
-    placeholder: str | None = None
-    """None: a message is opened with its first text, and repeating the send with the same nonce is
-    harmless. Else the platform has no nonces: a message is opened with this text and receives its
-    own by edits, which may be repeated."""
+    """Whether a message with a face can be sent again like any other."""
+    can_repeat_sends: bool = True
+    """Whether a send that is repeated with the same nonce appears once. Else a send whose outcome
+    is unknown must be looked up before it is repeated."""
 
     def below_name(self, face: "Face | None") -> "Limits":
         """Return the limits of the text below the line with the name of its character."""
@@ -163,14 +162,12 @@ class OutgoingMessage:
 class OutgoingPart:
     """What one part of an answer says in the end; the parts of a turn are numbered from 0.
 
-    A part with a file is never opened early: it is sent as a whole, without a placeholder, and its
-    text is one short line, because some platforms allow less text beside a file.
+    A part with a file is never opened early: it is sent as a whole, and its text is one short line,
+    because some platforms allow less text beside a file.
     """
 
     part: int
     content: MessageContent
-    placeholder: str | None = None
-    """The text to open the message with, if it receives its own by an edit."""
     file: Attachment | None = None
 
     @property

@@ -263,7 +263,7 @@ class Sender:
         """Return whether the platform answers a repeated send with the first message."""
         limits = self._surfaces[row.address.source].limits(row.address)
         has_nonce = row.content.face is None or limits.repeats_faces
-        return limits.placeholder is None and has_nonce
+        return limits.can_repeat_sends and has_nonce
 
 
 class LaneDelivery(Delivery):

@@ -174,6 +174,4 @@ def final_parts(
 ) -> tuple[OutgoingPart, ...]:
     """Split a final text into numbered parts; none if nothing of it is visible."""
     texts = enumerate(split(text, limits.below_name(face)), first_part)
-    return tuple(
-        OutgoingPart(part, MessageContent(one, face), limits.placeholder) for part, one in texts
-    )
+    return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)

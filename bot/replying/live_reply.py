@@ -108,9 +108,8 @@ class LiveReply:
 
         May be repeated. Raises any `PlatformError` or `StoreError`.
         """
-        part = 0
-        while part < len(self._final):
-            part += await self._show_part(part, self._final[part])
+        for part, text in enumerate(self._final):
+            await self._show_part(part, text)
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
@@ -188,25 +187,18 @@ class LiveReply:
 
     async def _update_parts(self) -> None:
         """Open or edit every part whose text has changed, in order."""
-        texts = self._take_parts()
-        part = 0
-        while part < len(texts):
-            if await self._show_part(part, texts[part]):
-                part += 1
-            else:
-                texts = self._take_parts()  # includes what was generated meanwhile
+        for part, text in enumerate(self._take_parts()):
+            await self._show_part(part, text)
 
-    async def _show_part(self, part: int, text: str) -> bool:
-        """Open or edit a part; return whether it shows its text, and no placeholder."""
+    async def _show_part(self, part: int, text: str) -> None:
+        """Open or edit a part, so that it shows its text."""
         if part == len(self._message_ids):
             await self._open(part, text)
-            return self._limits.placeholder is None
-        if self._shown[part] != text:
+        elif self._shown[part] != text:
             async with self._in_flight:
                 content = self._content(part, text)
                 await self._surface.edit(self._address, self._message_ids[part], content)
             self._shown[part] = text
-        return True
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
@@ -218,7 +210,6 @@ class LiveReply:
     async def _open(self, part: int, text: str) -> None:
         if part == 0 and self._earlier is not None:
             await self._earlier.show_whole()
-        text = self._limits.placeholder or text
         if part == len(self._rows):
             async with self._in_flight:
                 opening = OutgoingPart(self._first_part + part, self._content(part, text))

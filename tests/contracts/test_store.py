@@ -595,18 +595,6 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     ]
 
 
-async def test_placeholder_is_sent_first_and_then_edited(store: Store) -> None:
-    claim, message = await begin(store)
-    outgoing = [OutgoingPart(0, MessageContent("all of it"), placeholder="…")]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
-    opening = await taken(store)
-    assert (opening.op, opening.text) == (OutboxOperation.SEND, "…")
-    assert await take(store) is None, "strictly in order"
-    text = await store.outbox.mark_sent(opening, "77")
-    assert text is not None
-    assert (text.op, text.text, text.external_id) == (OutboxOperation.EDIT, "all of it", "77")
-
-
 # --- the outbox, and who may change its rows --------------------------------------------------
 
 
@@ -741,7 +729,7 @@ async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> Non
     claim, message = await begin(store)
     parts = [
         OutgoingPart(0, MessageContent("here"), file=FILE),
-        OutgoingPart(1, MessageContent("done"), placeholder="…"),
+        OutgoingPart(1, MessageContent("done")),
     ]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     sent = []
@@ -751,8 +739,7 @@ async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> Non
         row = await store.outbox.mark_sent(row, f"m{row.part}")
     assert sent == [
         (OutboxOperation.SEND, "here", FILE),
-        (OutboxOperation.SEND, "…", None),
-        (OutboxOperation.EDIT, "done", None),
+        (OutboxOperation.SEND, "done", None),
     ]
 
 
@@ -785,7 +772,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
     )
     nameless = MessageContent("plain")
     await store.conversations.open(claim, message, OutgoingPart(0, content))
-    final = [OutgoingPart(0, nameless), OutgoingPart(1, content, placeholder="…")]
+    final = [OutgoingPart(0, nameless), OutgoingPart(1, content)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=final))
     sent = []
     row = await take(store)
@@ -795,8 +782,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
     assert sent == [
         (OutboxOperation.SEND, 0, content),
         (OutboxOperation.EDIT, 0, nameless),
-        (OutboxOperation.SEND, 1, replace(content, text="…")),
-        (OutboxOperation.EDIT, 1, content),
+        (OutboxOperation.SEND, 1, content),
     ]
 
 

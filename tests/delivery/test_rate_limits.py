@@ -11,7 +11,7 @@ from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
 from bot.errors import RateLimited
 from tests.fakes import CHAT, FakeClock, FakeSurface
 
-GROUP = Limits(4096, "utf16", 3.5, 4, calls_per_minute=20, burst=5, placeholder="…")
+GROUP = Limits(4096, "utf16", 3.5, 4, calls_per_minute=20, burst=5, can_repeat_sends=False)
 
 
 def allowed(limiter: RateLimiter, now: float, *, reserve: int = 0) -> bool:

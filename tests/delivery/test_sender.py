@@ -38,7 +38,7 @@ from tests.samples import begin, make_incoming
 from tests.waiting import advance_in_steps, wait_until
 
 LANE = "telegram:5"
-WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
+WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
 
 
 class Delivery:
@@ -64,18 +64,21 @@ class Delivery:
         return sum(call == name for call, _ in self.surface.calls)
 
     async def queue(
-        self, *texts: str, said: Said | None = None, file: Attachment | None = None
+        self,
+        *texts: str,
+        said: Said | None = None,
+        file: Attachment | None = None,
+        opening: str | None = None,
     ) -> None:
-        """Queue an answer with one part for each text; a part with a file has no placeholder."""
+        """Queue an answer with one part for each text; with an `opening` they are edits."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
         claim, message = await begin(conversations, LANE)
-        placeholder = self.surface.limits(message.incoming.address).placeholder
-        opened_with = None if file else placeholder
-        parts = [
-            OutgoingPart(part, MessageContent(text), opened_with, file)
-            for part, text in enumerate(texts)
-        ]
+        parts = [OutgoingPart(part, MessageContent(text), file) for part, text in enumerate(texts)]
+        if opening is not None:
+            content = MessageContent(opening)
+            for part in parts:
+                await conversations.open(claim, message, OutgoingPart(part.part, content))
         await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:
@@ -122,9 +125,9 @@ async def test_queued_rows_are_sent_in_order(database: Database) -> None:
 
 @pytest.mark.parametrize("op", ["send", "edit"])
 async def test_content_that_is_refused_is_sent_in_plain_text(database: Database, op: str) -> None:
-    delivery = Delivery(database, WITH_PLACEHOLDER if op == "edit" else LIMITS)
+    delivery = Delivery(database)
     delivery.surface.fail_next(op, ContentRefused("can't parse entities"))
-    await delivery.queue("**a**", "b")
+    await delivery.queue("**a**", "b", opening="first" if op == "edit" else None)
     await delivery.work()
     assert delivery.texts == ["**a**", "b"]
     [first, second, *_] = [one for one in delivery.surface.contents if one.text == "**a**"]
@@ -209,15 +212,15 @@ async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) 
 
 
 async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:
-    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", Refused("blocked"))
-    await delivery.queue("a")
+    await delivery.queue("a", opening="first")
     await delivery.work()
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
     assert delivery.calls("edit") == 0
 
 
-@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     database: Database, limits: Limits
 ) -> None:
@@ -234,7 +237,7 @@ async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     assert delivery.calls("find") == 1
 
 
-@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
     database: Database, limits: Limits
 ) -> None:
@@ -252,7 +255,7 @@ async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
 
 
 @pytest.mark.parametrize("arrived", [True, False])
-@pytest.mark.parametrize("limits", [LIMITS, WITH_PLACEHOLDER])
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 async def test_file_with_an_unknown_outcome_is_delivered_once(
     database: Database, limits: Limits, arrived: bool
 ) -> None:
@@ -277,18 +280,18 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
 async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     database: Database,
 ) -> None:
-    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
-    await delivery.queue("a")
+    await delivery.queue("a", opening="first")
     await delivery.work()
     assert await delivery.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
     assert await delivery.due_in() == 10
 
 
 async def test_edit_with_an_unknown_outcome_is_repeated(database: Database) -> None:
-    delivery = Delivery(database, WITH_PLACEHOLDER)
+    delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("edit", OutcomeUnknown("cut off"))
-    await delivery.queue("a")
+    await delivery.queue("a", opening="first")
     async with working(delivery) as work:
         await wait_until(lambda: delivery.calls("edit") == 1)
         await advance_in_steps(delivery.clock, 2)
@@ -343,8 +346,8 @@ async def test_message_is_sent_again_with_its_nonce_where_the_search_is_refused(
 async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
     database: Database,
 ) -> None:
-    delivery = Delivery(database, WITH_PLACEHOLDER)
-    await delivery.queue("a")
+    delivery = Delivery(database, WITHOUT_NONCES)
+    await delivery.queue("a", opening="first")
     await delivery.crash()
     delivery.surface.fail_next("find", Refused("the chat is gone"))
     await delivery.work()

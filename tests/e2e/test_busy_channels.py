@@ -125,3 +125,26 @@ async def test_two_quick_messages_in_private_get_one_answer(
         await shows(platforms, conversation, [first], names)
     finally:
         model.chunk_delays = delays
+
+
+@pytest.mark.parametrize("kind", ["telegram_dm", "telegram_group"])
+async def test_growing_answer_is_opened_with_its_first_words(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, kind: str
+) -> None:
+    conversation = await start(service, platforms, model, kind)
+    [first] = [one.split()[0][2:6] for one in platforms.bot_texts(conversation)]
+    model.gate.clear()
+    try:
+        name = await ask_until_halfway(model, conversation)
+        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)), 40)
+    finally:
+        model.gate.set()
+    await shows(platforms, conversation, [first], [name])
+    chat = conversation.name.removeprefix("telegram:")
+    sent = [
+        str(call["params"]["text"])
+        for call in platforms.telegram.log
+        if call["method"].lower() == "sendmessage" and str(call["params"]["chat_id"]) == chat
+    ]
+    assert [one[:6] for one in sent] == [f"RS{first}", f"RS{name}"]
+    assert len(sent[1]) < len(expected_answer(f"T{name}:12"))

@@ -19,7 +19,7 @@ from bot.replying.stream_buffer import StreamBuffer
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
-TELEGRAM = replace(LIMITS, unit="utf16", placeholder="…", seconds_between_edits=1.0)
+TELEGRAM = replace(LIMITS, unit="utf16", can_repeat_sends=False, seconds_between_edits=1.0)
 
 
 class Outbox:
@@ -177,15 +177,15 @@ async def test_short_first_text_waits_for_a_second() -> None:
     assert setup.texts == ["Hi"]
 
 
-async def test_placeholder_opens_the_message_and_an_edit_adds_the_text() -> None:
+async def test_message_is_opened_with_the_first_words_where_no_send_can_be_repeated() -> None:
     setup = Setup(TELEGRAM)
 
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(0.9)
 
-    assert setup.outbox.openings == [OutgoingPart(0, MessageContent("…"))]
-    assert setup.surface.calls == [("send", "…"), ("edit", ENOUGH)]
+    assert setup.outbox.openings == [OutgoingPart(0, MessageContent(ENOUGH))]
+    assert setup.surface.calls == [("send", ENOUGH)]
 
 
 async def test_long_answer_opens_the_next_part_and_keeps_the_first() -> None:
@@ -352,10 +352,10 @@ async def test_platform_without_typing_indicator_is_not_called() -> None:
     assert surface.calls == []
 
 
-def test_final_parts_carry_number_and_placeholder() -> None:
+def test_final_parts_are_numbered() -> None:
     assert final_parts("One sentence. And two.", replace(TELEGRAM, max_units=14)) == (
-        OutgoingPart(0, MessageContent("One sentence."), "…"),
-        OutgoingPart(1, MessageContent("And two."), "…"),
+        OutgoingPart(0, MessageContent("One sentence.")),
+        OutgoingPart(1, MessageContent("And two.")),
     )
     assert final_parts(" \n", LIMITS) == ()
 
@@ -363,12 +363,11 @@ def test_final_parts_carry_number_and_placeholder() -> None:
 # --- several characters ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("placeholder", [None, "…"])
 @pytest.mark.parametrize("seconds", [0.1, 5])
 async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(
-    placeholder: str | None, seconds: float
+    seconds: float,
 ) -> None:
-    setup = Setup(replace(LIMITS, placeholder=placeholder))
+    setup = Setup()
     async with setup.live() as first:
         first.feed("Nora begins")
         await setup.clock.advance(seconds)

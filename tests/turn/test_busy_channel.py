@@ -1,7 +1,7 @@
 """Test what happens to messages that come while an answer is being made."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -50,11 +50,16 @@ async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[Non
     deciding.cancel()
 
 
+async def pass_time_until(setup: Setup, condition: Callable[[], bool]) -> None:
+    """Let time pass, as long as the database takes, until the condition is true."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await advance_in_steps(setup.clock, 1)
+
+
 async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
     """Let time pass until everything is answered."""
-    async with asyncio.timeout(20):
-        while not worker.done():
-            await advance_in_steps(setup.clock, 1)
+    await pass_time_until(setup, worker.done)
     await worker
 
 
@@ -123,8 +128,7 @@ async def test_lines_between_gathered_messages_stay_in_their_places(database: Da
 async def test_answer_in_private_is_interrupted_by_the_next_message(database: Database) -> None:
     setup = make_setup(database, FakeBackend([FIRST_WORDS, asyncio.Event()], ["both"]))
     async with answering(setup, private(1)) as worker:
-        await advance_in_steps(setup.clock, 3)
-        await wait_until(lambda: setup.texts == [FIRST_WORDS.strip()])
+        await pass_time_until(setup, lambda: setup.texts == [FIRST_WORDS.strip()])
         await setup.receive(private(2))
         await wait_until(lambda: setup.backend.closed_early == 1)
         await end(setup, worker)
@@ -143,9 +147,8 @@ async def test_message_that_comes_before_the_model_is_asked_is_covered(database:
     claimed = await setup.worker.claim([CHAT])
     await setup.receive(private(2))
     worker = asyncio.create_task(setup.worker.work(claimed[CHAT]))
-    async with asyncio.timeout(20):
-        while not setup.backend.prompts or contents(setup) != ["q1", "q2"]:
-            await advance_in_steps(setup.clock, 1)
+    prompts = setup.backend.prompts
+    await pass_time_until(setup, lambda: bool(prompts) and contents(setup) == ["q1", "q2"])
     go_on.set()
     await end(setup, worker)
     await setup.finish_sending()
@@ -191,8 +194,7 @@ async def test_everybody_who_asked_may_stop_the_answer(database: Database) -> No
     await setup.receive(asked(1), asked(2, BOB), asked(3))
     deciding = asyncio.create_task(setup.stops.run())
     async with running_worker(setup) as worker:
-        await advance_in_steps(setup.clock, 2)
-        await wait_until(lambda: len(setup.texts) == 1)
+        await pass_time_until(setup, lambda: len(setup.texts) == 1)
         await setup.receive(asked(4, BOB, WakeReason.COMMAND, "/stop"))
         await end(setup, worker)
     deciding.cancel()
@@ -234,8 +236,7 @@ async def test_messages_that_were_in_flight_at_a_death_are_answered_alone(
     setup = make_setup(database, FakeBackend([asyncio.Event()]))
     await setup.receive(asked(1), asked(2), asked(3))
     dying = asyncio.create_task(setup.work())
-    await advance_in_steps(setup.clock, 2)
-    await wait_until(lambda: len(setup.backend.prompts) == 1)
+    await pass_time_until(setup, lambda: len(setup.backend.prompts) == 1)
     await setup.take_over()  # its end changes nothing any more
     dying.cancel()
     await asyncio.wait([dying])
@@ -252,8 +253,7 @@ async def test_death_counts_for_everything_that_was_gathered(database: Database)
     setup = make_setup(database, FakeBackend([asyncio.Event()]))
     await setup.receive(asked(1), asked(2), asked(3, BOB, None))
     worker = asyncio.create_task(setup.work())
-    await advance_in_steps(setup.clock, 2)
-    await wait_until(lambda: len(setup.backend.prompts) == 1)
+    await pass_time_until(setup, lambda: len(setup.backend.prompts) == 1)
     attempts = inbox.select().with_only_columns(inbox.c.attempt).order_by(inbox.c.id)
     recorded = list(await database.read(lambda c: c.execute(attempts).scalars().all()))
     assert recorded == [Attempt.BESIDE_OTHERS, Attempt.BESIDE_OTHERS, Attempt.NONE]

@@ -14,7 +14,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, running_worker
+from tests.turn.test_worker import WITHOUT_NONCES, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -50,7 +50,7 @@ async def versions(setup: Setup) -> Sequence[tuple[str, bool]]:
     return [(row.text, row.active) for row in rows]
 
 
-@pytest.mark.parametrize("limits", [WITH_PLACEHOLDER, None], ids=["placeholder", "nonce"])
+@pytest.mark.parametrize("limits", [WITHOUT_NONCES, None], ids=["no nonce", "nonce"])
 async def test_edited_newest_question_is_answered_again_in_its_message(
     database: Database, limits: object
 ) -> None:
@@ -107,7 +107,7 @@ async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
 
 async def test_edit_before_the_first_word_leaves_no_empty_message(database: Database) -> None:
     backend = FakeBackend([asyncio.Event()], ["Rome."])
-    setup = Setup(database, backend=backend, limits=WITH_PLACEHOLDER)
+    setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
     change = edit("capital of Italy?", "5:1")
     await receive(setup, said("capital of France?", "5:1"))
     async with running_worker(setup) as worker:

@@ -10,7 +10,7 @@ from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import WITH_PLACEHOLDER, Setup, failure, running_worker
+from tests.turn.test_worker import WITHOUT_NONCES, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
@@ -47,7 +47,7 @@ async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database)
 
 
 async def test_stop_before_the_first_word_leaves_only_the_question(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([asyncio.Event()]), limits=WITH_PLACEHOLDER)
+    setup = Setup(database, backend=FakeBackend([asyncio.Event()]), limits=WITHOUT_NONCES)
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop"))
     assert setup.texts == ["Stopped. /retry answers again."]

@@ -78,7 +78,7 @@ def failure(problem: str, key: str = "5:1") -> str:
     return f"⚠ {problem} (error {message.error_id})"
 
 
-WITH_PLACEHOLDER = replace(LIMITS, placeholder="…")
+WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
 NORA = {"name": "nora", "provider": "p", "model": "m"}
 
 
@@ -580,7 +580,7 @@ async def test_context_shows_the_receipt_of_the_last_answer(database: Database) 
 
 
 async def test_context_prompt_sends_an_admin_one_file(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITHOUT_NONCES)
     await setup.say("/context prompt", "hello")
     setup.surface.responses_to_lose = 1
     await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
@@ -708,13 +708,13 @@ async def test_answer_is_shown_while_it_is_generated(database: Database) -> None
     assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
 
 
-@pytest.mark.parametrize("placeholder", [None, "…"])
+@pytest.mark.parametrize("has_nonces", [True, False])
 async def test_queue_position_is_shown_until_the_answer_begins(
-    database: Database, placeholder: str | None
+    database: Database, has_nonces: bool
 ) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
-    setup = Setup(database, backend=backend, limits=replace(LIMITS, placeholder=placeholder))
+    setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
     assert await texts_before(setup, go_on) == ["⏳ You are number 3 in the queue, about 12 s …"]
     assert setup.texts == ["Hello."]
 
@@ -727,24 +727,18 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
     assert setup.texts == ["Once upon a time."]
 
 
-async def test_platform_with_placeholder_opens_a_message_and_edits_it(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITH_PLACEHOLDER)
-    await setup.say("hello")
-    assert [one for one in setup.surface.calls if one[0] != "typing"] == [
-        ("send", "…"),
-        ("edit", "Hi."),
-    ]
-
-
-async def test_platform_with_nonces_sends_the_text_at_once(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES], ids=["nonces", "no nonces"])
+async def test_answer_that_is_whole_at_once_is_one_message(
+    database: Database, limits: Limits
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=limits)
     await setup.say("hello")
     assert [one for one in setup.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
 
 
-@pytest.mark.parametrize("placeholder", [None, "…"])
-async def test_long_answer_is_sent_in_parts(database: Database, placeholder: str | None) -> None:
-    short = replace(LIMITS, max_units=40, placeholder=placeholder)
+@pytest.mark.parametrize("has_nonces", [True, False])
+async def test_long_answer_is_sent_in_parts(database: Database, has_nonces: bool) -> None:
+    short = replace(LIMITS, max_units=40, can_repeat_sends=has_nonces)
     setup = Setup(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}"]), limits=short)
     await setup.say("hello")
     assert setup.texts == ["x" * 30, "y" * 30]

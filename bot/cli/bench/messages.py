@@ -42,7 +42,7 @@ _LIMITS = Limits(
     unit="utf16",
     seconds_between_edits=1.0,
     typing_seconds=4,
-    placeholder="…",
+    can_repeat_sends=False,
     calls_per_minute=6000,
     burst=100,
 )

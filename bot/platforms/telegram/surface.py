@@ -29,7 +29,7 @@ _PRIVATE = Limits(
     unit="utf16",
     seconds_between_edits=1.2,
     typing_seconds=4,
-    placeholder="…",
+    can_repeat_sends=False,
     render=plain_text,
     hides_markup=True,
     shows_faces=True,
@@ -53,7 +53,7 @@ class _ProbeResult(Enum):
 class TelegramSurface(Surface):
     """Sends to chats and topics.
 
-    Telegram has no idempotency key, so the nonce is unused and messages open with a placeholder.
+    Telegram has no idempotency key, so the nonce is unused: what was lost is looked up by its text.
     """
 
     def __init__(self, api: BotApi) -> None:

@@ -1,7 +1,6 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +8,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, selec
 from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Person, Pressed, split_conversation_key
-from bot.chat.outgoing import MessageContent, OutboxOperation, OutgoingPart
+from bot.chat.outgoing import OutboxOperation, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -230,7 +229,7 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        change = _change(message, opening, OutboxOperation.SEND, opening.content, opened=None)
+        change = _change(message, opening, OutboxOperation.SEND, opened=False)
         row, at = {**_common(message), **change}, self._moment()
         number, taken = await self._database.run(
             lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
@@ -305,13 +304,8 @@ def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChange
     """Say what must happen on the platform so that the turn reads as the result says."""
     changes, outgoing = [], result.outgoing
     for one in outgoing:
-        if one.placeholder is None:
-            changes.append(_change(message, one, OutboxOperation.EDIT, one.content, opened=True))
-            changes.append(_change(message, one, OutboxOperation.SEND, one.content, opened=False))
-        else:
-            opening = replace(one.content, text=one.placeholder)
-            changes.append(_change(message, one, OutboxOperation.SEND, opening, opened=False))
-            changes.append(_change(message, one, OutboxOperation.EDIT, one.content, opened=None))
+        changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
+        changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
     return units.PartChanges(
         _common(message),
         changes,
@@ -339,16 +333,15 @@ def _change(
     message: InboxMessage,
     one: OutgoingPart,
     op: OutboxOperation,
-    content: MessageContent,
     *,
-    opened: bool | None,
+    opened: bool,
 ) -> dict[str, object]:
     """Return the columns of one row of the outbox, and whether its part has to be opened."""
     file = one.file if op is OutboxOperation.SEND else None
     return {
         "part": one.part,
         "op": op,
-        **encode_content(content),
+        **encode_content(one.content),
         "interaction": _interaction(message.incoming) if one.part == 0 else None,  # one response
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,

@@ -57,7 +57,7 @@ class PartChanges:
         rows = [
             {**self.common, **change}
             for change in self.changes
-            if change["opened"] in {None, change["part"] in opened}
+            if change["opened"] == (change["part"] in opened)
         ]
         delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
         surplus = sorted(set(opened).difference(self.parts))
@@ -70,7 +70,7 @@ class PartChanges:
         rows = [
             {**self.common, **change, **places.get(change["part"], nothing)}
             for change in self.changes
-            if change["opened"] in {None, change["part"] in places}
+            if change["opened"] == (change["part"] in places)
         ]
         delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
         surplus = range(len(self.parts), len(targets))

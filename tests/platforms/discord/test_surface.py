@@ -84,7 +84,7 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
 
 async def test_limits_match_discord(chat: Chat) -> None:
     limits = chat.surface.limits(chat.address)
-    assert (limits.max_units, limits.unit, limits.placeholder) == (2000, "characters", None)
+    assert (limits.max_units, limits.unit, limits.can_repeat_sends) == (2000, "characters", True)
 
 
 async def test_request_bodies(chat: Chat) -> None:

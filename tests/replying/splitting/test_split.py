@@ -16,7 +16,7 @@ from bot.replying.splitting.split import part_spans, split
 from tests.shared_data import shared_folder
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
-TELEGRAM = Limits(4096, "utf16", 1.0, 5, placeholder="…")
+TELEGRAM = Limits(4096, "utf16", 1.0, 5, can_repeat_sends=False)
 FAMILY = "👩‍👩‍👧‍👦"
 
 FRAGMENTS = """
