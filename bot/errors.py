@@ -17,7 +17,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: wrong token, missing intent; no retry helps
-│   ├── RateLimited         ... for now; `retry_after_seconds` says how long
+│   ├── RateLimited         ... for now; it says for how long, and what it refuses calls for
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
@@ -41,7 +41,12 @@ ChildFailed                                                         runtime/subp
 Unconvertible                                                       media/conversion.py
 """
 
+from typing import Literal, TypeAlias
+
 from bot.texts.text import translatable
+
+RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
+"""What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""
 
 
 class TroupeError(Exception):
@@ -116,9 +121,10 @@ class PlatformFatal(PlatformError):
 
 
 class RateLimited(PlatformError):
-    def __init__(self, retry_after_seconds: float) -> None:
+    def __init__(self, retry_after_seconds: float, scope: RefusedScope = "chat") -> None:
         super().__init__(f"rate limited for {retry_after_seconds:.1f} s")
         self.retry_after_seconds = retry_after_seconds
+        self.scope = scope
 
 
 class Unreachable(PlatformError):

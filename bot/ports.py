@@ -17,7 +17,7 @@ from bot.chat.outgoing import (
     OutgoingPart,
 )
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, Usage
-from bot.chat.rate import Rate
+from bot.chat.rate import CallScope, Rate
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     Attempt,
@@ -786,6 +786,21 @@ class RateLimits(Protocol):
 
     async def release(self, key: str, holder: str) -> None:
         """Give a place back; one that is not held is no error."""
+        ...
+
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        """Count a call in every window of these scopes.
+
+        Returns:
+            0; or the seconds after which it may be allowed: then nothing was counted.
+        """
+        ...
+
+    async def refuse_calls(self, scope: str, seconds: float) -> None:
+        """Allow no call in a scope for so long, since the platform refused one.
+
+        The learned windows of the scope hold for an hour.
+        """
         ...
 
 

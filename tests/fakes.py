@@ -35,7 +35,6 @@ LIMITS = Limits(
     unit="characters",
     seconds_between_edits=1.2,
     typing_seconds=10,
-    burst=5,
     answers_each_message=True,
 )
 _LOOP_ROUNDS = 20  # enough for every ready task to reach its next wait

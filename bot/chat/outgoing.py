@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from bot.chat.incoming import Address
+from bot.chat.rate import CallWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,11 @@ class Limits:
     seconds_between_edits: float
     typing_seconds: float
     """How long a typing indicator lasts; 0: there is none."""
-    calls_per_minute: float | None = None
-    """Messages and edits together; None: the platform's response headers tell."""
-    burst: int = 1
-    """How many calls may follow each other at once."""
+    chat_calls: tuple[CallWindow, ...] = ()
+    """How many calls a chat takes, messages and edits together; empty: headers of responses tell.
+    What is reserved is left to the outbox by live edits."""
+    bot_calls: tuple[CallWindow, ...] = ()
+    """The same for all chats of the bot together."""
     can_edit: bool = True
     can_reply: bool = True
     has_buttons: bool = False

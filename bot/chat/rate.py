@@ -22,3 +22,23 @@ class Rate:
     def tolerance(self) -> float:
         """How far ahead of the average the events of a burst may be, in seconds."""
         return self.interval * (self.count - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CallWindow:
+    """At most so many calls in any so many seconds."""
+
+    count: int
+    seconds: float
+    is_learned: bool = False
+    """Whether it holds only in the hour after a refused call: documented as an approximate rate."""
+    reserved: int = 0
+    """How many of these calls are left to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallScope:
+    """What a platform counts and refuses calls for: a bot, a chat, or a kind of call in a chat."""
+
+    key: str
+    windows: tuple[CallWindow, ...] = ()

@@ -1,78 +1,38 @@
-"""Keep calls within a platform's rate limits: one budget per chat, shared by messages and edits.
+"""Keep calls within a platform's rate limits: what all processes call for a chat counts together.
 
-A platform that answers 429 is not called again in that chat before its `retry_after` has passed.
-The documented rates are approximate, so an answer is held to them only in a chat where the platform
-refused a call within the last hour; the live edits of a growing answer always keep to them.
+A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
+in a chat, the chat, or the bot. What a channel supports says how many calls a chat and a bot may
+make (`Limits.chat_calls`, `Limits.bot_calls`); live edits leave some of them to the outbox.
 """
 
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Set
+from dataclasses import replace
+from typing import TypeVar
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Face, Limits, MessageContent, OutgoingMessage
+from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited
-from bot.ports import Clock, Surface
+from bot.ports import Clock, RateLimits, Surface
 
+Response = TypeVar("Response")
 _MAX_SLEEP_SECONDS = 2.0
 """A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
-_ENFORCED_SECONDS = 3600.0
-"""How long the rate of a chat holds for every call after a refusal."""
-_MAX_LANES = 10_000
-
-
-class RateLimiter:
-    """Say when each lane may be called next (generic cell rate algorithm; it reads no clock)."""
-
-    def __init__(self) -> None:
-        self._next_arrival: dict[str, float] = {}  # the theoretical arrival time of each lane
-        self._blocked_until: dict[str, float] = {}
-        self._enforced_until: dict[str, float] = {}
-
-    def seconds_until_allowed(
-        self, lane: str, limits: Limits, now: float, *, reserve: int
-    ) -> float:
-        """Return how long to wait for a call that leaves `reserve` further ones free; 0: none."""
-        blocked = self.seconds_blocked(lane, now)
-        enforced = reserve > 0 or self._enforced_until.get(lane, now) > now
-        if limits.calls_per_minute is None or not enforced:
-            return blocked
-        tolerance = (limits.burst - 1 - reserve) * 60 / limits.calls_per_minute
-        return max(blocked, self._next_arrival.get(lane, now) - tolerance - now)
-
-    def seconds_blocked(self, lane: str, now: float) -> float:
-        """Return how long the platform refuses every call for this lane."""
-        return max(0.0, self._blocked_until.get(lane, now) - now)
-
-    def record_call(self, lane: str, limits: Limits, now: float) -> None:
-        """Count a call that is made now."""
-        if limits.calls_per_minute is None:
-            return
-        self._next_arrival[lane] = (
-            max(self._next_arrival.get(lane, now), now) + 60 / limits.calls_per_minute
-        )
-        if len(self._next_arrival) > _MAX_LANES:
-            self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
-
-    def block(self, lane: str, now: float, seconds: float) -> None:
-        """Allow no call for so long, and enforce the rate for a while after."""
-        self._blocked_until = {key: at for key, at in self._blocked_until.items() if at > now}
-        self._blocked_until[lane] = max(self._blocked_until.get(lane, now), now + seconds)
-        self._enforced_until = {key: at for key, at in self._enforced_until.items() if at > now}
-        self._enforced_until[lane] = now + _ENFORCED_SECONDS
 
 
 class RateLimitedSurface(Surface):
-    """A surface whose calls wait until the rate limiter allows them.
+    """A surface whose calls wait until the platform allows them.
 
-    With `best_effort`, for live edits, a call never waits and leaves one call to the outbox.
+    With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
     """
 
     def __init__(
-        self, surface: Surface, limiter: RateLimiter, clock: Clock, *, best_effort: bool = False
+        self, surface: Surface, rates: RateLimits, clock: Clock, *, best_effort: bool = False
     ) -> None:
         self._surface = surface
-        self._limiter = limiter
+        self._rates = rates
         self._clock = clock
         self._best_effort = best_effort
 
@@ -82,59 +42,71 @@ class RateLimitedSurface(Surface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        await self._wait(message.address)
-        try:
-            return await self._surface.send(message)
-        except RateLimited as error:
-            raise self._block(message.address, error) from None
+        route = _route("send", message.content.face)
+        return await self._call(message.address, route, lambda: self._surface.send(message))
 
     @override
     async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
-        await self._wait(address)
-        try:
-            await self._surface.edit(address, message_id, content)
-        except RateLimited as error:
-            raise self._block(address, error) from None
+        route = _route("edit", content.face)
+        await self._call(address, route, lambda: self._surface.edit(address, message_id, content))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        await self._wait(address)
-        try:
-            await self._surface.delete(address, message_id)
-        except RateLimited as error:
-            raise self._block(address, error) from None
+        await self._call(address, "delete", lambda: self._surface.delete(address, message_id))
 
     @override
     async def typing(self, address: Address) -> None:
-        blocked = self._limiter.seconds_blocked(address.lane, self._clock.monotonic())
-        if blocked > 0:
-            raise RateLimited(blocked)
-        await self._surface.typing(address)
+        await self._call(address, "typing", lambda: self._surface.typing(address), is_counted=False)
 
     @override
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        await self._wait(message.address)
-        try:
-            return await self._surface.find(message, after=after, known=known)
-        except RateLimited as error:
-            raise self._block(message.address, error) from None
+        return await self._call(
+            message.address,
+            "find",
+            lambda: self._surface.find(message, after=after, known=known),
+        )
 
-    async def _wait(self, address: Address) -> None:
-        """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
+    async def _call(
+        self,
+        address: Address,
+        route: str,
+        request: Callable[[], Awaitable[Response]],
+        *,
+        is_counted: bool = True,
+    ) -> Response:
+        keys = {"route": f"{address.lane} {route}", "chat": address.lane, "bot": address.source}
+        windows = self._windows(address) if is_counted else {}
+        scopes = [CallScope(key, windows.get(name, ())) for name, key in keys.items()]
+        await self._wait(scopes, may_wait=is_counted and not self._best_effort)
+        try:
+            return await request()
+        except RateLimited as error:
+            await self._rates.refuse_calls(keys[error.scope], error.retry_after_seconds)
+            if error.scope == "chat":  # it may have been one call too many of the bot
+                await self._rates.refuse_calls(keys["bot"], 0.0)
+            raise
+
+    def _windows(self, address: Address) -> dict[str, tuple[CallWindow, ...]]:
+        """Return what may be called for the chat and for the bot.
+
+        Live edits leave what is reserved, and keep to approximate rates from the start.
+        """
         limits = self._surface.limits(address)
-        while True:
-            wait = self._limiter.seconds_until_allowed(
-                address.lane, limits, self._clock.monotonic(), reserve=int(self._best_effort)
-            )
-            if wait <= 0:
-                self._limiter.record_call(address.lane, limits, self._clock.monotonic())
-                return
-            if self._best_effort or wait > _MAX_SLEEP_SECONDS:
+        mine = {"is_learned": False} if self._best_effort else {"reserved": 0}
+        chat = tuple(replace(window, **mine) for window in limits.chat_calls)
+        return {"chat": chat, "bot": limits.bot_calls}
+
+    async def _wait(self, scopes: list[CallScope], *, may_wait: bool) -> None:
+        """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
+        latest = self._clock.monotonic() + (_MAX_SLEEP_SECONDS if may_wait else 0.0)
+        while (wait := await self._rates.take_call(scopes)) > 0:
+            if self._clock.monotonic() + wait > latest:
                 raise RateLimited(wait)
             await self._clock.sleep(wait)
 
-    def _block(self, address: Address, error: RateLimited) -> RateLimited:
-        self._limiter.block(address.lane, self._clock.monotonic(), error.retry_after_seconds)
-        return error
+
+def _route(name: str, face: Face | None) -> str:
+    """Name a kind of call; one with a face may go another way, which is counted apart."""
+    return name if face is None else f"{name} with a face"

@@ -1,23 +1,28 @@
-"""Rate limits inside one process (generic cell rate algorithm)."""
+"""Rate limits inside one process: rates by the generic cell rate algorithm, windows by a log."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from typing_extensions import override
 
-from bot.chat.rate import Rate
+from bot.chat.rate import CallScope, CallWindow, Rate
 from bot.ports import Clock, RateLimits
 
+LEARNED_SECONDS = 3600.0
+"""How long learned windows hold after a refused call."""
 _MAX_KEYS = 10_000
 
 
 class InProcessRateLimits(RateLimits):
-    """Keeps the next theoretical arrival of every key, and who holds its places, in memory."""
+    """Keeps the next theoretical arrival of every key, its places and its calls, in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._next_arrival: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and seconds of a window
+        self._refused_until: dict[str, float] = {}
+        self._learned_until: dict[str, float] = {}
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -48,6 +53,50 @@ class InProcessRateLimits(RateLimits):
         if not self._holders[key]:
             del self._holders[key]
 
+    @override
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        now = self._clock.monotonic()
+        wait = max((self._seconds_until_allowed(scope, now) for scope in scopes), default=0.0)
+        if wait > 0:
+            return wait
+        for scope in scopes:
+            for window in scope.windows:
+                calls = self._calls.get((scope.key, window.seconds))
+                if calls is None or calls.maxlen != window.count:
+                    calls = deque(calls or (), window.count)
+                    self._calls[scope.key, window.seconds] = calls
+                calls.append(now)
+        self._forget_past(now)
+        return 0.0
+
+    @override
+    async def refuse_calls(self, scope: str, seconds: float) -> None:
+        now = self._clock.monotonic()
+        self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
+        self._learned_until[scope] = now + LEARNED_SECONDS
+        self._forget_past(now)
+
+    def _seconds_until_allowed(self, scope: CallScope, now: float) -> float:
+        waits = (self._seconds_until_free(scope.key, window, now) for window in scope.windows)
+        return max(0.0, self._refused_until.get(scope.key, now) - now, *waits)
+
+    def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
+        """Return how long a window is full; it is while its n-th newest call is in it."""
+        calls = self._calls.get((key, window.seconds), ())
+        allowed = window.count - window.reserved
+        holds = not window.is_learned or self._learned_until.get(key, now) > now
+        if not holds or len(calls) < allowed:
+            return 0.0
+        return calls[-allowed] + window.seconds - now
+
     def _forget_past(self, now: float) -> None:
         if len(self._next_arrival) > _MAX_KEYS:
             self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
+        for ends in (self._refused_until, self._learned_until):
+            if len(ends) > _MAX_KEYS:
+                for key in [key for key, at in ends.items() if at <= now]:
+                    del ends[key]
+        if len(self._calls) > _MAX_KEYS:
+            for log, calls in list(self._calls.items()):
+                if calls[-1] + log[1] <= now:
+                    del self._calls[log]

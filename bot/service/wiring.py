@@ -33,7 +33,7 @@ from bot.commands.usage_view import UsageView
 from bot.console.app import Console
 from bot.console.login import make_login_link
 from bot.console.routes import ConsolePart
-from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
+from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import Refused
 from bot.intake.intake import InboxIntake
@@ -212,10 +212,6 @@ class Wiring:
         return PlatformSupervisor(self.receivers.values(), intake, self.clock, self.announce)
 
     @cached_property
-    def _rate_limiter(self) -> RateLimiter:
-        return RateLimiter()
-
-    @cached_property
     def _sender(self) -> Sender:
         return Sender(
             self.outbox,
@@ -236,7 +232,7 @@ class Wiring:
     def _rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
         return {
             name: RateLimitedSurface(
-                platform.surface, self._rate_limiter, self.clock, best_effort=best_effort
+                platform.surface, self._rate_limits, self.clock, best_effort=best_effort
             )
             for name, platform in self.platforms.items()
         }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from bot.chat.rate import Rate
+from bot.chat.rate import CallScope, CallWindow, Rate
 from bot.ports import RateLimits
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -112,6 +112,59 @@ async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
             await asyncio.sleep(0.01)
 
 
+GROUP = CallScope("telegram:-7", (CallWindow(5, 1000),))
+
+
+async def test_window_takes_so_many_calls_of_all_processes(peers: Peers) -> None:
+    taken = [await end.take_call([GROUP]) for end in (peers.here, peers.there) * 3]
+    assert taken == [*[0] * 5, about(1000)]
+    assert await peers.there.take_call([CallScope("telegram:-8", GROUP.windows)]) == 0
+
+
+async def test_window_is_free_when_its_oldest_call_has_left_it(peers: Peers) -> None:
+    short = CallScope("telegram:-7", (CallWindow(2, 0.2),))
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        for _ in range(6):
+            while (wait := await peers.here.take_call([short])) > 0:
+                assert wait <= 0.2
+                await asyncio.sleep(wait)
+
+
+async def test_reserved_calls_are_left_to_others(peers: Peers) -> None:
+    live = CallScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
+    assert [await peers.here.take_call([live]) for _ in range(3)] == [0, 0, 0]
+    assert await peers.here.take_call([live]) == about(1000)
+    assert [await peers.there.take_call([GROUP]) for _ in range(2)] == [0, 0]
+    assert await peers.there.take_call([GROUP]) == about(1000)
+
+
+async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
+    bot = CallScope("telegram", (CallWindow(6, 1000),))
+    for _ in range(5):
+        assert await peers.here.take_call([GROUP, bot]) == 0
+    assert await peers.here.take_call([GROUP, bot]) > 0  # refused by the group
+    assert await peers.there.take_call([bot]) == 0  # its sixth
+    assert await peers.there.take_call([bot]) == about(1000)
+
+
+async def test_refused_scope_takes_no_call_for_so_long(peers: Peers) -> None:
+    await peers.there.refuse_calls("telegram:-7", 500)
+    await peers.there.refuse_calls("telegram:-7", 2)  # which shortens nothing
+    assert await peers.here.take_call([CallScope("telegram"), GROUP]) == about(500)
+    assert await peers.here.take_call([CallScope("telegram")]) == 0
+    await peers.here.refuse_calls("telegram", 0.05)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while await peers.there.take_call([CallScope("telegram")]) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
+    learned = CallScope("telegram", (CallWindow(3, 1000, is_learned=True),))
+    assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8
+    await peers.there.refuse_calls("telegram", 0)
+    assert await peers.here.take_call([learned]) == about(1000)
+
+
 @pytest.mark.service
 async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
@@ -121,6 +174,9 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
         Redis.from_url(url) as client,
     ):
         assert await limits.take([SLOW]) == 0
+        for _ in range(5):
+            assert await limits.take_call([GROUP]) == 0
+            await clock.advance(1)
         server = int((await client.info("server"))["process_id"])
         os.kill(server, signal.SIGSTOP)
         try:
@@ -129,6 +185,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             assert not await limits.acquire("p", 1, "b", 600)
             await limits.release("p", "a")
             assert await limits.acquire("p", 1, "b", 600)
+            assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
         finally:
             os.kill(server, signal.SIGCONT)
         await clock.advance(20)
@@ -144,6 +201,14 @@ async def test_keys_expire(tmp_path: Path) -> None:
     ):
         await limits.take([SLOW])
         await limits.acquire("p", 1, "a", 600)
+        await limits.take_call([GROUP])
+        await limits.refuse_calls("telegram", 600)
         keys = sorted(await client.keys("*"))
-        assert keys == [b"test:places:p", b"test:rate:person:telegram:5"]
-        assert [0 < await client.ttl(key) <= 1000 for key in keys] == [True, True]
+        assert keys == [
+            b"test:calls:1000:telegram:-7",
+            b"test:learned:telegram",
+            b"test:places:p",
+            b"test:rate:person:telegram:5",
+            b"test:refused:telegram",
+        ]
+        assert [0 < await client.ttl(key) <= 3600 for key in keys] == [True] * 5

@@ -1,87 +1,122 @@
-"""Rate limits: one budget per chat, shared by messages and edits."""
+"""Rate limits: what is called for a chat counts together; a refusal blocks what it is for."""
 
 import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bot.chat.outgoing import Limits, MessageContent
-from bot.delivery.rate_limits import RateLimitedSurface, RateLimiter
-from bot.errors import RateLimited
-from tests.fakes import CHAT, FakeClock, FakeSurface
+from bot.chat.incoming import Address
+from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.rate import CallWindow
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.errors import RateLimited, RefusedScope
+from bot.runtime.rate_limits import InProcessRateLimits
+from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
-GROUP = Limits(4096, "utf16", 3.5, 4, calls_per_minute=20, burst=5, can_repeat_sends=False)
-
-
-def allowed(limiter: RateLimiter, now: float, *, reserve: int = 0) -> bool:
-    is_allowed = limiter.seconds_until_allowed("lane", GROUP, now, reserve=reserve) <= 0
-    if is_allowed:
-        limiter.record_call("lane", GROUP, now)
-    return is_allowed
+GROUP = replace(LIMITS, chat_calls=(CallWindow(5, 60.0, reserved=2),))
+TEXT = MessageContent("text")
 
 
-def refused_once() -> RateLimiter:
-    limiter = RateLimiter()
-    limiter.block("lane", -1.0, 1.0)  # blocked until 0, the rate enforced for an hour
-    return limiter
+class Setup:
+    """The surfaces of the outbox and of live edits, as two processes have them."""
+
+    def __init__(self, surface: FakeSurface) -> None:
+        self.clock, self.surface = FakeClock(), surface
+        rates = InProcessRateLimits(self.clock)
+        self.outbox = RateLimitedSurface(surface, rates, self.clock)
+        self.live = RateLimitedSurface(surface, rates, self.clock, best_effort=True)
+
+    async def send(self, address: Address = CHAT) -> None:
+        await self.outbox.send(OutgoingMessage(address, TEXT, "nonce"))
+
+    async def edit_live(self, address: Address = CHAT) -> None:
+        await self.live.edit(address, "1", TEXT)
 
 
-def test_burst_is_allowed_and_then_the_rate_holds_after_a_refusal() -> None:
-    limiter = refused_once()
-    assert [allowed(limiter, 0.0) for _ in range(6)] == [True] * 5 + [False]
-    assert limiter.seconds_until_allowed("lane", GROUP, 0.0, reserve=0) == 3.0
-    assert allowed(limiter, 3.0)
-
-
-def test_rate_is_not_enforced_before_a_refusal() -> None:
-    limiter = RateLimiter()
-    assert all(allowed(limiter, 0.0) for _ in range(50))
-
-
-def test_best_effort_calls_keep_the_rate_and_reserve_one_call() -> None:
-    limiter = RateLimiter()
-    assert [allowed(limiter, 0.0, reserve=1) for _ in range(5)] == [True] * 4 + [False]
-    assert allowed(limiter, 0.0)
-
-
-def test_blocked_lane_allows_no_call_until_its_time_has_passed() -> None:
-    limiter = RateLimiter()
-    limiter.block("lane", 10.0, 30.0)
-    assert limiter.seconds_until_allowed("lane", GROUP, 15.0, reserve=0) == 25.0
-    assert limiter.seconds_until_allowed("other", GROUP, 15.0, reserve=0) == 0.0
-    assert limiter.seconds_until_allowed("lane", GROUP, 40.0, reserve=0) == 0.0
-
-
-@given(st.lists(st.floats(0, 5), min_size=1, max_size=80))
-def test_no_minute_holds_more_calls_than_the_rate_and_one_burst(pauses: list[float]) -> None:
-    limiter, now = refused_once(), 0.0
-    sent = []
-    for pause in pauses:
-        now += pause
-        if allowed(limiter, now):
-            sent.append(now)
-    for start in sent:
-        assert sum(start <= at < start + 60 for at in sent) <= 20 + 5
-
-
-async def test_blocked_chat_gets_no_typing_indicator() -> None:
-    clock, surface = FakeClock(), FakeSurface()
-    limited = RateLimitedSurface(surface, RateLimiter(), clock)
-    surface.fail_next("edit", RateLimited(30))
-    with pytest.raises(RateLimited):
-        await limited.edit(CHAT, "1", MessageContent("text"))
+async def seconds_refused(call: Awaitable[None]) -> float:
     with pytest.raises(RateLimited) as refused:
-        await limited.typing(CHAT)
-    assert refused.value.retry_after_seconds == 30
-    await clock.advance(30)
-    await limited.typing(CHAT)
-    assert [call for call, _ in surface.calls] == ["edit", "typing"]
+        await call
+    return refused.value.retry_after_seconds
+
+
+async def test_full_window_of_a_chat_refuses_every_call_until_its_oldest_has_left_it() -> None:
+    setup = Setup(FakeSurface(GROUP))
+    for _ in range(5):
+        await setup.send()
+        await setup.clock.advance(3)
+    assert await seconds_refused(setup.send()) == 45
+    await setup.clock.advance(45)
+    await setup.send()
+    assert await seconds_refused(setup.send()) == 3
+
+
+async def test_live_edits_leave_calls_to_the_outbox() -> None:
+    setup = Setup(FakeSurface(GROUP))
+    await setup.send()
+    for _ in range(2):
+        await setup.edit_live()
+    assert await seconds_refused(setup.edit_live()) == 60
+    for _ in range(2):
+        await setup.send()
+    assert [call for call, _ in setup.surface.calls] == ["send", "edit", "edit", "send", "send"]
+
+
+async def test_approximate_rate_holds_for_sends_only_after_a_refusal() -> None:
+    learned = CallWindow(2, 10.0, is_learned=True)
+    setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(learned,))))
+    for _ in range(20):
+        await setup.send()
+    assert await seconds_refused(setup.edit_live()) == 10
+    setup.surface.fail_next("send", RateLimited(1))
+    await seconds_refused(setup.send())
+    await setup.clock.advance(7)
+    assert await seconds_refused(setup.send()) == 3
+    await setup.clock.advance(3600)
+    for _ in range(20):
+        await setup.send()
+
+
+@pytest.mark.parametrize(
+    ("scope", "blocked"),
+    [
+        ("route", {"send"}),
+        ("chat", {"send", "edit", "typing"}),
+        ("bot", {"send", "edit", "typing", "another chat"}),
+    ],
+)
+async def test_refusal_blocks_its_scope_for_as_long_as_it_says(
+    scope: RefusedScope, blocked: set[str]
+) -> None:
+    setup = Setup(FakeSurface())
+    setup.surface.messages["1"] = ""
+    setup.surface.fail_next("send", RateLimited(30, scope))
+    await seconds_refused(setup.send())
+
+    async def refusals() -> dict[str, float]:
+        calls = {
+            "send": setup.send(),
+            "edit": setup.edit_live(),
+            "typing": setup.outbox.typing(CHAT),
+            "another chat": setup.send(replace(CHAT, chat="2")),
+        }
+        found = {}
+        for name, call in calls.items():
+            try:
+                await call
+            except RateLimited as error:
+                found[name] = error.retry_after_seconds
+        return found
+
+    await setup.clock.advance(20)
+    assert await refusals() == dict.fromkeys(blocked, 10)
+    await setup.clock.advance(10)
+    assert await refusals() == {}
 
 
 async def test_short_wait_is_slept_through_and_long_wait_is_raised() -> None:
     clock, surface = FakeClock(), FakeSurface()
-    limited = RateLimitedSurface(surface, RateLimiter(), clock)
+    limited = RateLimitedSurface(surface, InProcessRateLimits(clock), clock)
     surface.fail_next("delete", RateLimited(2))
     with pytest.raises(RateLimited):
         await limited.delete(CHAT, "1")
@@ -97,10 +132,8 @@ async def test_short_wait_is_slept_through_and_long_wait_is_raised() -> None:
 
 
 async def test_best_effort_call_never_waits() -> None:
-    clock, surface, limiter = FakeClock(), FakeSurface(), RateLimiter()
-    limiter.block(CHAT.lane, clock.monotonic(), 1)
-    with pytest.raises(RateLimited):
-        await RateLimitedSurface(surface, limiter, clock, best_effort=True).edit(
-            CHAT, "1", MessageContent("text")
-        )
-    assert surface.calls == []
+    setup = Setup(FakeSurface())
+    setup.surface.fail_next("send", RateLimited(1))
+    await seconds_refused(setup.send())
+    assert await seconds_refused(setup.edit_live()) == 1
+    assert [call for call, _ in setup.surface.calls] == ["send"]

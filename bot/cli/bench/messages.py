@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Person, Request, Said, WakeReason
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.rate import CallWindow
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.platforms.spec import PlatformContext, PlatformSpec
@@ -43,8 +44,7 @@ _LIMITS = Limits(
     seconds_between_edits=1.0,
     typing_seconds=4,
     can_repeat_sends=False,
-    calls_per_minute=6000,
-    burst=100,
+    chat_calls=(CallWindow(1000, 10.0),),
 )
 _PRESET = {
     "name": "bench",

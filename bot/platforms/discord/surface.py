@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingMessage
+from bot.chat.rate import CallWindow
 from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown, Refused, Unreachable
 from bot.platforms.discord.buttons import to_components
 from bot.platforms.discord.markup import to_dialect
@@ -29,6 +30,7 @@ _LIMITS = Limits(
     render=to_dialect,
     shows_faces=True,
     repeats_faces=False,
+    bot_calls=(CallWindow(50, 1.0, is_learned=True),),  # "50 requests per second"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 

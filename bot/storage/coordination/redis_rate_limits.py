@@ -6,6 +6,7 @@ each process limits what it does itself.
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-from bot.chat.rate import Rate
+from bot.chat.rate import CallScope, Rate
 from bot.ports import Clock, RateLimits
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits
 from bot.storage.coordination.redis_signals import open_client
 
 _log = structlog.get_logger(__name__)
@@ -58,6 +59,41 @@ redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
 redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
 return 1
 """
+# For each scope, a key that exists while it refuses calls and one while its learned windows hold;
+# then, for each window, a list of its newest calls.
+_TAKE_CALL = f"""{_NOW}
+local scopes = tonumber(ARGV[1])
+local wait = 0
+for index = 1, scopes do
+    wait = math.max(wait, redis.call('PTTL', KEYS[2 * index - 1]) / 1000)
+end
+for index = 2 * scopes + 1, #KEYS do
+    local given = 2 + 4 * (index - 2 * scopes - 1)
+    local allowed, seconds, scope = ARGV[given], tonumber(ARGV[given + 2]), ARGV[given + 3]
+    if scope == '' or redis.call('EXISTS', scope) == 1 then
+        local call = redis.call('LINDEX', KEYS[index], -tonumber(allowed))
+        if call then
+            wait = math.max(wait, tonumber(call) + seconds - now)
+        end
+    end
+end
+if wait <= 0 then
+    for index = 2 * scopes + 1, #KEYS do
+        local given = 2 + 4 * (index - 2 * scopes - 1)
+        redis.call('RPUSH', KEYS[index], string.format('%.6f', now))
+        redis.call('LTRIM', KEYS[index], -tonumber(ARGV[given + 1]), -1)
+        redis.call('PEXPIRE', KEYS[index], math.ceil(tonumber(ARGV[given + 2]) * 1000))
+    end
+end
+return string.format('%.6f', wait)
+"""
+_REFUSE_CALLS = """
+local left = redis.call('PTTL', KEYS[1])
+if tonumber(ARGV[1]) > math.max(left, 0) then
+    redis.call('SET', KEYS[1], '', 'PX', ARGV[1])
+end
+redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
+"""
 
 
 class RedisRateLimits(RateLimits):
@@ -80,6 +116,8 @@ class RedisRateLimits(RateLimits):
         self._asking = asyncio.Lock()
         self._take = redis.register_script(_TAKE)
         self._acquire = redis.register_script(_ACQUIRE)
+        self._take_call = redis.register_script(_TAKE_CALL)
+        self._refuse_calls = redis.register_script(_REFUSE_CALLS)
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -104,6 +142,31 @@ class RedisRateLimits(RateLimits):
     async def release(self, key: str, holder: str) -> None:
         await self._here.release(key, holder)  # it may have been acquired during a pause
         await self._ask(lambda: self._redis.zrem(self._places(key), holder))
+
+    @override
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
+        given: list[str | int | float] = [len(scopes)]
+        for scope in scopes:
+            for window in scope.windows:
+                keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
+                learned = self._refusal_keys(scope.key)[1] if window.is_learned else ""
+                allowed = window.count - window.reserved
+                given += [allowed, window.count, window.seconds, learned]
+        answer = await self._ask(lambda: self._take_call(keys, given))
+        here = 0.0
+        if answer is None or float(answer) <= 0:  # counted here as well, should the server go away
+            here = await self._here.take_call(scopes)
+        return here if answer is None else float(answer)
+
+    @override
+    async def refuse_calls(self, scope: str, seconds: float) -> None:
+        await self._here.refuse_calls(scope, seconds)
+        given = [math.ceil(seconds * 1000), int(LEARNED_SECONDS * 1000)]
+        await self._ask(lambda: self._refuse_calls(self._refusal_keys(scope), given))
+
+    def _refusal_keys(self, scope: str) -> list[str]:
+        return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
 
     def _places(self, key: str) -> str:
         return f"{self._prefix}places:{key}"

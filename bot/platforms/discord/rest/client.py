@@ -13,7 +13,14 @@ import msgspec
 import structlog
 
 from bot import __version__
-from bot.errors import OutcomeUnknown, PlatformError, PlatformFatal, RateLimited, Unreachable
+from bot.errors import (
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    RefusedScope,
+    Unreachable,
+)
 from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.rest.refusals import translate_refusal
@@ -145,7 +152,7 @@ class RestClient:
             wait = self._limits.seconds_until_free(bucket, now)
             # Late is too late, also for a process that stood still: the outbox has moved on.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
-                raise RateLimited(wait)
+                raise RateLimited(wait, self._limits.refused_scope(bucket, now))
             if wait <= 0:
                 bucket.take(now)
                 return bucket
@@ -198,7 +205,8 @@ class RestClient:
         _log.warning(
             "discord_rate_limit", seconds=refusal.retry_after, everywhere=refusal.is_global
         )
-        return RateLimited(refusal.retry_after), 0.0 if waits else None
+        scope: RefusedScope = "bot" if refusal.is_global else "route"
+        return RateLimited(refusal.retry_after, scope), 0.0 if waits else None
 
 
 class BotUser(msgspec.Struct):

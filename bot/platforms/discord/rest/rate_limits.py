@@ -6,6 +6,8 @@ See https://discord.com/developers/docs/topics/rate-limits.
 import math
 from collections.abc import Mapping
 
+from bot.errors import RefusedScope
+
 _MAX_BUCKETS = 1000
 _LIMIT, _REMAINING = "x-ratelimit-limit", "x-ratelimit-remaining"
 _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
@@ -75,6 +77,10 @@ class BucketLimits:
     def seconds_until_free(self, bucket: RateLimitBucket, now: float) -> float:
         """Return how long no request of a bucket is allowed; 0: one is."""
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
+
+    def refused_scope(self, bucket: RateLimitBucket, now: float) -> RefusedScope:
+        """Return what is refused for longest: requests of a bucket, or all of the bot."""
+        return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
         """Allow no request at all before a moment."""

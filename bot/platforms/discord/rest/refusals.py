@@ -42,7 +42,7 @@ def translate_refusal(
         case 401:
             return PlatformFatal(BOT_REJECTED)
         case 429:
-            return RateLimited(_seconds(retry_after))
+            return RateLimited(_seconds(retry_after), "bot")  # something before Discord
         case _ if status >= 500:
             return OutcomeUnknown(answer)
         case _:

@@ -1,0 +1,203 @@
+"""What chats and bots are called for stays within the platforms' limits, over simulated hours."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.errors import RateLimited
+from bot.platforms.telegram.api import BotApi
+from bot.platforms.telegram.settings import TelegramSettings
+from bot.platforms.telegram.surface import TelegramSurface
+from bot.runtime.rate_limits import InProcessRateLimits
+from tests.fakes import FakeClock, FakeSurface
+
+GROUPS = [Address("telegram", f"-{number}") for number in range(1, 3)]
+PRIVATE = [Address("telegram", str(number)) for number in range(1, 3)]
+CHATS = GROUPS + PRIVATE
+CALLS_A_MINUTE = 20
+"""What a group takes of messages and edits together."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of a plan: where, how long after the one before, and how it is written."""
+
+    chat: int
+    seconds_after: float
+    seconds_to_write: float
+    parts: int
+
+
+answers = st.lists(
+    st.builds(
+        Answer,
+        chat=st.integers(0, len(CHATS) - 1),
+        seconds_after=st.floats(0, 60) | st.just(0.0),
+        seconds_to_write=st.floats(0, 120),
+        parts=st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=60,
+)
+refusals = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(1, 140), st.sampled_from(["chat", "bot"])),
+    max_size=4,
+)
+
+
+class StrictPlatform(FakeSurface):
+    """Telegram's limits, and refusals at some calls; it notes what comes against either."""
+
+    def __init__(self, telegram: TelegramSurface, clock: FakeClock) -> None:
+        super().__init__()
+        self.violations: list[str] = []
+        self.refusals: dict[int, RateLimited] = {}  # by the number of the call
+        self.count = 0
+        self._telegram, self._clock = telegram, clock
+        self._calls: defaultdict[str, list[float]] = defaultdict(list)
+        self._refused_until: defaultdict[str, float] = defaultdict(float)
+        self._is_wary_until: defaultdict[str, float] = defaultdict(float)
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return self._telegram.limits(address)
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        self._judge(message.address)
+        return await super().send(message)
+
+    @override
+    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+        self._judge(address)
+
+    @override
+    async def typing(self, address: Address) -> None:
+        self._check_refusals(address, self._clock.now())
+
+    def _judge(self, address: Address) -> None:
+        now, chat, bot = self._clock.now(), address.lane, address.source
+        self._check_refusals(address, now)
+        self.count += 1
+        for key in (chat, bot):
+            self._calls[key].append(now)
+        if int(address.chat) < 0 and self._newest(chat, 60) >= CALLS_A_MINUTE:
+            self.violations.append(f"{chat}: {self._newest(chat, 60)} calls in a minute")
+        if self._is_wary_until[chat] > now and self._newest(chat, 10, since=chat) > 10:
+            self.violations.append(f"{chat}: more than one call a second")
+        if self._is_wary_until[bot] > now and self._newest(bot, 1, since=bot) > 30:
+            self.violations.append("more than 30 calls a second")
+        if refusal := self.refusals.get(self.count):
+            key = chat if refusal.scope == "chat" else bot
+            self._refused_until[key] = now + refusal.retry_after_seconds
+            self._is_wary_until[key] = now + 3600
+            raise refusal
+
+    def _check_refusals(self, address: Address, now: float) -> None:
+        if any(now < self._refused_until[key] for key in (address.lane, address.source)):
+            self.violations.append(f"{address.lane}: called before the time that was said")
+
+    def _newest(self, key: str, seconds: float, since: str | None = None) -> int:
+        """Return how many calls are not older than this."""
+        begin = self._clock.now() - seconds
+        if since is not None:  # the limit was not known before
+            begin = max(begin, self._is_wary_until[since] - 3600)
+        return sum(at > begin for at in self._calls[key])
+
+
+class Simulation:
+    """Answers that are shown as the service does: opened and ended by the outbox, edited live."""
+
+    def __init__(self, telegram: TelegramSurface, clock: FakeClock) -> None:
+        self.clock = clock
+        self.platform = StrictPlatform(telegram, clock)
+        self.finished = 0
+        rates = InProcessRateLimits(clock)
+        self._outbox = RateLimitedSurface(self.platform, rates, clock)
+        self._live = RateLimitedSurface(self.platform, rates, clock, best_effort=True)
+        self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def show(self, answer: Answer, wait_seconds: float) -> None:
+        address = CHATS[answer.chat]
+        await self.clock.sleep(wait_seconds)
+        await self._deliver(address, is_edit=False)
+        ends_at = self.clock.now() + answer.seconds_to_write
+        while self.clock.now() < ends_at:
+            pause = self.platform.limits(address).seconds_between_edits
+            await self.clock.sleep(pause)
+            try:
+                await self._live.typing(address)
+                await self._live.edit(address, "1", MessageContent("text"))
+            except RateLimited as error:
+                await self.clock.sleep(max(0.01, error.retry_after_seconds))
+        await self._deliver(address, is_edit=True)
+        for _ in range(1, answer.parts):
+            await self._deliver(address, is_edit=False)
+        self.finished += 1
+
+    async def _deliver(self, address: Address, *, is_edit: bool) -> None:
+        """Carry out what is in the outbox, in the order of its lane, whenever it is allowed."""
+        content = MessageContent("text")
+        async with self._lanes[address.lane]:
+            while True:
+                try:
+                    if is_edit:
+                        await self._outbox.edit(address, "1", content)
+                    else:
+                        nonce = str(self.platform.count)
+                        await self._outbox.send(OutgoingMessage(address, content, nonce))
+                except RateLimited as error:
+                    await self.clock.sleep(max(0.01, error.retry_after_seconds))
+                else:
+                    return
+
+
+@asynccontextmanager
+async def simulation() -> AsyncIterator[Simulation]:
+    api = BotApi(TelegramSettings.model_validate({"token": "1:abc"}))
+    try:
+        yield Simulation(TelegramSurface(api), FakeClock())
+    finally:
+        await api.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(plan=answers, refused=refusals)
+async def test_no_call_is_one_too_many_and_every_answer_is_shown(
+    plan: list[Answer], refused: list[tuple[int, int, str]]
+) -> None:
+    async with simulation() as run:
+        for number, seconds, scope in refused:
+            error = RateLimited(seconds, "bot" if scope == "bot" else "chat")
+            run.platform.refusals[number] = error
+        moment, tasks = 0.0, []
+        for answer in plan:
+            moment += answer.seconds_after
+            tasks.append(asyncio.create_task(run.show(answer, moment)))
+        async with asyncio.timeout(60):
+            while run.finished < len(plan):
+                await run.clock.advance(600)
+        await asyncio.wait(tasks)
+        assert run.platform.violations == []
+
+
+async def test_group_with_answers_in_a_row_is_called_less_than_20_times_a_minute() -> None:
+    async with simulation() as run:
+        plan = [Answer(0, 0, 20.0, 2)] * 60
+        shown = [
+            asyncio.create_task(run.show(one, number * 20.0)) for number, one in enumerate(plan)
+        ]
+        await run.clock.advance(7200)
+        assert run.finished == 60
+        assert run.platform.violations == []
+        assert run.platform.count > 60 * 4, "live edits were shown as well"
+        await asyncio.wait(shown)
