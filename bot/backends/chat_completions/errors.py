@@ -2,7 +2,7 @@
 
 import email.utils
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
@@ -19,17 +19,24 @@ _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _PROMPT_TOO_LONG = re.compile(
     rb"context_length|context length|context size|context window|exceed_context|maximum context"
     rb"|prompt is too long|exceed context|request_too_large|contextwindowexceeded|too many tokens"
-    rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length",
+    rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length"
+    rb"|request too large for|tokens \+ .?max_new_tokens.? must be",
     re.IGNORECASE,
 )
+_ALWAYS_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
+_LIMIT_TOO_HIGH = re.compile(rb"max_(completion_|new_)?tokens.{0,60}is too large", re.IGNORECASE)
+_NO_MEMORY = re.compile(rb"requires more (system|gpu|video)? ?memory", re.IGNORECASE)
 _QUOTA_USED_UP = re.compile(
     rb"insufficient[_ ](quota|balance|credits?|funds)|credit balance is too low|billing_hard_limit"
     rb"|billing_not_active|out of credits|account (is )?overdue|arrearage|payment required"
-    rb"|exceeded your (current|monthly) (usage|spend|billing)|budget has been exceeded",
+    rb"|exceeded your (current|monthly) (usage|spend|billing)|budget has been exceeded"
+    # Gemini says the same of a limit for each minute.
+    rb"|openaiexception.{0,20}exceeded your current quota"
+    rb"|specified api usage limits|have any credits|used all available credits",
     re.IGNORECASE,
 )
 _MODERATED = re.compile(
-    rb"content_policy|content policy|content_filter|content management policy|responsibleai"
+    rb"content_policy|content policy|content[_ ]filter|content management policy|responsibleai"
     rb"|moderation|data_inspection_failed|inappropriate content|flagged|safety_check"
     rb"|contentpolicyviolation|sensitive_words",
     re.IGNORECASE,
@@ -37,8 +44,11 @@ _MODERATED = re.compile(
 _UNKNOWN_MODEL = re.compile(
     rb"model_not_found|model[_ ]not[_ ]exist|model[^\n]{0,80}(does not exist|not found)"
     rb"|invalid_model|invalid model|not a valid model|unknown model|no such model"
-    rb"|unsupported model",
+    rb"|unsupported model|unable to access model",
     re.IGNORECASE,
+)
+_MODEL_NOT_ALLOWED = re.compile(
+    rb"key_model_access_denied|not allowed to access model", re.IGNORECASE
 )
 _WRONG_KEY = re.compile(
     rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
@@ -71,6 +81,81 @@ _UNKNOWN_MODEL_NOTICE = translatable(
 )
 _WRONG_KEY_NOTICE = translatable(
     "The model's provider does not accept the bot's key; the bot's operator has to renew it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _LastingError:
+    """A kind of error that the same request would meet again."""
+
+    is_meant: Callable[[int, bytes], bool]
+    """Recognizes it by the status and the body."""
+    what: str
+    """What the provider did, and the remedy, for the operator."""
+    notice: str
+    """For the chat."""
+    is_certain: bool = False
+    """Also with a status that other errors pass with after a while."""
+
+
+def _is_key_rejected(status: int, body: bytes) -> bool:
+    is_rejected = status == HTTPStatus.UNAUTHORIZED or _WRONG_KEY.search(body) is not None
+    return is_rejected and not _MODEL_NOT_ALLOWED.search(body)
+
+
+def _names_unknown_model(body: bytes) -> bool:
+    return bool(_UNKNOWN_MODEL.search(body) or _MODEL_NOT_ALLOWED.search(body))
+
+
+def _by_words(pattern: re.Pattern[bytes]) -> Callable[[int, bytes], bool]:
+    return lambda _, body: pattern.search(body) is not None
+
+
+_LASTING_ERRORS = (
+    _LastingError(
+        lambda status, body: (
+            status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_USED_UP.search(body) is not None
+        ),
+        "has no credit left ({status}{codes}); top up its account",
+        _NO_CREDIT_NOTICE,
+        is_certain=True,
+    ),
+    _LastingError(
+        _by_words(_NO_MEMORY),
+        "has too little memory for the model {model!r} ({status}); choose a smaller one",
+        _CONFIGURATION_NOTICE,
+    ),
+    _LastingError(
+        _by_words(_LIMIT_TOO_HIGH),
+        "rejected the limit of the answer as too high for {model!r} ({status}); lower the preset's"
+        " max_output_tokens",
+        _CONFIGURATION_NOTICE,
+    ),
+    _LastingError(
+        _by_words(_PROMPT_TOO_LONG),
+        "rejected the prompt as too long for {model!r} ({status}); lower the preset's"
+        " max_input_tokens",
+        _TOO_LONG_NOTICE,
+    ),
+    _LastingError(
+        _by_words(_MODERATED),
+        "refused the prompt by its content rules ({status}{codes})",
+        _MODERATED_NOTICE,
+    ),
+    _LastingError(
+        _is_key_rejected, "rejected the API key ({status}); check {key}", _WRONG_KEY_NOTICE
+    ),
+    _LastingError(
+        lambda status, body: status == HTTPStatus.NOT_FOUND or _names_unknown_model(body),
+        "does not know the model {model!r} at {address} ({status}); check the preset's model and"
+        " {base_url}",
+        _UNKNOWN_MODEL_NOTICE,
+    ),
+    _LastingError(
+        lambda status, _: status == HTTPStatus.FORBIDDEN,
+        "rejected the API key ({status}); check {key}",
+        _WRONG_KEY_NOTICE,
+    ),
 )
 
 
@@ -159,35 +244,25 @@ def _translate_refusal(
     Services agree neither on the status nor on the words, so both are looked at
     (docs/sources.md#openai).
     """
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not _NO_MEMORY.search(body):
         return None
-    if status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_USED_UP.search(body):
-        what = f"has no credit left ({status}{_codes(body)}); top up its account"
-        notice = _NO_CREDIT_NOTICE
-    elif status in _TRANSIENT:
-        return None
-    elif _PROMPT_TOO_LONG.search(body):
-        what = f"rejected the prompt as too long for {model!r} ({status}); "
-        what += "lower the preset's max_input_tokens"
-        notice = _TOO_LONG_NOTICE
-    elif _MODERATED.search(body):
-        what = f"refused the prompt by its content rules ({status}{_codes(body)})"
-        notice = _MODERATED_NOTICE
-    elif status == HTTPStatus.UNAUTHORIZED or _WRONG_KEY.search(body):
-        what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
-        notice = _WRONG_KEY_NOTICE
-    elif status == HTTPStatus.NOT_FOUND or _UNKNOWN_MODEL.search(body):
-        what = (
-            f"does not know the model {model!r} at {endpoint.base_url} ({status}); "
-            f"check the preset's model and {endpoint.setting('BASE_URL')}"
-        )
-        notice = _UNKNOWN_MODEL_NOTICE
-    elif status == HTTPStatus.FORBIDDEN:
-        what = f"rejected the API key ({status}); check {endpoint.setting('API_KEY')}"
-        notice = _WRONG_KEY_NOTICE
-    else:
-        return None
-    return RequestFailed(f"{endpoint} {what}", notice=notice, provider_unhealthy=False)
+    for known in _LASTING_ERRORS:
+        if known.is_meant(status, body):
+            is_certain = known.is_certain or _ALWAYS_TOO_LARGE.search(body)
+            if status in _TRANSIENT and not is_certain:
+                return None
+            what = known.what.format(
+                status=status,
+                codes=_codes(body),
+                model=model,
+                address=endpoint.base_url,
+                key=endpoint.setting("API_KEY"),
+                base_url=endpoint.setting("BASE_URL"),
+            )
+            return RequestFailed(
+                f"{endpoint} {what}", notice=known.notice, provider_unhealthy=False
+            )
+    return None
 
 
 def translate_error_event(
@@ -248,14 +323,21 @@ class _ErrorDetail(msgspec.Struct):
 
 class _ErrorBody(msgspec.Struct):
     error: _ErrorDetail | str | None = None
+    code: object = None
+    type: object = None
+    param: object = None
 
 
 def _error_detail(body: bytes) -> _ErrorDetail:
+    """Read an error: in an object of its own, beside its message (vLLM), or in a list (Gemini)."""
     try:
-        error = msgspec.json.decode(body, type=_ErrorBody).error
+        given = msgspec.json.decode(body, type=_ErrorBody | list[_ErrorBody])
     except msgspec.DecodeError:
         return _ErrorDetail()
-    return error if isinstance(error, _ErrorDetail) else _ErrorDetail()
+    first = (given[0] if given else _ErrorBody()) if isinstance(given, list) else given
+    if isinstance(first.error, _ErrorDetail):
+        return first.error
+    return _ErrorDetail(first.code, first.type, first.param)
 
 
 def _codes(body: bytes) -> str:
