@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import structlog
 import uvloop
 
 from bot.chat.incoming import Incoming, Said
@@ -36,7 +37,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import Resources, make_chat_settings
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
-from bot.settings import Settings
+from bot.settings import LimitSettings, Settings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.inbox import SqlInbox
@@ -138,8 +139,9 @@ class WholeService:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        pools = (self._parts.conversation_pool, self._parts.lane_pool)
-        tasks = [asyncio.create_task(pool.run()) for pool in pools]
+        parts = self._parts
+        jobs = (parts.conversation_pool.run(), parts.lane_pool.run(), parts.worker.keep_leases())
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
             yield
         finally:
@@ -160,7 +162,8 @@ async def running_worker(
     chat_settings = make_chat_settings(database, signals, has_remote_signals=True)
     resolver = PresetResolver({_NORA.name: _NORA}, _NORA.name, chat_settings)
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(data_dir=Path(folder))
+        unlimited = LimitSettings(answers_per_person=0, answers_per_channel=0)
+        settings = Settings(data_dir=Path(folder), limits=unlimited)
         async with Renderer() as renderer:
             resources = Resources(
                 *(database, {}, signals, chat_settings, renderer, resolver),
@@ -173,6 +176,8 @@ async def running_worker(
 
 async def work(url: str, number: int, conversations: int, *, answers: bool) -> None:
     """Receive as many messages in each chat as a line of the input says; report what was done."""
+    # Standard output is for the reports.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     chats = [f"{number}{chat:06}" for chat in range(conversations)]
     async with (
         open_database(url) as database,
