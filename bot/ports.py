@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.access import ApiToken, AuditEntry
+from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -675,6 +676,26 @@ class Stories(Protocol):
 
         Stories without a vector of that model are not found.
         """
+        ...
+
+
+class AnswerLog(Protocol):
+    """The answers whose receipts are kept."""
+
+    async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
+        """Return at most so many answers, newest first.
+
+        What stands in no column is looked for in some thousand receipts at a time; then fewer may
+        be found, with a `next_before` to go on.
+        """
+        ...
+
+    async def find(self, number: int) -> StoredAnswer | None:
+        """Return an answer; None if it does not exist or its text was deleted."""
+        ...
+
+    async def find_before(self, answer: StoredAnswer) -> int | None:
+        """Return the number of the same preset's answer before this one in its conversation."""
         ...
 
 

@@ -34,7 +34,7 @@ class ExactPromptWriter:
 
     async def write(self, number: int, receipt: Receipt) -> str:
         """Return a few lines about a prompt, an empty one, and the prompt itself."""
-        description = await self._describe(receipt)
+        description = await self._describe_unmasked(receipt)
         version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""
         head = {
@@ -47,7 +47,12 @@ class ExactPromptWriter:
         text = self.mask("\n".join([*lines, "", description.text.rstrip("\n"), ""]))
         return text.replace("\0", "␀")  # PostgreSQL cannot store NUL
 
-    async def _describe(self, receipt: Receipt) -> PromptDescription:
+    async def describe(self, receipt: Receipt) -> PromptDescription:
+        """Describe what the model was sent, secrets removed."""
+        found = await self._describe_unmasked(receipt)
+        return replace(found, text=self.mask(found.text))
+
+    async def _describe_unmasked(self, receipt: Receipt) -> PromptDescription:
         settings = self._providers.get(receipt.provider)
         if settings is None:
             return _describe_messages(receipt, "its provider is not configured any more")

@@ -8,6 +8,7 @@ from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.usage import format_cost
 from bot.errors import UserError
 from bot.ports import Receipts
+from bot.prompting.draft.section_names import section_name
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 from bot.texts.text import Text, joined, looked_up, translatable, translatable_count
 
@@ -16,36 +17,36 @@ _MAX_LISTED = 8  # stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
 _RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
-
-_SECTION_NAMES = {
-    "system": translatable("system"),
-    "persona": translatable("persona"),
-    "lore": translatable("lore"),
-    "stories": translatable("stories"),
-    "pinned": translatable("pinned"),
-    "summary": translatable("summary"),
-    "history": translatable("history"),
-    "people": translatable("people"),
-    "observed": translatable("background"),
-    "quote": translatable("quote"),
-    "file": translatable("file"),
-    "post_history": translatable("post_history"),
-    "newest": translatable("newest"),
-}
-
 WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 """Returns the exact prompt of a receipt with this number, secrets removed."""
+
+
+def _no_address(_number: int) -> None:
+    return None
 
 
 class ContextView:
     """Shows the receipts of the last answer."""
 
     def __init__(
-        self, receipts: Receipts, write_prompt: WritePrompt, mask: Callable[[str], str]
+        self,
+        receipts: Receipts,
+        write_prompt: WritePrompt,
+        mask: Callable[[str], str],
+        answer_address: Callable[[int], str | None] = _no_address,
     ) -> None:
+        """Take what is shown.
+
+        Args:
+            receipts: the receipts of answers.
+            write_prompt: writes the exact prompt.
+            mask: removes secrets.
+            answer_address: the page of a receipt in the console; None if nobody serves one.
+        """
         self._receipts = receipts
         self._write_prompt = write_prompt
         self._mask = mask
+        self._answer_address = answer_address
 
     async def show(self, conversation: str, *, for_admin: bool) -> Text:
         """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
@@ -53,9 +54,16 @@ class ContextView:
         Raises:
             UserError: there is no recent answer.
         """
-        shown = [show_context(*one) for one in await self._newest(conversation)]
+        found = await self._newest(conversation)
+        shown = [show_context(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
+            addresses = [self._answer_address(number) for number, _ in found]
+            shown += [
+                translatable("In the console: {address}", address=address)
+                for address in addresses
+                if address is not None
+            ]
         return joined(shown, "\n\n").with_values(self._mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
@@ -131,7 +139,7 @@ def _bars(receipt: Receipt) -> Iterator[Text]:
         yield translatable(
             "{bar} {section} {tokens} ({share})",
             bar=bar,
-            section=_section_name(section),
+            section=section_name(section),
             tokens=tokens,
             share=f"{tokens / whole:.0%}",
         )
@@ -142,7 +150,7 @@ def _named_spans(receipt: Receipt) -> Iterator[Text]:
     for span in named[:_MAX_LISTED]:
         yield translatable(
             "{section}: {name}",
-            section=_section_name(span.section),
+            section=section_name(span.section),
             name=_quoted(span.name, span.score),
         )
     if len(named) > _MAX_LISTED:
@@ -181,15 +189,9 @@ def _section_noun(one: DroppedItem) -> Text:
                 "line of background", "{count} lines of background", one.count
             )
         case section if one.count == 1:
-            return _section_name(section)
+            return section_name(section)
         case section:
-            return translatable(
-                "{count} {section}", count=one.count, section=_section_name(section)
-            )
-
-
-def _section_name(section: str) -> Text:
-    return _SECTION_NAMES.get(section) or looked_up(section)
+            return translatable("{count} {section}", count=one.count, section=section_name(section))
 
 
 def _quoted(name: str, score: float | None) -> str:

@@ -55,14 +55,12 @@ class AccessPage:
         return ConsolePart(
             (
                 Route(
-                    method="GET",
                     path="/access",
                     handler=self._page,
                     scope=Scope.READ,
                     summary="The page of access and audit.",
                 ),
                 Route(
-                    method="GET",
                     path="/api/v1/tokens",
                     handler=self._list_tokens,
                     scope=Scope.OPERATE,
@@ -70,7 +68,6 @@ class AccessPage:
                     answer=TokenList,
                 ),
                 Route(
-                    method="GET",
                     path="/api/v1/audit",
                     handler=self._list_changes,
                     scope=Scope.READ,

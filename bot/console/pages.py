@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bot import __version__
 from bot.console.look import THEMES
 from bot.console.routes import ConsoleRequest, NavigationItem, Page
+from bot.prompting.draft.section_names import section_name
 from bot.texts.text import LANGUAGES, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
@@ -68,6 +69,7 @@ class PageRenderer:
         )
         environment.globals.update(
             asset=static_address,
+            section_name=section_name,
             languages={name: _LANGUAGE_NAMES[name] for name in LANGUAGES},
             themes=THEMES,
             version=__version__,

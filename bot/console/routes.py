@@ -83,7 +83,7 @@ RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
 class Route:
     """One entry of the route table; it registers the handler and describes it in OpenAPI."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
     path: str
     """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
     handler: RouteHandler

@@ -51,14 +51,12 @@ class SessionPages:
         return ConsolePart(
             (
                 Route(
-                    method="GET",
                     path="/",
                     handler=self._redirect_home,
                     scope=Scope.READ,
                     summary="Go to the first page.",
                 ),
                 Route(
-                    method="GET",
                     path="/login",
                     handler=self._login_page,
                     scope=None,
@@ -88,7 +86,6 @@ class SessionPages:
                     summary="Choose language and theme.",
                 ),
                 Route(
-                    method="GET",
                     path="/static/{name}",
                     handler=_send_static,
                     scope=None,

@@ -81,14 +81,15 @@ class Service:
                 yield
                 return
             with published_address(parts.settings.data_dir, address):
-                await self._tell_login(str(console.url or address))
+                parts.console_address = str(console.url or address)
+                await self._tell_login()
                 yield
 
-    async def _tell_login(self, address: str) -> None:
+    async def _tell_login(self) -> None:
         """Print a link that logs in where a person reads it; a log must not hold one."""
         parts = self._parts
         if parts.is_in_terminal or sys.stderr.isatty():
-            link = await parts.make_login_link(address)
+            link = await parts.make_login_link()
             parts.progress(f"console at {link} (works once, for 10 minutes)")
 
     async def _drain(self) -> None:

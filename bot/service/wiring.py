@@ -30,6 +30,7 @@ from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
+from bot.console.answers.answer_pages import AnswerPages
 from bot.console.app import Console
 from bot.console.login import make_login_link
 from bot.console.routes import ConsolePart
@@ -65,6 +66,7 @@ from bot.service.retention import RetentionJobs
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
@@ -126,6 +128,8 @@ class Wiring:
         self.progress = progress
         self.clock: Clock = SystemClock()
         self.owner = _lease_owner(settings, data_dir_use(specs))
+        self.console_address: str | None = None
+        """Where browsers open the console; None while it is not served."""
 
     # --- what is stored ---------------------------------------------------------------------
 
@@ -334,15 +338,12 @@ class Wiring:
 
     @cached_property
     def _commands(self) -> CommandHandlers:
-        mask = SecretMasker(collect_secrets(self.settings)).mask
-        prompts = ExactPromptWriter(
-            self.settings.providers, self.settings.data_dir, self._resources.renderer, mask
-        )
+        prompts = self._exact_prompts
         receipts = SqlReceipts(self._resources.database)
         return CommandHandlers(
             self._resources.resolver,
             self._admins,
-            ContextView(receipts, prompts.write, mask),
+            ContextView(receipts, prompts.write, prompts.mask, self._answer_address),
             self._personas,
             self._personal_data,
             {spec.kind: spec.commands for spec in self._specs},
@@ -351,11 +352,26 @@ class Wiring:
             ),
         )
 
+    @cached_property
+    def _exact_prompts(self) -> ExactPromptWriter:
+        return ExactPromptWriter(
+            self.settings.providers,
+            self.settings.data_dir,
+            self._resources.renderer,
+            SecretMasker(collect_secrets(self.settings)).mask,
+        )
+
     # --- the console --------------------------------------------------------------------------
 
     @cached_property
     def console(self) -> Console:
-        pages: list[ConsolePart] = []
+        pages: list[ConsolePart] = [
+            AnswerPages(
+                SqlAnswerLog(self._resources.database),
+                self._exact_prompts,
+                self._resources.backends,
+            ).part,
+        ]
         return make_console(
             self.settings.console,
             self._resources.database,
@@ -365,9 +381,13 @@ class Wiring:
             pages,
         )
 
-    async def make_login_link(self, address: str) -> str:
-        """Return a link that logs in to the console at this address once."""
-        return await make_login_link(self._console_tokens, self.clock, address)
+    async def make_login_link(self) -> str:
+        """Return a link that logs in to the console once."""
+        return await make_login_link(self._console_tokens, self.clock, self.console_address or "")
+
+    def _answer_address(self, number: int) -> str | None:
+        address = self.console_address
+        return address and f"{address.rstrip('/')}/answers/{number}"
 
     @cached_property
     def _console_tokens(self) -> SqlConsoleTokens:

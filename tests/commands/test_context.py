@@ -1,17 +1,21 @@
 """Test what /context shows of a receipt."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
+from typing_extensions import override
 
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
-from bot.commands.context import show_context
+from bot.commands.context import ContextView, show_context
+from bot.ports import Receipts
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.draft.token_shares import tokens_by_section
+from tests.samples import format_receipt, mask_secret
 
 DRAFT = Draft(
     base=Prompt((), "default", "telegram:5"),
@@ -93,3 +97,26 @@ def test_context_with_any_section_missing(missing: str) -> None:
     spans = {span.section: span for span in draft.layout}
     assert spans["newest"].message == len(draft.prompt.messages) - 1
     assert set(spans) <= {"system", "lore", "pinned", "history", "stories", "newest"}
+
+
+class OneReceipt(Receipts):
+    """The receipt 17, of every conversation."""
+
+    @override
+    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+        return [(17, RECEIPT)]
+
+    @override
+    async def get(self, number: int) -> Receipt | None:
+        return RECEIPT if number == 17 else None
+
+
+@pytest.mark.parametrize(("for_admin", "lines"), [(True, 1), (False, 0)])
+async def test_admins_are_told_the_address_in_the_console(for_admin: bool, lines: int) -> None:
+    view = ContextView(
+        OneReceipt(), format_receipt, mask_secret, lambda number: f"http://here/answers/{number}"
+    )
+
+    shown = await view.show("telegram:5", for_admin=for_admin)
+
+    assert shown.splitlines().count("In the console: http://here/answers/17") == lines

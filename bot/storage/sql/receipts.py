@@ -71,4 +71,8 @@ class SqlReceipts(Receipts):
 
 
 def _decode_row(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:
-    return row.id, _decode(zlib.decompress(row.content))
+    return row.id, decode_receipt(row.content)
+
+
+def decode_receipt(content: bytes) -> Receipt:
+    return _decode(zlib.decompress(content))

@@ -1,0 +1,1 @@
+"""The list of answers, and what one answer was made of."""

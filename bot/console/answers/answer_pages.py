@@ -1,0 +1,278 @@
+"""Serve the list of answers, one answer, its prompt, and its comparison with another one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from urllib.parse import urlencode
+
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.chat.access import Scope
+from bot.chat.answers import StoredAnswer
+from bot.chat.incoming import address_of
+from bot.chat.prompt import PromptDescription, PromptToken
+from bot.chat.usage import format_cost
+from bot.console.answers.answer_models import (
+    AnswerDetail,
+    AnswerList,
+    AnswerQuery,
+    PromptQuery,
+    ShownMessage,
+    ShownPrompt,
+    ShownToken,
+    answer_detail,
+    answer_row,
+)
+from bot.console.answers.differences import differing_pieces
+from bot.console.answers.figures import budget_segments, waterfall
+from bot.console.answers.prompt_view import described_pieces, prompt_sections, token_pieces
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.errors import BackendUnavailable, RequestRefused
+from bot.ports import AnswerLog, Backend, TokenizingBackend
+from bot.texts.text import looked_up, translatable
+
+_ANSWERS_PER_PAGE = 50
+_NO_TOKENS = translatable(
+    "The tokens are known to models on this machine only; this provider counts them itself."
+)
+
+
+class AnswerPages:
+    """Shows what was answered, and from what.
+
+    Args:
+        answers: the stored answers.
+        prompts: describes what a model was sent.
+        backends: the providers, of which some can tell their tokens.
+    """
+
+    def __init__(
+        self, answers: AnswerLog, prompts: ExactPromptWriter, backends: Mapping[str, Backend]
+    ) -> None:
+        self._answers = answers
+        self._prompts = prompts
+        self._backends = backends
+
+    @property
+    def part(self) -> ConsolePart:
+        read = Scope.READ
+        number = ("number",)
+        return ConsolePart(
+            (
+                Route(
+                    path="/answers",
+                    handler=self._list_page,
+                    scope=read,
+                    summary="The list of answers.",
+                    query=AnswerQuery,
+                ),
+                Route(
+                    path="/answers/{number}",
+                    handler=self._answer_page,
+                    scope=read,
+                    summary="One answer.",
+                    query=PromptQuery,
+                    numbers=number,
+                ),
+                Route(
+                    path="/answers/{number}/compare/{other}",
+                    handler=self._comparison_page,
+                    scope=read,
+                    summary="Two answers beside each other.",
+                    numbers=("number", "other"),
+                ),
+                Route(
+                    path="/api/v1/answers",
+                    handler=self._list,
+                    scope=read,
+                    summary="Search answers, newest first.",
+                    query=AnswerQuery,
+                    answer=AnswerList,
+                ),
+                Route(
+                    path="/api/v1/answers/{number}",
+                    handler=self._detail,
+                    scope=read,
+                    summary="One answer, and what it was made of.",
+                    answer=AnswerDetail,
+                    numbers=number,
+                ),
+                Route(
+                    path="/api/v1/answers/{number}/prompt",
+                    handler=self._prompt,
+                    scope=read,
+                    summary="The prompt that was sent, secrets removed.",
+                    query=PromptQuery,
+                    answer=ShownPrompt,
+                    errors={409: "The tokens are not known."},
+                    numbers=number,
+                ),
+            ),
+            (NavigationItem("/answers", translatable("Answers"), "answers"),),
+        )
+
+    # --- the list ---------------------------------------------------------------------------
+
+    async def _list(self, request: ConsoleRequest) -> AnswerList:
+        asked = request.query(AnswerQuery).to_search()
+        found = await self._answers.search(asked, _ANSWERS_PER_PAGE)
+        return AnswerList(
+            answers=[answer_row(_masked(one, self._prompts.mask)) for one in found.answers],
+            next_before=found.next_before,
+        )
+
+    async def _list_page(self, request: ConsoleRequest) -> Page:
+        query = request.query(AnswerQuery)
+        found = await self._list(request)
+        older = {**dict(request.http.query), "before": found.next_before}
+        return Page(
+            "answers.html",
+            {
+                "found": found,
+                "query": query,
+                "older": None if found.next_before is None else f"/answers?{urlencode(older)}",
+                "is_filtered": bool(request.http.query),
+            },
+        )
+
+    # --- one answer -------------------------------------------------------------------------
+
+    async def _find(self, request: ConsoleRequest, name: str = "number") -> StoredAnswer:
+        found = await self._answers.find(request.number(name))
+        if found is None:
+            text = translatable("There is no such answer, or its text was deleted since.")
+            raise RequestRefused(404, text)
+        return _masked(found, self._prompts.mask)
+
+    async def _detail(self, request: ConsoleRequest) -> AnswerDetail:
+        return answer_detail(await self._find(request))
+
+    async def _prompt(self, request: ConsoleRequest) -> ShownPrompt:
+        answer = await self._find(request)
+        match request.query(PromptQuery).form:
+            case "messages":
+                return ShownPrompt(
+                    messages=[
+                        ShownMessage(role=one.role, content=one.content)
+                        for one in answer.receipt.prompt.messages
+                    ]
+                )
+            case "tokens":
+                return ShownPrompt(
+                    tokens=[
+                        ShownToken(
+                            id=one.id, text=one.text, control=one.control, trusted=one.trusted
+                        )
+                        for one in await self._tokens(answer)
+                    ]
+                )
+            case "text":
+                return ShownPrompt(text=(await self._describe(answer)).text)
+
+    async def _describe(self, answer: StoredAnswer) -> PromptDescription:
+        return await self._prompts.describe(answer.receipt)
+
+    async def _tokens(self, answer: StoredAnswer) -> list[PromptToken]:
+        """Return the tokens of a prompt; raises `RequestRefused` where nobody here knows them."""
+        backend = self._backends.get(answer.receipt.provider)
+        if not isinstance(backend, TokenizingBackend):
+            raise RequestRefused(409, _NO_TOKENS)
+        try:
+            return list(await backend.tokenize(answer.receipt.prompt))
+        except BackendUnavailable as error:
+            raise RequestRefused(409, str(error)) from None
+
+    async def _answer_page(self, request: ConsoleRequest) -> Page:
+        answer = await self._find(request)
+        receipt = answer.receipt
+        form = request.query(PromptQuery).form
+        row = answer_row(answer)
+        return Page(
+            "answer.html",
+            {
+                "answer": row,
+                "text": receipt.answer,
+                "thoughts": receipt.thoughts,
+                "address": address_of(answer.conversation),
+                "form": form,
+                "cost": None if receipt.charge.cost is None else format_cost(receipt.charge.cost),
+                "segments": budget_segments(receipt),
+                "steps": waterfall(receipt),
+                "named": [span for span in receipt.layout if span.name],
+                "dropped": [(item, looked_up(item.why)) for item in receipt.dropped],
+                "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
+                "parameters": self._parameters(answer),
+                "before": await self._answers.find_before(answer),
+                **await self._prompt_values(answer, form),
+            },
+        )
+
+    def _parameters(self, answer: StoredAnswer) -> list[tuple[str, str]]:
+        prompt = answer.receipt.prompt
+        found = [(name, str(value)) for name, value in prompt.parameters.items()]
+        if prompt.max_output_tokens is not None:
+            found.append(("max_output_tokens", str(prompt.max_output_tokens)))
+        if prompt.stop:
+            found.append(("stop", " · ".join(map(repr, prompt.stop))))
+        return found
+
+    async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
+        """Return what the prompt is shown from: its sections, its text or its tokens."""
+        values: dict[str, object] = {"sections": [], "pieces": [], "problem": "", "details": {}}
+        match form:
+            case "messages":
+                values["sections"] = prompt_sections(answer.receipt)
+            case "tokens":
+                try:
+                    values["pieces"] = token_pieces(await self._tokens(answer))
+                except RequestRefused as error:
+                    values["problem"] = error.text
+            case _:
+                description = await self._describe(answer)
+                values["pieces"] = described_pieces(description, answer.receipt)
+                values["details"] = description.details
+        return values
+
+    # --- comparison -------------------------------------------------------------------------
+
+    async def _comparison_page(self, request: ConsoleRequest) -> Page:
+        newer = await self._find(request)
+        older = await self._find(request, "other")
+        prompts = [_joined_messages(one) for one in (older, newer)]
+        answers = [one.receipt.answer for one in (older, newer)]
+        return Page(
+            "comparison.html",
+            {
+                "older": answer_row(older),
+                "newer": answer_row(newer),
+                "prompt": differing_pieces(*prompts),
+                "answer": differing_pieces(*answers),
+            },
+        )
+
+
+def _joined_messages(answer: StoredAnswer) -> str:
+    messages = answer.receipt.prompt.messages
+    return "\n\n".join(f"[{one.role}]\n{one.content}" for one in messages)
+
+
+def _masked(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
+    """Return an answer without secrets."""
+    receipt = answer.receipt
+    messages = tuple(
+        replace(
+            one,
+            content=mask(one.content),
+            parts=tuple(mask(each) if isinstance(each, str) else each for each in one.parts),
+        )
+        for one in receipt.prompt.messages
+    )
+    return replace(
+        answer,
+        receipt=replace(
+            receipt,
+            answer=mask(receipt.answer),
+            thoughts=mask(receipt.thoughts),
+            prompt=replace(receipt.prompt, messages=messages),
+            layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
+            dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
+        ),
+    )

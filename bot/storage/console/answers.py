@@ -1,0 +1,123 @@
+"""Search stored answers in SQL: by columns in the database, by content page by page."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, bindparam, or_, select
+from typing_extensions import override
+
+from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Receipt
+from bot.ports import AnswerLog
+from bot.storage.sql.database import Database
+from bot.storage.sql.receipts import decode_receipt
+from bot.storage.sql.tables import has_content, receipt
+
+_ROWS_PER_READ = 500
+_MAX_ROWS_SEARCHED = 4000
+"""Decoding so many receipts takes about a third of a second."""
+
+_COLUMNS = select(receipt.c.id, receipt.c.conversation, receipt.c.at, receipt.c.content)
+_BY_ID = _COLUMNS.where(receipt.c.id == bindparam("number"), has_content)
+_BEFORE = (
+    select(receipt.c.id)
+    .where(
+        receipt.c.conversation == bindparam("of_conversation"),
+        receipt.c.id < bindparam("number"),
+        receipt.c.preset == bindparam("of_preset"),
+        has_content,
+    )
+    .order_by(receipt.c.id.desc())
+    .limit(1)
+)
+
+
+class SqlAnswerLog(AnswerLog):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @override
+    async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
+        found: list[StoredAnswer] = []
+        before = asked.before
+        for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
+            size = _ROWS_PER_READ if _looks_into_content(asked) else limit + 1
+            rows = await self._rows(asked, before, size)
+            found += await asyncio.to_thread(_matching, rows, asked, limit + 1 - len(found))
+            if len(found) > limit:
+                return FoundAnswers(found[:limit], found[limit - 1].number)
+            if len(rows) < size:
+                return FoundAnswers(found, None)
+            before = rows[-1].id
+        return FoundAnswers(found, before)
+
+    @override
+    async def find(self, number: int) -> StoredAnswer | None:
+        asked = {"number": number}
+        row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
+        return _stored_answer(row) if row else None
+
+    @override
+    async def find_before(self, answer: StoredAnswer) -> int | None:
+        asked = {
+            "number": answer.number,
+            "of_conversation": answer.conversation,
+            "of_preset": answer.receipt.preset,
+        }
+        return await self._database.read(lambda c: c.execute(_BEFORE, asked).scalar_one_or_none())
+
+    async def _rows(
+        self, asked: AnswerSearch, before: int | None, size: int
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        statement = _COLUMNS.where(has_content, *_conditions(asked))
+        if before is not None:
+            statement = statement.where(receipt.c.id < before)
+        statement = statement.order_by(receipt.c.id.desc()).limit(size)
+        return await self._database.read(lambda c: c.execute(statement).all())
+
+
+def _conditions(asked: AnswerSearch) -> Iterator[ColumnElement[bool]]:
+    equal = {"conversation": asked.conversation, "preset": asked.preset, "person": asked.person}
+    for name, value in equal.items():
+        if value:
+            yield receipt.c[name] == value
+    if asked.model:
+        yield or_(receipt.c.model == asked.model, receipt.c.provider == asked.model)
+    if asked.min_cost is not None:
+        yield receipt.c.cost >= asked.min_cost
+
+
+def _looks_into_content(asked: AnswerSearch) -> bool:
+    return bool(asked.text or asked.cut_off or asked.left_out or asked.min_seconds is not None)
+
+
+def _matching(
+    rows: Sequence[Row[*tuple[Any, ...]]], asked: AnswerSearch, limit: int
+) -> list[StoredAnswer]:
+    found: list[StoredAnswer] = []
+    for row in rows:
+        if len(found) == limit:
+            break
+        answer = _stored_answer(row)
+        if _matches(answer.receipt, asked):
+            found.append(answer)
+    return found
+
+
+def _matches(one: Receipt, asked: AnswerSearch) -> bool:
+    if asked.cut_off and one.reason is FinishReason.STOP:
+        return False
+    if asked.left_out and not one.dropped:
+        return False
+    seconds = one.timings.queued_seconds + one.timings.seconds
+    if asked.min_seconds is not None and seconds < asked.min_seconds:
+        return False
+    wanted = asked.text.casefold()
+    newest = one.prompt.messages[-1].content if one.prompt.messages else ""
+    return wanted in one.answer.casefold() or wanted in newest.casefold()
+
+
+def _stored_answer(row: Row[*tuple[Any, ...]]) -> StoredAnswer:
+    return StoredAnswer(row.id, row.conversation, row.at, decode_receipt(row.content))

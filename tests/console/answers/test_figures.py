@@ -1,0 +1,54 @@
+"""Figures are drawn from numbers that add up."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.prompt import Usage
+from bot.chat.receipt import Timings
+from bot.console.answers.differences import differing_pieces
+from bot.console.answers.figures import BAR_WIDTH, budget_segments, waterfall
+from tests.contracts.test_receipts import RECEIPT
+
+
+@given(tokens=st.integers(1, 10**6), limit=st.none() | st.integers(1, 10**6))
+def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
+    segments = budget_segments(replace(RECEIPT, usage=Usage(tokens), limit=limit))
+
+    assert sum(one.tokens for one in segments if one.section != "free") == tokens
+    free = sum(one.tokens for one in segments if one.section == "free")
+    assert free == max(0, (limit or 0) - tokens)
+    assert sum(one.width for one in segments) == pytest.approx(BAR_WIDTH, abs=0.1)
+
+
+def test_waterfall_follows_the_time() -> None:
+    steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0)))
+
+    assert [(one.step, one.seconds) for one in steps] == [
+        *(("waited", 1.0), ("prefill", 2.0), ("decode", 3.0))
+    ]
+    assert [one.x for one in steps] == [0, 50, 150]
+
+
+def test_answer_without_a_first_word_was_reading_all_the_time() -> None:
+    steps = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
+
+    assert [one.seconds for one in steps] == [0, 2, 0]
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_comparison_holds_both_texts(before: str, after: str) -> None:
+    pieces = differing_pieces(before, after)
+
+    assert "".join(one.text for one in pieces if one.change != "added") == before
+    assert "".join(one.text for one in pieces if one.change != "removed") == after
+
+
+def test_comparison_shows_what_changed() -> None:
+    pieces = differing_pieces("the old lamp", "the new lamp")
+
+    assert [(one.text, one.change) for one in pieces] == [
+        *(("the ", "same"), ("old", "removed"), ("new", "added"), (" lamp", "same"))
+    ]

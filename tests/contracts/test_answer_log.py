@@ -1,0 +1,81 @@
+"""Contract of the search for answers, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+
+from bot.chat.answers import AnswerSearch
+from bot.chat.prompt import FinishReason
+from bot.chat.receipt import Timings
+from bot.chat.session import TurnResult
+from bot.chat.usage import AnswerCharge
+from bot.storage.console.answers import SqlAnswerLog
+from tests.contracts.conftest import Store
+from tests.contracts.test_receipts import RECEIPT, take_message
+
+PLAIN = replace(RECEIPT, dropped=())
+
+
+async def found(log: SqlAnswerLog, asked: AnswerSearch, limit: int = 10) -> list[int]:
+    return [one.number for one in (await log.search(asked, limit)).answers]
+
+
+async def test_answers_are_found_by_what_is_asked(store: Store) -> None:
+    claim, message = await take_message(store)
+    receipts = [
+        PLAIN,
+        replace(PLAIN, preset="nils", reason=None, answer="Ich BIN Nils"),
+        replace(PLAIN, dropped=RECEIPT.dropped, timings=Timings(4.0, 0.1, 5.0)),
+        replace(PLAIN, charge=AnswerCharge("telegram:1", None, "gpt", 2_000)),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    log = SqlAnswerLog(store.database)
+
+    assert await found(log, AnswerSearch()) == [4, 3, 2, 1]
+    assert await found(log, AnswerSearch(preset="nils")) == [2]
+    assert await found(log, AnswerSearch(person="telegram:1")) == [4]
+    assert await found(log, AnswerSearch(model="gpt")) == [4]
+    assert await found(log, AnswerSearch(model="local")) == [4, 3, 2, 1]
+    assert await found(log, AnswerSearch(min_cost=2_000)) == [4]
+    assert await found(log, AnswerSearch(min_seconds=9)) == [3]
+    assert await found(log, AnswerSearch(left_out=True)) == [3]
+    assert await found(log, AnswerSearch(cut_off=True)) == [2]
+    assert await found(log, AnswerSearch(text="bin nils")) == [2]
+    assert await found(log, AnswerSearch(conversation="telegram:5")) == [4, 3, 2, 1]
+    assert await found(log, AnswerSearch(conversation="telegram:6")) == []
+
+
+async def test_pages_follow_each_other_without_gap(store: Store) -> None:
+    claim, message = await take_message(store)
+    reasons = [FinishReason.STOP, None] * 5
+    receipts = [replace(PLAIN, reason=reason) for reason in reasons]
+    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    log = SqlAnswerLog(store.database)
+
+    for asked, expected in (
+        (AnswerSearch(), [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]),
+        (AnswerSearch(cut_off=True), [10, 8, 6, 4, 2]),
+    ):
+        numbers: list[int] = []
+        before: int | None = None
+        while True:
+            page = await log.search(replace(asked, before=before), 2)
+            numbers += [one.number for one in page.answers]
+            before = page.next_before
+            if before is None:
+                break
+        assert numbers == expected
+
+
+async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
+    claim, message = await take_message(store)
+    receipts = [PLAIN, replace(PLAIN, preset="nils"), PLAIN]
+    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    log = SqlAnswerLog(store.database)
+
+    answer = await log.find(3)
+    assert answer is not None
+    assert (answer.conversation, answer.receipt) == ("telegram:5", PLAIN)
+    assert await log.find_before(answer) == 1
+    first = await log.find(1)
+    assert first is not None
+    assert await log.find_before(first) is None
+    assert await log.find(99) is None
