@@ -11,6 +11,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── UserError               the person in the chat must change something; the text is shown to them
 │   └── BudgetUsedUp        ... or wait: what may be spent is spent; a cheaper model may answer
 ├── RequestRefused          a request to the console is refused; `status` is HTTP's
+├── ToldAlready             a limit refuses what the person was told of before: say nothing again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
@@ -94,6 +95,10 @@ class RequestRefused(TroupeError):
         self.status = status
         self.text = text
         """What the person is told; unlike `str(error)` it can be translated."""
+
+
+class ToldAlready(TroupeError):
+    pass
 
 
 class Fenced(TroupeError):

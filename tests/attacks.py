@@ -1,27 +1,40 @@
-"""The hostile inputs of attacks.json, expanded, and beside them our own of the same form."""
+"""The hostile inputs of attacks.json, expanded, and beside them our own of the same form.
 
+`tests/test_attacks.py` has the table of which test runs which of them.
+"""
+
+import gzip
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from typing_extensions import override
 
 from tests.shared_data import shared_folder
 
+_ZEROS_A_MEMBER = 16 * 2**20
+
 
 @cache
-def _all() -> list[dict[str, Any]]:
+def attack_file() -> dict[str, Any]:
+    """Read attacks.json: its header, and the list of its cases."""
     text = (shared_folder() / "attacks.json").read_text(encoding="utf-8")
-    cases: list[dict[str, Any]] = json.loads(text)["cases"]
-    return cases
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def attacks(*categories: str) -> list[dict[str, Any]]:
-    found = [case for case in _all() if case["category"] in categories]
+    found = [case for case in attack_file()["cases"] if case["category"] in categories]
     assert found
     return found
+
+
+def attack_texts(*categories: str) -> list[str]:
+    """Return every text in the inputs of these categories."""
+    return [text for case in attacks(*categories) for text in texts_in(expand(case["input"]))]
 
 
 def with_ours(
@@ -45,17 +58,75 @@ def with_ours(
     return [*own, *(pytest.param(one["title"], one["input"], id=one["title"]) for one in found)]
 
 
+# --- generators --------------------------------------------------------------------------------
+
+
+def expand(value: Any) -> Any:
+    """Write out the generators of a JSON value, wherever they stand in it.
+
+    Raises:
+        ValueError: there is no such generator.
+    """
+    match value:
+        case {"gen": name}:
+            if name not in GENERATORS:
+                raise ValueError(f"attacks.json has a generator {name!r} that is not written")
+            return GENERATORS[name](value)
+        case dict():
+            return {key: expand(each) for key, each in value.items()}
+        case list():
+            return [expand(each) for each in value]
+        case _:
+            return value
+
+
 def expanded(value: Any) -> str:
-    """Write out a generator: `repeat`, `nest` and `concat`."""
+    """Write out a text or the generator of one."""
+    text = expand(value)
+    if not isinstance(text, str):
+        raise TypeError(f"no text in {value!r}")
+    return text
+
+
+def texts_in(value: Any) -> list[str]:
+    """Return the texts of an expanded value, in order; keys are none."""
     match value:
         case str():
-            return value
-        case {"gen": "repeat", "unit": unit, "n": count}:
-            return str(unit) * int(count)
-        case {"gen": "concat", "parts": parts}:
-            return "".join(expanded(part) for part in parts)
-        case {"gen": "nest", "open": begin, "close": end, "core": core, "depth": depth}:
-            inner = str(begin) * int(depth) + str(core) + str(end) * int(depth)
-            return str(value.get("prefix", "")) + inner + str(value.get("suffix", ""))
+            return [value]
+        case dict():
+            return texts_in(list(value.values()))
+        case list():
+            return [text for each in value for text in texts_in(each)]
         case _:
-            raise ValueError(f"no text in {value!r}")
+            return []
+
+
+def _nest(given: Mapping[str, Any]) -> str:
+    depth = int(given["depth"])
+    inner = expanded(given["open"]) * depth + expanded(given["core"])
+    inner += expanded(given["close"]) * depth
+    return expanded(given.get("prefix", "")) + inner + expanded(given.get("suffix", ""))
+
+
+class GzipZeros(Iterable[bytes]):
+    """A gzip stream that unpacks to zeros; it is made while it is read, because it is long."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @override
+    def __iter__(self) -> Iterator[bytes]:
+        whole, rest = divmod(self.size, _ZEROS_A_MEMBER)
+        member = gzip.compress(bytes(_ZEROS_A_MEMBER)) if whole else b""
+        for _ in range(whole):
+            yield member
+        yield gzip.compress(bytes(rest))
+
+
+GENERATORS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "repeat": lambda given: expanded(given["unit"]) * int(given["n"]),
+    "repeat_list": lambda given: [expand(given["unit"])] * int(given["n"]),
+    "nest": _nest,
+    "concat": lambda given: "".join(expanded(part) for part in given["parts"]),
+    "gzip_zeros": lambda given: GzipZeros(int(given["bytes"])),
+}

@@ -64,8 +64,12 @@ NO_FILES = AttachedFiles()
 
 
 def clean_file_name(name: str) -> str:
-    """Return a file name in one line, without brackets, which could end a description."""
-    return " ".join(name.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
+    """Return a file name in one line, without folders and without brackets.
+
+    A bracket could end a description.
+    """
+    _, _, last = name.replace("\\", "/").rpartition("/")
+    return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
 
 
 _WITHOUT_BRACKETS = str.maketrans("[]", "()")

@@ -14,7 +14,7 @@ from bot.chat.outgoing import Face
 from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
-from bot.errors import BackendError, BudgetUsedUp, UserError
+from bot.errors import BackendError, BudgetUsedUp, ToldAlready, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.fit_for_backend import fit_for_backend
@@ -45,7 +45,6 @@ _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
 _SECONDS_BETWEEN_NOTES = 6 * 3600.0
-_TOO_MANY = translatable("Too many messages at once. Please try again in a minute.")
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
 
@@ -113,6 +112,7 @@ class AnswerPipeline:
         Raises:
             BackendError: nobody answered; what the first speaker failed with.
             UserError: the same, where the author can fix it, or there were too many messages.
+            ToldAlready: there were too many, and the author knows.
         """
         admission = await self._limits.admit(said, stop) if self._limits else Admission()
         if admission.is_refused:
@@ -151,9 +151,14 @@ class AnswerPipeline:
     def _refuse(
         self, said: Said, notice: Text | None, first_part: int, *, is_repetition: bool
     ) -> TurnResult:
-        """Keep a message without an answer; raises `UserError` for what was answered before."""
+        """Keep a message without an answer.
+
+        Raises:
+            UserError: it was answered before, and its answer stays.
+            ToldAlready: the same, and its author knows why.
+        """
         if is_repetition:
-            raise UserError(notice or _TOO_MANY)
+            raise UserError(notice) if notice is not None else ToldAlready
         shown = translate(notice, language_of(said.locale)) if notice is not None else ""
         return TurnResult(outgoing=self._replies.final_parts(said.address, shown, first_part))
 

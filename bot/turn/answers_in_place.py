@@ -8,7 +8,7 @@ import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
-from bot.errors import BackendError, UserError
+from bot.errors import BackendError, ToldAlready, UserError
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -65,6 +65,8 @@ class AnswersInPlace:
                     before=exchange.before,
                     in_place_of=exchange.parts,
                 )
+        except ToldAlready:
+            return TurnResult(change=HistoryChange(texts))
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("not_answered_again", turn=message.turn, reason=str(error))
             notice = error.notice if isinstance(error, BackendError) else error.text

@@ -32,7 +32,7 @@ from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
-from bot.errors import BackendError, Fenced, StoreError, UserError
+from bot.errors import BackendError, Fenced, StoreError, ToldAlready, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.answer_buttons import forget_buttons, retry_button
 from bot.replying.live_replies import LiveReplies
@@ -201,6 +201,8 @@ class ConversationWorker:
                 outcome, following = await self._handle(claim, group)
         except (Fenced, StoreError):
             raise
+        except ToldAlready:
+            outcome, following = "told", await self._finish(claim, group.message, TurnResult())
         except UserError as error:
             outcome = "told"
             text = translatable("⚠ {problem}", problem=error.text)

@@ -100,6 +100,27 @@ async def _any_value(values: SharedValues) -> bytes:
     return found
 
 
+async def test_cancelled_reads_never_get_the_value_of_another_key(peers: Peers) -> None:
+    """Cancel readers in the middle of a request: no answer reaches the reader after them."""
+    for number in range(10):
+        peers.here.keep(f"key:{number}", b"%d" % number)
+    await find_soon(peers.there, "key:9", b"9")
+    found: list[tuple[int, bytes | None]] = []
+
+    async def read(number: int) -> None:
+        found.append((number, await peers.there.find(f"key:{number}")))
+
+    for round_ in range(200):
+        readers = [asyncio.create_task(read(number)) for number in range(10)]
+        for _ in range(round_ % 4):
+            await asyncio.sleep(0)
+        for reader in readers[::2]:
+            reader.cancel()
+        await asyncio.wait(readers)
+    assert {number for number, _ in found} >= {1, 3, 5, 7, 9}
+    assert [one for one in found if one[1] != b"%d" % one[0]] == []
+
+
 @pytest.mark.service
 async def test_installations_on_one_server_do_not_see_each_other(tmp_path: Path) -> None:
     async with (

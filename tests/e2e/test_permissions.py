@@ -344,12 +344,17 @@ OURS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
     "edited message on Discord": edit_on_discord,
     "somebody called like the admin": namesake_of_the_admin,
 }
-NOT_TESTED_HERE = {"button pressed by another user": "there are no buttons"}
+ELSEWHERE = {
+    "button pressed by another user": (
+        "tests/turn/test_pressed_buttons.py::"
+        "test_press_of_others_is_refused_in_words_and_changes_nothing"
+    )
+}
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("admin_authz", OURS))
 async def test_only_admins_change_anything(deployment: Deployment, title: str, given: Any) -> None:
     scenario = OURS.get(title) or SCENARIOS.get(title)
     if scenario is None:
-        pytest.skip(NOT_TESTED_HERE.get(title, "there is no scenario for this"))
+        pytest.skip(f"runs in {ELSEWHERE[title]}")
     await scenario(deployment)

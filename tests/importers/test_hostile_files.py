@@ -82,10 +82,16 @@ MORE_FILES: Mapping[str, Callable[[], bytes]] = {
     "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
     _SLOW_KEYS: lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),
 }
-NOT_TESTED_HERE = {
-    "Telegram file > 20 MB": "files from people are never downloaded",
-    "100 attachments in one message": "files from people are never downloaded",
-    "gzip'd HTTP response 10 GB": "tests/backends/chat_completions/test_errors.py has it",
+ELSEWHERE = {
+    "Telegram file > 20 MB": (
+        "tests/media/test_attachment_reader.py::test_file_that_is_said_to_be_too_large_is_not_downloaded"
+    ),
+    "100 attachments in one message": (
+        "tests/media/test_attachment_reader.py::test_at_most_ten_files_are_read"
+    ),
+    "gzip'd HTTP response 10 GB": (
+        "tests/backends/chat_completions/test_errors.py::test_backend_gives_up_after_three_attempts"
+    ),
 }
 
 
@@ -93,7 +99,7 @@ NOT_TESTED_HERE = {
 def test_hostile_file_is_rejected_within_time_and_memory_limits(title: str, given: Any) -> None:
     make = MORE_FILES.get(title) or FILES.get(title)
     if make is None:
-        pytest.skip(NOT_TESTED_HERE.get(title, "no file of this kind in this test"))
+        pytest.skip(f"runs in {ELSEWHERE[title]}")
     data = make()
     before, started = _peak_mib(), time.process_time()
 

@@ -2,9 +2,11 @@
 
 import base64
 import io
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,6 +15,8 @@ from bot.chat.attachments import AttachedFiles
 from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
 from bot.errors import Unreachable
 from bot.media.attachment_reader import AttachmentReader
+from tests.attacks import with_ours
+from tests.importers.test_hostile_files import ELSEWHERE, FILES, MORE_FILES
 from tests.media.file_samples import pdf, picture
 from tests.samples import BOB, make_incoming
 
@@ -150,3 +154,23 @@ async def test_file_that_is_said_to_be_too_large_is_not_downloaded() -> None:
     said = replace(SAID, attachments=(item,))
     found = await AttachmentReader(files.download).read(said, with_images=True)
     assert (files.asked, reasons(found)) == ([], ["it is larger than 10 MiB"])
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
+async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) -> None:
+    """Read it as a picture and as a file: no more comes of it than text or a picture."""
+    if title not in {**FILES, **MORE_FILES}:
+        pytest.skip(f"runs in {ELSEWHERE[title]}")
+    data = {**FILES, **MORE_FILES}[title]()
+    began = time.process_time()
+
+    found = await read(
+        image("f"), file("f", "../../x\n[file y]"), image("good"), f=data, good=picture()
+    )
+
+    assert time.process_time() - began < 6
+    assert opened(found)[-1].size == (40, 20), "the others are read"
+    assert len(found.images) + len(found.texts) + len(found.unread) == 3
+    assert not [
+        text for text in found.texts if "/" in text.name or "\n" in text.name or "[" in text.name
+    ]

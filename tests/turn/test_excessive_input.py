@@ -2,21 +2,46 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from bot.chat.button import ButtonAction
+from bot.chat.incoming import Person
+from bot.chat.prompt import GenerationEvent, Prompt
+from bot.chat.usage import BudgetKind, Period
 from bot.errors import PresetError
 from bot.prompting.presets.files import parse_preset
+from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
-from tests.attacks import expanded, with_ours
+from bot.turn.limits.answer_limits import AnswerLimits
+from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.test_pressed_buttons import pressed
+from tests.turn.test_spending import DONE
+from tests.turn.test_spending import make_setup as make_budget_setup
+from tests.turn.test_worker import Setup, running_worker
 
 Scenario = Callable[[Database, Any], Awaitable[None]]
+
+
+class TimingBackend(FakeBackend):
+    """Records when it is asked."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.times: list[float] = []
+        self._clock = clock
+
+    @override
+    def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
+        self.times.append(self._clock.now())
+        return super().generate(prompt)
 
 
 async def paste_is_refused(database: Database, given: Any) -> None:
@@ -29,10 +54,7 @@ async def paste_is_refused(database: Database, given: Any) -> None:
 
 async def preset_is_refused(_database: Database, given: Any) -> None:
     """Check that the error is one short line, whatever the preset holds."""
-    parameters = {
-        key: ["x"] * value["n"] if isinstance(value, dict) else value
-        for key, value in given["preset"].items()
-    }
+    parameters = expand(given["preset"])
     for written in (json.dumps(parameters), json.dumps(parameters).replace('"NaN"', "NaN")):
         text = f'{{"name": "a", "provider": "p", "model": "m", "parameters": {written}}}'
         with pytest.raises(PresetError) as refused:
@@ -58,7 +80,119 @@ async def clock_jump_is_harmless(database: Database, given: Any) -> None:
     assert [text for _, text in await setup.history()][:2] == ["hello", "one"]
 
 
-async def channels_do_not_block_each_other(database: Database, _given: Any) -> None:
+async def flood_is_slowed_down(database: Database, given: Any) -> None:
+    """Let people write more than they may: all are answered, evenly, and told of it once."""
+    senders = [Person(f"telegram:{number}", f"P{number}") for number in range(_senders(given))]
+    burst = 15 if len(senders) == 1 else 30
+    clock = FakeClock()
+    limits = AnswerLimits(
+        InProcessRateLimits(clock), clock, per_person=15, per_channel=30, seconds=30
+    )
+    backend = TimingBackend(clock)
+    setup = Setup(
+        database,
+        backend=backend,
+        clock=clock,
+        preset={"busy": "queue"},
+        pipeline_parts={"limits": limits},
+    )
+    flood = [
+        make_incoming("x", key=f"5:{number}", author=senders[number % len(senders)])
+        for number in range(60)
+    ]
+    await setup.inbox.receive(flood, {})
+    async with running_worker(setup) as worker:
+        while not worker.done():  # the database takes real time
+            await clock.advance(0.1)
+            await asyncio.sleep(0.001)
+        await worker
+    assert len(backend.times) == 60
+    late = [
+        later - earlier
+        for earlier, later in zip(backend.times, backend.times[2 * burst - 1 :], strict=False)
+    ]
+    assert min(late, default=30) >= 29
+    assert backend.times[-1] - backend.times[0] >= (60 - burst) * 30 / burst - 1
+    assert len([text for text in setup.texts if text != "Hello."]) == 1
+
+
+async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -> None:
+    """Write with the clock of somewhere else: the service's own clock begins the day."""
+    setup = make_budget_setup(
+        database, ["Hi.", DONE], ["Ho.", DONE], limits={(BudgetKind.PERSON, Period.DAY): 4_100}
+    )
+    hours, minutes = given["user_tz"].split(":")
+    zone = timezone(timedelta(hours=int(hours), minutes=int(minutes)))
+    there = datetime.fromtimestamp(setup.clock.now(), UTC).astimezone(zone)
+    await setup.say("hello")
+    for days in (0, 1, -1):
+        said = make_incoming("again", key=f"5:{days + 5}")
+        await setup.say(replace(said, at=(there + timedelta(days=days)).replace(tzinfo=UTC)))
+    assert len(setup.backend.prompts) == 1
+    assert [text[:32] for text in setup.texts[1:]] == ["⚠ Your budget of $0.0041 is used"] * 3
+
+
+async def retry_button_is_limited(database: Database, given: Any) -> None:
+    clock = FakeClock()
+    limits = AnswerLimits(
+        InProcessRateLimits(clock), clock, per_person=5, per_channel=0, seconds=86_400
+    )
+    setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"limits": limits})
+    await setup.say("a")
+    await setup.receive(
+        *(pressed(ButtonAction.RETRY, key=str(click)) for click in range(given["clicks"]))
+    )
+    await setup.work()
+    assert len(setup.backend.prompts) == 5
+    assert len(setup.texts) == 2, "the answer, and one notice"
+
+
+def _senders(given: Any) -> int:
+    return int(given.get("users") or given["accounts"])
+
+
+def find_scenario(given: Any) -> Scenario:
+    """Return what an input of attacks.json is tried with, by its form.
+
+    Raises:
+        LookupError: it has a form of its own, which needs a scenario.
+    """
+    match given:
+        case str() | {"gen": _}:
+            return paste_is_refused
+        case {"preset": {}}:
+            return preset_is_refused
+        case {"users": int()} | {"accounts": int()}:
+            return flood_is_slowed_down
+        case {"bots": int()}:
+            return bots_are_ignored
+        case {"clock": int()}:
+            return clock_jump_is_harmless
+        case {"user_tz": str()}:
+            return budget_is_not_renewed_by_a_time_zone
+        case {"clicks": int()}:
+            return retry_button_is_limited
+        case _:
+            raise LookupError(f"no scenario for {given!r}")
+
+
+OWN_SCENARIOS: Mapping[str, Any] = {
+    "paste of one word": {"gen": "repeat", "unit": "a", "n": 200_000},
+    "paste of emoji": {"gen": "repeat", "unit": "👩‍🚀", "n": 9000},
+    "penalties beyond all": {"preset": {"presence_penalty": -1e308}},
+    "half a token": {"preset": {"max_completion_tokens": 0.5}},
+    "best_of": {"preset": {"best_of": 64}},
+    "top_k as a text": {"preset": {"top_k": "all"}},
+    "clock of 1970": {"clock": -1_700_000_000},
+}
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("abuse_limits", OWN_SCENARIOS))
+async def test_excessive_input(database: Database, title: str, given: Any) -> None:
+    await find_scenario(given)(database, given)
+
+
+async def test_queue_of_one_channel_does_not_block_another(database: Database) -> None:
     """Queue hundreds of messages in one channel while its model generates nothing."""
     go_on = asyncio.Event()
     busy = Setup(database, backend=FakeBackend([go_on, "at last"]))
@@ -73,43 +207,3 @@ async def channels_do_not_block_each_other(database: Database, _given: Any) -> N
     assert not worker.done()
     worker.cancel()
     await asyncio.wait([worker])
-
-
-SCENARIOS: Mapping[str, Scenario] = {
-    "100k-token paste": paste_is_refused,
-    "max_tokens=10^9 via preset": preset_is_refused,
-    "n=1000000 via preset": preset_is_refused,
-    "temperature NaN / 1e308": preset_is_refused,
-    "stop list of 10k strings": preset_is_refused,
-    "self-reply loop with second bot": bots_are_ignored,
-    "clock jump −1 day": clock_jump_is_harmless,
-    "clock jump +1 day": clock_jump_is_harmless,
-}
-OWN_SCENARIOS: Mapping[str, tuple[Scenario, Any]] = {
-    "paste of one word": (paste_is_refused, {"gen": "repeat", "unit": "a", "n": 200_000}),
-    "paste of emoji": (paste_is_refused, {"gen": "repeat", "unit": "👩‍🚀", "n": 9000}),
-    "penalties beyond all": (preset_is_refused, {"preset": {"presence_penalty": -1e308}}),
-    "half a token": (preset_is_refused, {"preset": {"max_completion_tokens": 0.5}}),
-    "best_of": (preset_is_refused, {"preset": {"best_of": 64}}),
-    "top_k as a text": (preset_is_refused, {"preset": {"top_k": "all"}}),
-    "clock of 1970": (clock_jump_is_harmless, {"clock": -1_700_000_000}),
-    "queue of 300 in one chat": (channels_do_not_block_each_other, None),
-}
-_NO_LIMITS = "there are no rate limits and no quotas for people yet"
-NOT_APPLICABLE = {
-    "1,000 messages in 10 s from one user": _NO_LIMITS,
-    "forged timezone reset of daily quota": _NO_LIMITS,
-    "new accounts cycling": _NO_LIMITS,
-    "regenerate button mash": "there are no buttons",
-}
-
-
-@pytest.mark.parametrize(("title", "given"), with_ours("abuse_limits", OWN_SCENARIOS))
-async def test_excessive_input(database: Database, title: str, given: Any) -> None:
-    if title in OWN_SCENARIOS:
-        scenario, given = OWN_SCENARIOS[title]
-    elif title in SCENARIOS:
-        scenario = SCENARIOS[title]
-    else:
-        pytest.skip(NOT_APPLICABLE.get(title, "no scenario for this attack"))
-    await scenario(database, given)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from bot.chat.incoming import Said
 from bot.errors import Refused
 from bot.storage.sql.database import Database
+from bot.storage.sql.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -99,10 +101,21 @@ async def _say_elsewhere(setup: Setup, said: Said) -> None:
     await setup.work(said.address.conversation)
 
 
+async def stories_hold_no_words_of_people(setup: Setup, folder: Path) -> None:
+    """Look into what is searched for stories: only the operator's texts get there."""
+    await setup.say(LONG, f"/me I am {CANARY}", make_incoming(LONG, key="5:9", quote=LONG))
+    found = await setup.database.read(
+        lambda c: [c.execute(select(one)).all() for one in (story, story_revision)]
+    )
+    assert CANARY not in repr(found)
+    await forget_deletes_everything(setup, folder)
+
+
 Scenario = Callable[[Setup, Path], Awaitable[None]]
 SCENARIOS: Mapping[str, Scenario] = {
     "/forget me removes rows": forget_deletes_everything,
     "/forget while turn runs": forget_waits_for_the_running_turn,
+    "/forget: RAG chunks and embeddings": stories_hold_no_words_of_people,
     "/forget: outbox, logs, Redis streams, dead letters": forget_deletes_refused_deliveries,
     "DM content used in group answer": channels_are_separate,
     "cached answer served to other user": answers_are_not_cached_across_users,
@@ -112,16 +125,18 @@ OWN_SCENARIOS: Mapping[str, Scenario] = {
     "/forget in the next chat": forget_keeps_other_channels,
     "topic of the same number as a chat": channels_are_separate,
 }
-NOT_APPLICABLE = {
-    "/forget: RAG chunks and embeddings": "stories are the operator's, people add none",
-    "bot kicked from guild": "leaving a guild is not handled yet",
-    "connection-pool mix-up (cancelled Redis read)": "tests/contracts/test_coordinator.py has it",
+ELSEWHERE = {
+    "connection-pool mix-up (cancelled Redis read)": (
+        "tests/contracts/test_shared_values.py::"
+        "test_cancelled_reads_never_get_the_value_of_another_key"
+    ),
 }
+NOT_HANDLED = {"bot kicked from guild": "what is kept of a guild ends with retention only"}
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("privacy", OWN_SCENARIOS))
 async def test_privacy(setup: Setup, tmp_path: Path, title: str, given: Any) -> None:
     scenario = OWN_SCENARIOS.get(title) or SCENARIOS.get(title)
     if scenario is None:
-        pytest.skip(NOT_APPLICABLE.get(title, "no scenario for this attack"))
+        pytest.skip(NOT_HANDLED.get(title) or f"runs in {ELSEWHERE[title]}")
     await scenario(setup, tmp_path)

@@ -61,10 +61,12 @@ def _without_mentions(styled: StyledText) -> StyledText:
     text, spans = styled.text, list(styled.spans)
     for found in _MENTION.finditer(styled.text):
         start, end = found.span()
-        around = {one.style for one in spans if one.start < end and start < one.end}
-        if not around.isdisjoint(_CODE):
+        around = [one for one in spans if one.start < end and start < one.end]
+        code = [one for one in around if one.style in _CODE]
+        if any(one.start <= start and end <= one.end for one in code):
             continue
-        if not around.isdisjoint({Style.SPOILER, Style.LINK}):  # code would end them
+        # Code in the middle of a name hides no mention, and code would end the others.
+        if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
         spans = [piece for one in spans for piece in _around(one, start, end)]

@@ -11,10 +11,10 @@ import pytest
 from bot.backends.chat_completions import stream_parser
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
+from tests.attacks import attacks
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
-from tests.shared_data import shared_folder
 from tests.waiting import wait_until
 
 OVERLOADED = event({"error": {"message": "SECRET overloaded", "code": "overloaded"}})
@@ -507,8 +507,7 @@ async def test_wrong_requests_do_not_open_the_breaker(
 
 
 def test_every_listed_llm_fault_is_covered_here() -> None:
-    attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
-    listed = {case["id"] for case in attacks["cases"] if case["category"] == "llm_faults"}
+    listed = {case["id"] for case in attacks("llm_faults")}
 
     assert listed - TRIED == set()
 

@@ -22,9 +22,10 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.platforms.telegram.markup import render_markdown
+from bot.platforms.telegram.markup import plain_text, render_markdown
 from bot.ports import Surface
-from tests.attacks import with_ours
+from bot.replying.splitting.split import split
+from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
 
 ALICE, BOB, GROUP, FORUM = 5, 6, -100, -200
@@ -107,8 +108,31 @@ async def test_mentions_are_code_in_any_request(
         assert call["link_preview_options"] == {"is_disabled": True}
 
 
+@pytest.mark.service
+async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) -> None:
+    """Send every text as a model may write it, in parts: Telegram refuses none, or cuts it."""
+    for text in attack_texts("markup"):
+        parts = split(text, surface.limits(PRIVATE_CHAT))
+        for part in parts:
+            await send(surface, part)
+        calls = rig.calls("sendMessage")[-len(parts) :] if parts else []
+        for call, part in zip(calls, parts, strict=True):
+            shown, entities = str(call["text"]), call.get("entities", [])
+            assert isinstance(entities, list)
+            assert "parse_mode" not in call
+            assert len(shown.encode("utf-16-le")) // 2 <= 4096
+            assert shown == plain_text(part)
+            assert not {one["type"] for one in entities} & {"text_mention", "mention", "url"}
+            assert all(one["offset"] + one["length"] <= 4096 for one in entities)
+
+
 def test_text_without_mentions_has_no_entities() -> None:
     assert render_markdown("mail@host @ 5 @me") == ("mail@host @ 5 @me", None)
+
+
+def test_mention_with_code_in_the_middle_is_none() -> None:
+    text, _ = render_markdown("@`h`ere and @he`re` but `@here`")
+    assert text == "\uff20here and \uff20here but @here"
 
 
 def test_mention_entities_stop_at_the_limit() -> None:

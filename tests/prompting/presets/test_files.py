@@ -17,8 +17,9 @@ from bot.prompting.presets.files import (
     parse_preset,
 )
 from bot.prompting.presets.names import name_problem
+from tests.attacks import attack_texts
 from tests.checkout import CHECKOUT
-from tests.shared_data import golden, shared_folder
+from tests.shared_data import golden
 
 SHIPPED = CHECKOUT / "presets"
 LEAST = {"name": "nova", "provider": "local", "model": "default"}
@@ -214,8 +215,7 @@ def test_names_unusable_in_commands_or_files_are_rejected(name: str, problem: st
 
 
 def test_names_with_path_separators_are_rejected() -> None:
-    attacks = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))
-    names = [case["input"] for case in attacks["cases"] if case["category"] == "path_traversal"]
+    names = attack_texts("path_traversal")
 
     accepted = {name for name in names if name_problem(name) is None}
 

@@ -1,8 +1,6 @@
 """Test split(): every part is legal, nothing is lost, and cuts never move."""
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,7 @@ from bot.markup.graphemes import is_inside_grapheme, is_visible
 from bot.platforms.telegram.markup import plain_text
 from bot.replying.splitting.open_marks import close_unfinished
 from bot.replying.splitting.split import part_spans, split
-from tests.shared_data import shared_folder
+from tests.attacks import attack_texts
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
 TELEGRAM = Limits(4096, "utf16", 1.0, 5, can_repeat_sends=False)
@@ -168,29 +166,9 @@ def test_text_that_just_fits_is_one_part() -> None:
     assert split("a b " * 499 + "a b\n\n", DISCORD) == [("a b " * 500).strip()]
 
 
-def expanded(given: Any) -> str:
-    match given:
-        case {"gen": "repeat", "unit": unit, "n": times}:
-            return str(unit) * int(times)
-        case {"gen": "concat", "parts": parts}:
-            return "".join(expanded(part) for part in parts)
-        case _:
-            return str(given)
-
-
-def attacks(title: str) -> list[str]:
-    cases = json.loads((shared_folder() / "attacks.json").read_text(encoding="utf-8"))["cases"]
-    return [
-        expanded(text)
-        for case in cases
-        if case["category"] == "markup" and title in case["enters_at"] + case["title"]
-        for text in (case["input"] if isinstance(case["input"], list) else [case["input"]])
-    ]
-
-
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
 def test_attack_texts_are_split_legally(limits: Limits) -> None:
-    for text in attacks("LLM output"):
+    for text in attack_texts("markup"):
         parts = split(text, limits)
         assert all(
             units(piece, limits) <= limits.max_units and is_visible(piece) for piece in parts
@@ -198,8 +176,9 @@ def test_attack_texts_are_split_legally(limits: Limits) -> None:
 
 
 def test_blank_text_has_no_parts() -> None:
-    for text in attacks("whitespace-only"):
-        assert split(text, DISCORD) == []
+    blank = [text for text in attack_texts("markup") if not is_visible(text)]
+    assert blank
+    assert [split(text, DISCORD) for text in blank] == [[]] * len(blank)
 
 
 @pytest.mark.parametrize(
