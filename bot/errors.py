@@ -37,9 +37,10 @@ NotModified, NotEditable, PollingConflict                           platforms/te
 WebhookNotFound                                                     platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
-ConnectionFailed, InvalidAddress                                    runtime/http_connection.py
+ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_connection.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/conversion.py
+FetchFailed, FetchRefused                                           media/fetching.py
 """
 
 from typing import Literal, TypeAlias

@@ -329,6 +329,12 @@ class Settings(BaseSettings):
         description="Whether everybody sees the instructions of presets and exact prompts in a"
         " private chat; by default only those in TROUPE_ADMINS do.",
     )
+    fetch_links: bool = Field(
+        False,
+        description="Fetch pictures by the addresses that people write, for models that see, and"
+        " character cards by address. Only public servers are asked, but they see the address of"
+        " this machine.",
+    )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."
     )

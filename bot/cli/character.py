@@ -1,5 +1,6 @@
 """`troupe character`: import a character card as a preset, show it, and export it again."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,12 @@ from bot.errors import PresetError, UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
+from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.presets.files import export_preset, find_preset, load_presets
 from bot.prompting.presets.preset import Preset
+from bot.runtime.addresses import is_http_address
 from bot.runtime.shipped_files import presets_folder
-from bot.settings import read_settings
+from bot.settings import Settings, read_settings
 
 _CARDS_FOLDER = "cards"
 """Inside the presets folder: the imported cards, unchanged."""
@@ -27,7 +30,9 @@ app = command_app("Import, list and export character cards.")
 
 @app.command("import")
 def import_card(
-    file: Annotated[Path, typer.Argument(help="A character card: PNG, JSON or CHARX.")],
+    file: Annotated[
+        str, typer.Argument(help="A character card: PNG, JSON or CHARX; a file or an address.")
+    ],
     name: Annotated[
         str | None, typer.Option(help="The name of its preset; default: the card's.")
     ] = None,
@@ -38,14 +43,14 @@ def import_card(
     where there is no default preset yet.
     """
     settings = read_settings()
-    data = read_bytes(file, MAX_FILE_BYTES + 1)
-    check_file_kind(data, file, CHARACTER_IMPORTS)
-    read_card(data, str(file))  # a file that is no card makes no folder
+    data = _read_card_file(file, settings)
+    check_file_kind(data, Path(file), CHARACTER_IMPORTS)
+    read_card(data, file)  # a file that is no card makes no folder
     folder = open_presets_folder(settings.presets_dir)
     default = find_default(folder, settings.default_preset)
     provider = settings.providers.get(default.provider if default else "local")
     is_local = isinstance(provider, LlamaCppSettings)
-    preset = import_character(data, str(file), folder, default, name, is_local=is_local)
+    preset = import_character(data, file, folder, default, name, is_local=is_local)
     print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
     if default is None:
         print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
@@ -115,6 +120,25 @@ def summarize_character(preset: Preset) -> str:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}" if number else ""
+
+
+def _read_card_file(file: str, settings: Settings) -> bytes:
+    """Read a card from a file, or from an address if that is allowed.
+
+    Raises:
+        UserError: it cannot be had.
+    """
+    if not is_http_address(file):
+        return read_bytes(Path(file), MAX_FILE_BYTES + 1)
+    if not settings.fetch_links:
+        raise UserError(
+            f"{file} is an address, and nothing is fetched by address; download it, or set"
+            " TROUPE_FETCH_LINKS=true"
+        )
+    try:
+        return asyncio.run(PublicFetcher().fetch(file, MAX_FILE_BYTES + 1))
+    except FetchFailed as error:
+        raise UserError(f"{file} cannot be fetched: {error}") from None
 
 
 def import_character(

@@ -1,11 +1,13 @@
-"""Download the files of a message and read them: pictures, text files, PDFs.
+"""Download the files of a message and read them: pictures, also by address, text files, PDFs.
 
 What a file is, its content tells: names and types are given by strangers.
 """
 
 import asyncio
 import base64
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import structlog
@@ -23,6 +25,7 @@ from bot.chat.prompt import Image
 from bot.chat.storable import make_storable
 from bot.errors import PlatformError
 from bot.media.conversion import Unconvertible, convert
+from bot.media.fetching import FetchFailed, FetchRefused
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -39,16 +42,29 @@ _UNREACHABLE = translatable("it could not be downloaded")
 _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
 _EMPTY = translatable("there is no text in it")
+_NOT_PUBLIC = translatable("its address is not one that I may ask")
+_PICTURE_ADDRESS = re.compile(
+    r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
+)
 
 Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 """Returns at most so many bytes of a file; raises `PlatformError`."""
 
+Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
+"""Returns at most so many bytes of what is at an address; raises `FetchFailed`."""
+
 
 class AttachmentReader:
-    """Reads the files of a message; what cannot be read is named, and the others are read."""
+    """Reads the files of a message; what cannot be read is named, and the others are read.
 
-    def __init__(self, download: Download) -> None:
+    Args:
+        download: has the platform's files.
+        fetch: has pictures by their addresses in a message; None: they are not looked at.
+    """
+
+    def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
         self._download = download
+        self._fetch = fetch
 
     async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
         """Return what is in the files of a message, and in those of the one that it quotes.
@@ -56,40 +72,62 @@ class AttachmentReader:
         Without `with_images`, pictures are not downloaded: nobody would see them.
         """
         own = (*said.earlier_files, *said.attachments)
-        if not own and not (said.quote and said.quote.attachments):
+        linked = self._linked_pictures(said) if with_images else ()
+        if not own and not linked and not (said.quote and said.quote.attachments):
             return NO_FILES
-        reading = _Reading(self._download, said.address, with_images=with_images)
+        reading = _Reading(partial(self._download, said.address), with_images=with_images)
         deadline = asyncio.get_running_loop().time() + _SECONDS
         await reading.read(own, deadline)
+        if self._fetch is not None:
+            await reading.read(linked, deadline, _by_address(self._fetch))
         unread = tuple(reading.unread)
         if said.quote:
             await reading.read(said.quote.attachments, deadline)
         return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
 
+    def _linked_pictures(self, said: Said) -> Sequence[MediaItem]:
+        """Return the pictures whose addresses stand in a message, if they are looked at."""
+        if self._fetch is None or "://" not in said.text:
+            return ()
+        addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))
+        return [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
+
+
+def _by_address(fetch: Fetch) -> "_Get":
+    def get(item: MediaItem, max_bytes: int) -> Awaitable[bytes]:
+        return fetch(item.source, max_bytes)
+
+    return get
+
+
+_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
+
 
 class _Reading:
     """Collects what is read of one message."""
 
-    def __init__(self, download: Download, address: Address, *, with_images: bool) -> None:
+    def __init__(self, download: _Get, *, with_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
         self.unread: list[UnreadFile] = []
         self._download = download
-        self._address = address
         self._with_images = with_images
         self._files_left = _MAX_FILES
 
-    async def read(self, items: Sequence[MediaItem], deadline: float) -> None:
+    async def read(
+        self, items: Sequence[MediaItem], deadline: float, get: _Get | None = None
+    ) -> None:
+        """Read items that `get` has, by default those of the platform."""
         for item in items:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:
                 self.unread.append(UnreadFile(item, None))
                 continue
-            why = await self._read_one(item, deadline)
+            why = await self._read_one(item, deadline, get or self._download)
             if why is not None:
                 self.unread.append(UnreadFile(item, why))
 
-    async def _read_one(self, item: MediaItem, deadline: float) -> Text | None:
+    async def _read_one(self, item: MediaItem, deadline: float, get: _Get) -> Text | None:
         """Read one file; return why that is not possible."""
         if self._files_left == 0:
             return _TOO_MANY
@@ -98,14 +136,16 @@ class _Reading:
             return _TOO_LARGE
         try:
             async with asyncio.timeout_at(deadline):
-                data = await self._download(self._address, item, _MAX_FILE_BYTES + 1)
+                data = await get(item, _MAX_FILE_BYTES + 1)
                 if len(data) > _MAX_FILE_BYTES:
                     return _TOO_LARGE
                 return await self._keep(item, data)
         except Unconvertible as error:
             _log.info("file_not_read", reason=str(error))
             return _DAMAGED
-        except (PlatformError, TimeoutError) as error:
+        except FetchRefused:
+            return _NOT_PUBLIC
+        except (PlatformError, FetchFailed, TimeoutError) as error:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
             return _UNREACHABLE
 

@@ -1,5 +1,6 @@
 """Check and take apart the addresses of HTTP services that an operator sets."""
 
+import ipaddress
 from typing import Annotated, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -25,7 +26,16 @@ def check_http_address(address: str) -> str:
     """
     if not is_http_address(address):
         raise ValueError("should be an address such as http://127.0.0.1:8080/v1")
+    if _is_link_local(urlsplit(address).hostname or ""):
+        raise ValueError("is an address such as that of a cloud's metadata service, with its keys")
     return address
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_link_local
+    except ValueError:
+        return False
 
 
 HttpAddress: TypeAlias = Annotated[str, AfterValidator(check_http_address)]

@@ -10,7 +10,7 @@ import socket
 import ssl
 import urllib.request
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -19,6 +19,7 @@ import aiohappyeyeballs
 import certifi
 
 from bot.runtime.http_connection import (
+    AddressRefused,
     ConnectionFailed,
     HttpClientConnection,
     HttpResponse,
@@ -42,6 +43,8 @@ class HttpClient:
         connect_seconds: how long connecting may take.
         unix_socket: where the server listens, if it is on this machine.
         uses_proxy: take the proxy that the environment names for this address.
+        allows_address: whether an IP address of the server may be asked. The connection goes to
+            what was checked: the name is not looked up again.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class HttpClient:
         connect_seconds: float,
         unix_socket: Path | None = None,
         uses_proxy: bool = True,
+        allows_address: Callable[[str], bool] | None = None,
     ) -> None:
         self._base_url = base_url
+        self._allows_address = allows_address
         self._headers = dict(headers)
         self._keeps_alive = headers.get("Connection") != "close"
         self._connect_seconds = connect_seconds
@@ -187,6 +192,10 @@ class HttpClient:
         tls = await self._tls_context() if route.is_tls else None
         host, port = route.first_hop
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for *_, found in addresses:
+            if self._allows_address is not None and not self._allows_address(str(found[0])):
+                reason = f"{host} is at {found[0]}, which may not be asked"
+                raise AddressRefused(reason, sent=False)
         connected = await aiohappyeyeballs.start_connection(
             addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS, loop=loop
         )

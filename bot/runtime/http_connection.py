@@ -43,6 +43,10 @@ class InvalidAddress(ConnectionFailed):
         super().__init__("the server's address is not a valid URL", sent=False)
 
 
+class AddressRefused(ConnectionFailed):
+    """The server's name leads to an address that may not be asked."""
+
+
 class HttpResponse:
     """A response whose body is still to be read; close it, also after an error."""
 

@@ -39,6 +39,7 @@ from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import Refused
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
+from bot.media.fetching import PublicFetcher
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import (
@@ -276,7 +277,9 @@ class Wiring:
             self._resources.retrieve_stories,
             self.summarizer,
             ChannelReader(self._read_before),
-            AttachmentReader(self._download),
+            AttachmentReader(
+                self._download, PublicFetcher().fetch if self.settings.fetch_links else None
+            ),
             self._resources.backends,
         )
         return AnswerPipeline(

@@ -41,6 +41,17 @@ def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) ->
     assert "Ilse Brandt: Works best" in troupe("preset", "list")
 
 
+def test_card_is_fetched_by_its_address_only_where_that_is_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = "http://127.0.0.1:1/card.png"
+    with pytest.raises(UserError, match="nothing is fetched by address; download it, or set"):
+        troupe("character", "import", address)
+    monkeypatch.setenv("TROUPE_FETCH_LINKS", "true")
+    with pytest.raises(UserError, match="cannot be fetched: its port is 1; 80 and 443 are asked"):
+        troupe("character", "import", address)
+
+
 @pytest.mark.parametrize(
     ("kind", "sampling"),
     [

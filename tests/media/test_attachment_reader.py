@@ -15,7 +15,8 @@ from bot.chat.attachments import AttachedFiles
 from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
 from bot.errors import Unreachable
 from bot.media.attachment_reader import AttachmentReader
-from tests.attacks import with_ours
+from bot.media.fetching import FetchFailed, PublicFetcher, parse_public_url
+from tests.attacks import attacks, texts_in, with_ours
 from tests.importers.test_hostile_files import ELSEWHERE, FILES, MORE_FILES
 from tests.media.file_samples import pdf, picture
 from tests.samples import BOB, make_incoming
@@ -174,3 +175,71 @@ async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) ->
     assert not [
         text for text in found.texts if "/" in text.name or "\n" in text.name or "[" in text.name
     ]
+
+
+# --- pictures by their addresses ---------------------------------------------------------------
+
+
+class Web:
+    """Gives files by their addresses, and records what was asked for."""
+
+    def __init__(self, **files: bytes) -> None:
+        self._files = files
+        self.asked: list[str] = []
+
+    async def fetch(self, address: str, max_bytes: int) -> bytes:
+        self.asked.append(address)
+        parse_public_url(address)
+        name = address.rpartition("/")[2].partition(".")[0]
+        if name not in self._files:
+            raise FetchFailed("the server answered 404")
+        return self._files[name][:max_bytes]
+
+
+async def read_text(web: Web, text: str, *, with_images: bool = True) -> AttachedFiles:
+    reader = AttachmentReader(Files({}).download, web.fetch)
+    return await reader.read(make_incoming(text), with_images=with_images)
+
+
+async def test_picture_is_fetched_by_its_address_in_a_message() -> None:
+    web = Web(cat=picture(10, 10), dog=picture(20, 10))
+    text = "see (https://a.example/cat.png), https://b.example/x/dog.JPG?w=1 https://a.example/cat.png!"
+    found = await read_text(web, text)
+    assert [one.size for one in opened(found)] == [(10, 10), (20, 10)]
+    assert web.asked == ["https://a.example/cat.png", "https://b.example/x/dog.JPG?w=1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("https://a.example/gone.png", "it could not be downloaded"),
+        ("http://localhost/cat.png", "its address is not one that I may ask"),
+        ("https://a.example/page.png", "it is damaged, or too large when unpacked"),
+    ],
+)
+async def test_picture_that_cannot_be_fetched_is_named(text: str, why: str) -> None:
+    web = Web(cat=picture(), page=b"<svg onload=alert(1)>")
+    assert reasons(await read_text(web, text)) == [why]
+
+
+@pytest.mark.parametrize("text", ["https://a.example/", "https://a.example/cat.pngx", "cat.png"])
+async def test_address_of_anything_else_is_not_asked(text: str) -> None:
+    web = Web(cat=picture())
+    assert await read_text(web, text) == AttachedFiles()
+    assert web.asked == []
+
+
+async def test_address_is_asked_only_where_that_is_on_and_the_model_sees() -> None:
+    web, text = Web(cat=picture()), "https://a.example/cat.png"
+    await read_text(web, text, with_images=False)
+    await AttachmentReader(Files({}).download).read(make_incoming(text), with_images=True)
+    assert web.asked == []
+
+
+async def test_address_of_an_attacker_in_a_message_is_not_asked() -> None:
+    """Write each address of attacks.json, as it is and as that of a picture."""
+    for text in [text for case in attacks("ssrf") for text in texts_in(case["input"])[:1]]:
+        reader = AttachmentReader(Files({}).download, PublicFetcher(lambda _address: False).fetch)
+        for written in (text, f"{text}a.png"):
+            found = await reader.read(make_incoming(written), with_images=True)
+            assert not found.images

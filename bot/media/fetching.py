@@ -1,0 +1,170 @@
+"""Fetch a file from an address that a stranger gave, from public servers only.
+
+One parser reads the address, also for the request; its name is looked up once, and the connection
+goes to what was found there. Redirects are addresses of strangers as well.
+"""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import structlog
+
+from bot import __version__
+from bot.errors import TroupeError
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_connection import AddressRefused, ConnectionFailed, HttpResponse
+
+_log = structlog.get_logger(__name__)
+_PORTS = frozenset({80, 443})
+_MAX_REDIRECTS = 3
+_MAX_CHARS = 2000
+_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_REDIRECTS = frozenset(
+    {
+        *(HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.SEE_OTHER),
+        *(HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT),
+    }
+)
+_HEADERS = {
+    "User-Agent": f"troupe/{__version__}",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",  # what is packed may be a bomb
+    "Connection": "close",
+}
+# ASCII only, as it is sent; what a browser would read as another address is none.
+_ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
+_NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
+# IPv6 ranges that lead to an IPv4 address: NAT64, 6to4, Teredo, mapped and compatible ones.
+_RANGES = ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96")
+_EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
+
+
+class FetchFailed(TroupeError):
+    """The file cannot be had; the text says why, in words for an operator."""
+
+
+class FetchRefused(FetchFailed):
+    """The address, or where it leads, is none that may be asked."""
+
+
+def is_public_address(address: str) -> bool:
+    """Return whether an IP address belongs to a server on the internet."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # with a scope: fe80::1%eth0
+        return False
+    if found.version == 6 and any(found in one for one in _EMBEDDED):
+        return False
+    return found.is_global and not found.is_multicast
+
+
+class PublicFetcher:
+    """Fetches files over HTTP, bounded in bytes, time and redirects.
+
+    Args:
+        is_allowed: whether a server with this IP address may be asked.
+        ports: those that may be asked.
+        seconds: how long a file may take, redirects included.
+    """
+
+    def __init__(
+        self,
+        is_allowed: Callable[[str], bool] = is_public_address,
+        ports: Collection[int] = _PORTS,
+        seconds: float = _SECONDS,
+    ) -> None:
+        self._is_allowed = is_allowed
+        self._seconds = seconds
+        self._ports = ports
+
+    async def fetch(self, address: str, max_bytes: int) -> bytes:
+        """Return a file, or so many bytes of its beginning.
+
+        Raises:
+            FetchRefused: the address may not be asked; no server was.
+            FetchFailed: there is no such file, or not in time.
+        """
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._follow(address, max_bytes, deadline)
+        except AddressRefused as error:
+            _log.warning("ssrf_blocked", reason=str(error))
+            raise FetchRefused(str(error)) from error
+        except FetchRefused as error:
+            _log.warning("ssrf_blocked", reason=str(error))
+            raise
+        except TimeoutError:
+            raise FetchFailed(f"it took more than {self._seconds:g} s") from None
+        except ConnectionFailed as error:
+            raise FetchFailed(str(error)) from error
+
+    async def _follow(self, address: str, max_bytes: int, deadline: float) -> bytes:
+        for _ in range(_MAX_REDIRECTS + 1):
+            url = parse_public_url(address, self._ports)
+            client = HttpClient(
+                f"{url.scheme}://{url.netloc}",
+                _HEADERS,
+                connect_seconds=_CONNECT_SECONDS,
+                uses_proxy=False,
+                allows_address=self._is_allowed,
+            )
+            try:
+                response = await client.request("GET", _target(url), None, deadline)
+                try:
+                    if response.status not in _REDIRECTS:
+                        return await _read(response, max_bytes, deadline)
+                    address = urljoin(url.geturl(), response.headers.get("location", ""))
+                finally:
+                    await response.close()
+            finally:
+                await client.close()
+        raise FetchFailed(f"the server redirects more than {_MAX_REDIRECTS} times")
+
+
+def _target(url: SplitResult) -> str:
+    return (url.path or "/") + (f"?{url.query}" if url.query else "")
+
+
+async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> bytes:
+    if response.status != HTTPStatus.OK:
+        raise FetchFailed(f"the server answered {response.status}")
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise FetchFailed("the server sends it packed, although it was told not to")
+    return await response.read_all(deadline, max_bytes)
+
+
+def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
+    """Return an address in the one form that it is requested in.
+
+    Raises:
+        FetchRefused: it is none of a public server, by how it is written.
+    """
+    if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
+        raise FetchRefused("it is not an http:// or https:// address in plain characters")
+    try:
+        url = urlsplit(address)
+        host, port = url.hostname or "", url.port
+    except ValueError:
+        raise FetchRefused("its server or port is malformed") from None
+    if "@" in url.netloc:
+        raise FetchRefused("it has a name or a password in it")
+    if port is not None and port not in ports:
+        raise FetchRefused(f"its port is {port}; 80 and 443 are asked")
+    if not (_NAME.fullmatch(host) or _is_ip_address(host)):
+        raise FetchRefused("its server has no public name")
+    return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower(), fragment="")
+
+
+def _is_ip_address(host: str) -> bool:
+    """Return whether this is an address as everybody writes it, such as 192.0.2.1."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return str(found) == host or found.version == 6

@@ -1,0 +1,265 @@
+"""Addresses of strangers: only public servers are asked, and what they send is bounded."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from bot.errors import SettingsError
+from bot.media.fetching import (
+    FetchFailed,
+    FetchRefused,
+    PublicFetcher,
+    is_public_address,
+    parse_public_url,
+)
+from bot.settings import read_settings
+from tests.attacks import GzipZeros, expand, with_ours
+
+HEAD = "HTTP/1.1 {} \r\n"
+MAX_BYTES = 1000
+Reply = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Canary:
+    """A server on this machine that counts who connects to it."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.requests: list[str] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.reply: Reply | None = None
+        self.port = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.requests.append(head)
+            if self.reply is not None:
+                await self.reply(head.split(" ")[1], writer)
+            writer.close()
+            await writer.wait_closed()
+
+    async def wait_closed(self) -> None:
+        """End what is still being sent."""
+        for writer in self.writers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+@pytest.fixture
+async def canary() -> AsyncIterator[Canary]:
+    found = Canary()
+    server = await asyncio.start_server(found.answer, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    yield found
+    server.close()
+    await found.wait_closed()
+
+
+def trusting(canary: Canary) -> PublicFetcher:
+    """Return a fetcher whose defence against this machine's own servers is switched off."""
+    return PublicFetcher(lambda _address: True, ports={canary.port})
+
+
+def at(canary: Canary, address: str) -> str:
+    """Return an address with the canary's port in the place of its own."""
+    head, slashes, rest = address.partition("//")
+    server, slash, path = rest.partition("/")
+    return f"{head}{slashes}{re.sub(r'(?<!:):[0-9]+$', '', server)}:{canary.port}{slash}{path}"
+
+
+async def sends(status: str, headers: Mapping[str, str], body: bytes, writer: Any) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write((HEAD.format(status) + lines + "\r\n").encode() + body)
+    await writer.drain()
+
+
+def replying(status: str, headers: Mapping[str, str], body: bytes = b"") -> Reply:
+    async def reply(_path: str, writer: asyncio.StreamWriter) -> None:
+        await sends(status, headers, body, writer)
+
+    return reply
+
+
+# --- addresses ---------------------------------------------------------------------------------
+
+OURS = {
+    "loopback of another number": "http://127.9.9.9/",
+    "mapped in hexadecimal": "http://[::ffff:7f00:1]/",
+    "compatible": "http://[::127.0.0.1]/",
+    "NAT64": "http://[64:ff9b::7f00:1]/",
+    "6to4": "http://[2002:7f00:1::]/",
+    "Teredo": "http://[2001:0:7f00:1::1]/",
+    "unique local": "http://[fd00::1]/",
+    "link-local with a scope": "http://[fe80::1%25lo]/",
+    "multicast": "http://224.0.0.1/",
+    "broadcast": "http://255.255.255.255/",
+    "metadata": "http://169.254.169.254/latest/meta-data/",
+    "private": "http://10.0.0.1/",
+    "decimal": "http://2130706433/",
+    "dot at the end": "http://localhost./",
+    "upper case": "HTTP://LOCALHOST/",
+    "backslashes": "http:\\\\127.0.0.1\\",
+    "tab in the scheme": "ht\ttp://127.0.0.1/",
+    "line break": "http://127.0.0.1/\r\nHost: x",
+    "two at signs": "http://a@b@127.0.0.1/",
+    "soft hyphen": "http://127.0.0\u00ad.1/",
+    "ideographic dot": "http://127。0。0。1/",
+}
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("ssrf", OURS))
+async def test_address_of_an_attacker_reaches_no_server_of_ours(
+    canary: Canary, title: str, given: Any
+) -> None:
+    if isinstance(given, dict) and "config" in given:
+        for address in given["config"].values():
+            with pytest.raises(SettingsError, match="a cloud's metadata service"):
+                read_settings(providers={"x": {"kind": "openai", "base_url": address}})
+        return
+    if isinstance(given, dict):
+        await check_response_is_bounded(canary, given)
+        return
+    for address in (given, at(canary, given)):
+        with structlog.testing.capture_logs() as logs, pytest.raises(FetchFailed) as failed:
+            await PublicFetcher(ports={80, 443, canary.port}).fetch(address, MAX_BYTES)
+        assert "\n" not in str(failed.value)
+        if isinstance(failed.value, FetchRefused):
+            assert [one["event"] for one in logs] == ["ssrf_blocked"]
+        else:
+            assert "its name is unknown" in str(failed.value) or "looked up" in str(failed.value)
+    assert canary.connections == 0
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1/", "http://[::ffff:127.0.0.1]/x?y=1"])
+async def test_canary_is_reached_where_the_check_of_addresses_is_off(
+    canary: Canary, address: str
+) -> None:
+    """Without it the tests above would fail: they do not pass because nothing is reachable."""
+    canary.reply = replying("200 OK", {}, b"found")
+    fetcher = trusting(canary)
+
+    assert await fetcher.fetch(at(canary, address), MAX_BYTES) == b"found"
+
+    assert canary.connections == 1
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700:4700::1111"])
+def test_server_on_the_internet_is_public(address: str) -> None:
+    assert is_public_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [
+        ("https://Example.COM/a.png#top", "https://example.com/a.png"),
+        ("http://cdn.example.com:80/a?b=c", "http://cdn.example.com:80/a?b=c"),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/"),
+        ("http://8.8.8.8/", "http://8.8.8.8/"),
+    ],
+)
+def test_address_is_asked_in_one_form(address: str, asked: str) -> None:
+    assert parse_public_url(address).geturl() == asked
+
+
+# --- responses ---------------------------------------------------------------------------------
+
+
+async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) -> None:
+    """Let a server that may be asked send what the case says: in time, and not too much of it."""
+    body = expand(given["body"])
+
+    async def reply(_path: str, writer: asyncio.StreamWriter) -> None:
+        await sends("200 OK", given.get("headers", {}), b"", writer)
+        if isinstance(body, GzipZeros):
+            writer.writelines(part for part, _ in zip(body, range(50), strict=False))
+        elif body == "infinite":
+            while True:
+                writer.write(bytes(10_000))
+                await writer.drain()
+        elif body.startswith("1 byte"):
+            while not writer.is_closing():
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+        else:
+            writer.write(body.encode())
+        await writer.drain()
+
+    canary.reply = reply
+    fetcher = PublicFetcher(lambda _address: True, ports={canary.port}, seconds=0.5)
+    found: bytes | None = None
+    with contextlib.suppress(FetchFailed):
+        found = await fetcher.fetch(f"http://127.0.0.1:{canary.port}/a.png", MAX_BYTES)
+    if body == "infinite":
+        assert found == bytes(MAX_BYTES)
+    elif isinstance(body, str) and not body.startswith("1 byte"):
+        assert found == body.encode()
+    else:
+        assert found is None
+    assert canary.connections == 1
+
+
+async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
+    """The first server is allowed by its address, the second one is not."""
+    target = f"http://127.0.0.2:{canary.port}/secret"
+    canary.reply = replying("302 Found", {"Location": target})
+    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
+
+    with pytest.raises(FetchRefused, match=r"127\.0\.0\.2"):
+        await fetcher.fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
+
+    assert canary.connections == 1
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "//[::1]:6379/", "http://localhost/", ""])
+async def test_redirect_is_parsed_like_the_first_address(canary: Canary, target: str) -> None:
+    canary.reply = replying("301 Moved", {"Location": target})
+    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
+
+    with pytest.raises(FetchFailed):
+        await fetcher.fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
+
+    assert canary.connections == (1 if target else 4)
+
+
+async def test_relative_redirects_are_followed_three_times(canary: Canary) -> None:
+    async def reply(path: str, writer: asyncio.StreamWriter) -> None:
+        step = int(path.removeprefix("/"))
+        if step == 3:
+            await sends("200 OK", {}, b"there", writer)
+        else:
+            await sends("302 Found", {"Location": f"{step + 1}"}, b"", writer)
+
+    canary.reply = reply
+    fetcher = trusting(canary)
+    address = f"http://127.0.0.1:{canary.port}"
+
+    assert await fetcher.fetch(f"{address}/0", MAX_BYTES) == b"there"
+    with pytest.raises(FetchFailed, match="more than 3 times"):
+        await fetcher.fetch(f"{address}/-1", MAX_BYTES)
+
+
+async def test_request_carries_neither_cookies_nor_names(canary: Canary) -> None:
+    canary.reply = replying("200 OK", {"Set-Cookie": "a=b"}, b"x")
+    fetcher = trusting(canary)
+    for _ in range(2):
+        await fetcher.fetch(f"http://127.0.0.1:{canary.port}/a%0d%0ab?c=d", MAX_BYTES)
+
+    for head in canary.requests:
+        assert head.startswith("GET /a%0d%0ab?c=d HTTP/1.1\r\n")
+        names = {line.partition(":")[0] for line in head.splitlines()[1:] if line}
+        assert names == {"Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
+
+
+async def test_status_of_an_error_is_named(canary: Canary) -> None:
+    canary.reply = replying("404 Not Found", {}, b"no")
+    with pytest.raises(FetchFailed, match="the server answered 404"):
+        await trusting(canary).fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
