@@ -21,6 +21,8 @@ _HEAD_END = b"\r\n\r\n"
 _NO_BODY = frozenset({204, 304})
 _FIRST_FINAL_STATUS = 200
 
+_LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
+
 STOOD_STILL_SECONDS = 1.0
 """A timer that fires later than this tells nothing about the server: this process stood still."""
 
@@ -131,6 +133,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
+        self._is_last_look = False
         self._is_busy = False
         self._requests = 0
         self.end_reason = "the server closed the connection"
@@ -220,6 +223,8 @@ class HttpClientConnection(asyncio.Protocol):
 
     async def _wait(self, deadline: float, pause_seconds: float) -> None:
         self._deadline = deadline
+        if deadline > self._loop.time():
+            self._is_last_look = False
         if self._alarm is None or self._alarm_at > deadline:
             self._set_alarm(deadline)
         self._waiter = self._loop.create_future()
@@ -252,6 +257,10 @@ class HttpClientConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + late
         if late < 0 or late > STOOD_STILL_SECONDS:
             self._set_alarm(self._deadline)
+        elif not self._is_last_look:
+            # The loop may have been busy since the pause: nothing was read after it.
+            self._is_last_look = True
+            self._set_alarm(self._loop.time() + _LAST_LOOK_SECONDS)
         else:
             self._waiter.set_exception(TimeoutError())
 

@@ -3,11 +3,13 @@
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,6 +196,33 @@ async def test_deadline_ends_each_wait() -> None:
             await response.read(in_seconds(0.05))
         await response.close()
         await wait_until(server.hung_up.is_set)
+
+
+def test_what_has_arrived_is_read_although_its_deadline_has_passed() -> None:
+    """The loop is busy from before the pause of a read until after its deadline."""
+
+    async def read_late() -> bytes:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            async with client_of(address) as client:
+                asking = asyncio.create_task(ask(client))
+                server.setblocking(False)
+                connection, _ = await loop.sock_accept(server)
+                with connection:
+                    await loop.sock_recv(connection, 65_536)
+                    await loop.sock_sendall(connection, CHUNKED)
+                    response = await asking
+                    deadline = in_seconds(0.05)
+                    reading = asyncio.create_task(response.read(deadline, 0.04))
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    connection.send(b"2\r\nok\r\n")
+                    while loop.time() <= deadline + 0.05:
+                        time.sleep(0.01)  # noqa: ASYNC251 # the loop is busy
+                    return await reading
+
+    assert uvloop.run(read_late()) == b"ok"
 
 
 async def test_cancelled_request_closes_its_connection() -> None:
