@@ -300,6 +300,14 @@ class Settings(BaseSettings):
         description="The Redis or Valkey server for wake-ups between processes; `embedded` is the"
         " bundled Valkey; by default they stay in the process.",
     )
+    encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (),
+        description="What encrypts keys of providers in the database, separated by commas, the"
+        " newest first; `troupe keys new` makes one.",
+    )
+    encryption_keys_file: Path | None = Field(
+        None, description="A file with them instead, one a line, such as a mounted secret."
+    )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."
     )
@@ -341,6 +349,13 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="The least level that is logged."
     )
+
+    @field_validator("encryption_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("admins", mode="before")
     @classmethod
@@ -407,6 +422,26 @@ class Settings(BaseSettings):
         """The platforms of which enough is set to start them."""
         groups = [(spec, self.platform(spec)) for spec in platform_specs()]
         return [spec for spec, group in groups if group is not None and group.is_configured]
+
+    @model_validator(mode="after")
+    def _read_encryption_keys(self) -> Self:
+        """Add the keys of the file to the others, so that all of them are masked as secrets."""
+        if self.encryption_keys_file is not None:
+            try:
+                lines = self.encryption_keys_file.read_text("utf-8").split()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(
+                    f"the keys in {self.encryption_keys_file} cannot be read: {error}"
+                ) from None
+            known = {key.get_secret_value() for key in self.encryption_keys}
+            new = (SecretStr(line) for line in lines if line not in known)
+            self.encryption_keys = (*self.encryption_keys, *new)
+        return self
+
+    @property
+    def all_encryption_keys(self) -> list[str]:
+        """What encrypts keys in the database, the newest first."""
+        return [key.get_secret_value() for key in self.encryption_keys]
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -29,6 +29,9 @@ app = lazy_app(
         "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
         "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),
         "usage": LazyCommand("bot.cli.usage", "Print what answers cost, as CSV."),
+        "keys": LazyCommand(
+            "bot.cli.keys", "Keep the keys of providers in the database, encrypted."
+        ),
         "console": LazyCommand("bot.cli.console", "Log in to the console in a browser."),
         "db": LazyCommand("bot.cli.db", "Upgrade, show, copy or back up the database."),
         "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),

@@ -18,7 +18,7 @@ from bot.chat.prompt import Finish, Message, Prompt, Usage
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
-from bot.errors import PresetError, SettingsError, TemplateError, TroupeError
+from bot.errors import PresetError, SettingsError, StoreError, TemplateError, TroupeError
 from bot.importers.character_files import (
     PresetWithStories,
     load_complete_presets,
@@ -35,6 +35,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends, used_models
 from bot.service.resources import EMBEDDED_REDIS, stories_by_preset
+from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
@@ -82,8 +83,8 @@ def check(
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
     try:
-        settings = read_settings()
-    except SettingsError as error:
+        settings = uvloop.run(with_stored_keys(read_settings()))
+    except (SettingsError, StoreError) as error:
         for line in str(error).splitlines():
             print_line(f"WRONG  settings: {line}")
         print_line("the rest is checked once the settings are correct")

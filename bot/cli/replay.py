@@ -17,6 +17,7 @@ from bot.errors import SettingsError, UserError
 from bot.replying.generate import generate_answer
 from bot.runtime.clock import SystemClock
 from bot.runtime.control_characters import escape_control_characters
+from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.sql.receipts import SqlReceipts
@@ -39,7 +40,7 @@ def replay(
 
     What only the old answer has is shown [-red-], what only the new one has {+green+}.
     """
-    settings = read_settings()
+    settings = uvloop.run(with_stored_keys(read_settings()))
     found = uvloop.run(find_receipt(receipt, settings))
     if show:
         print_exactly(uvloop.run(format_prompt(receipt, found, settings)))

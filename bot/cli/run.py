@@ -17,6 +17,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
 from bot.service.run_options import RunOptions
 from bot.service.service import running
+from bot.service.stored_keys import with_stored_keys
 from bot.settings import (
     Settings,
     collect_secrets,
@@ -72,6 +73,7 @@ def serve(
     """Run the service on these platforms until it is stopped."""
     for line in describe_unknown_variables():
         print_progress(line)
+    settings = uvloop.run(with_stored_keys(settings))
     uses_terminal = any(spec.uses_terminal for spec in platforms)
     log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
     configure_logs(

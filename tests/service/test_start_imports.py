@@ -24,6 +24,7 @@ _NEEDED_LATER = {
     "bot.storage.sql.postgres",
     "bot.backends.llama_cpp.backend",
     "sqlalchemy.orm",
+    "cryptography",  # with keys in the database
     "prompt_toolkit",  # where a person chats in the terminal
     "rich.markdown",
 }

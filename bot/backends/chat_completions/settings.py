@@ -26,6 +26,10 @@ class HttpProviderSettings(ProviderSettings):
     api_key_file: Path | None = Field(
         None, description="A file with one or several keys, one a line, such as a mounted secret."
     )
+    stored_keys: bool = Field(
+        False,
+        description="Whether it has keys in the database as well, encrypted (`troupe keys add`).",
+    )
     basic_auth: SecretStr | None = Field(
         None,
         description="name:password for a proxy in front of the API. They may stand in the address"
@@ -99,6 +103,7 @@ def well_known_address(
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:
         raise ValueError(f"provider {provider!r} has no address; set {prefix}BASE_URL")
-    if not settings.keys and settings.base_url is None and provider not in keyless:
+    has_keys = bool(settings.keys) or settings.stored_keys
+    if not has_keys and settings.base_url is None and provider not in keyless:
         raise ValueError(f"provider {provider!r} has no key; set {prefix}API_KEY")
     return base_url

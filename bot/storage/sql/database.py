@@ -98,13 +98,21 @@ async def open_database(url: str) -> AsyncIterator[Database]:
         yield database
 
 
+@contextlib.asynccontextmanager
+async def open_as_it_is(url: str) -> AsyncIterator[Database]:
+    """Open a database without upgrading its tables; raises as `open_database`."""
+    async with _connect(url) as database:
+        with _remedy_added(url):
+            await database.read(_current_revision)
+        yield database
+
+
 async def read_revision(url: str) -> str | None:
     """Return the revision of the tables, None if there are none; raises as `open_database`."""
     if not database_exists(url):
         return None
-    async with _connect(url) as database:
-        with _remedy_added(url):
-            return await database.read(_current_revision)
+    async with open_as_it_is(url) as database:
+        return await database.read(_current_revision)
 
 
 @contextlib.asynccontextmanager

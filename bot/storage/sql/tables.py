@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0017"
+NEWEST_REVISION = "0018"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -310,6 +310,17 @@ audit = Table(
     Column("subject", Text, nullable=False),
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# Keys of providers, encrypted with a key that is not in the database.
+provider_key = Table(
+    "provider_key",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("provider", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("added_at", Float, nullable=False),
     sqlite_autoincrement=True,
 )
 

@@ -1,0 +1,93 @@
+"""Add, list, rotate and remove the keys of providers that are kept in the database."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+import typer
+import uvloop
+
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.errors import UserError
+from bot.runtime.clock import SystemClock
+from bot.settings import Settings, read_settings
+from bot.storage.data_dir import create_data_dir
+from bot.storage.provider_keys.cipher import KeyCipher, new_encryption_key
+from bot.storage.provider_keys.rows import SqlProviderKeys, StoredKey
+from bot.storage.sql.database import open_database
+
+T = TypeVar("T")
+
+app = command_app("Keep the keys of providers in the database, encrypted.")
+
+
+@app.command("new")
+def print_new_key() -> None:
+    """Print a new encryption key, for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
+    print_line(new_encryption_key())
+
+
+@app.command("add")
+def add_key(
+    provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
+) -> None:
+    """Ask for a key, or read it from standard input, and store it encrypted."""
+    settings = read_settings()
+    cipher = KeyCipher(settings.all_encryption_keys)
+    key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+    if not key.strip():
+        raise UserError("there is no key on standard input")
+    token = cipher.encrypt(provider, key.strip())
+    _use(settings, lambda keys: keys.add(provider, token))
+    print_line(
+        f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and start anew to use"
+        " it"
+    )
+
+
+@app.command("list")
+def list_keys() -> None:
+    """List the stored keys: number, provider, day, and the last four characters."""
+    settings = read_settings()
+    cipher = KeyCipher(settings.all_encryption_keys)
+    for one in _use(settings, lambda keys: keys.read()):
+        day = datetime.fromtimestamp(one.added_at, UTC).date()
+        tail = cipher.decrypt(one.provider, one.token)[-4:]
+        print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
+
+
+@app.command("rotate")
+def rotate_keys() -> None:
+    """Encrypt all stored keys again with the first of TROUPE_ENCRYPTION_KEYS.
+
+    Put a new key in front of the old one, rotate, then remove the old one.
+    """
+    settings = read_settings()
+    cipher = KeyCipher(settings.all_encryption_keys)
+
+    def renew(one: StoredKey) -> str:
+        return cipher.rotate(one.provider, one.token)
+
+    count = _use(settings, lambda keys: keys.replace_tokens(renew))
+    print_line(f"keys that are now encrypted with the newest encryption key: {count}")
+
+
+@app.command("remove")
+def remove_key(
+    number: Annotated[int, typer.Argument(help="The number that `troupe keys list` shows.")],
+) -> None:
+    """Remove a stored key."""
+    if not _use(read_settings(), lambda keys: keys.remove(number)):
+        raise UserError(f"there is no key {number}; `troupe keys list` shows them")
+    print_line("removed")
+
+
+def _use(settings: Settings, action: Callable[[SqlProviderKeys], Awaitable[T]]) -> T:
+    async def use() -> T:
+        async with open_database(settings.sqlalchemy_url) as database:
+            return await action(SqlProviderKeys(database, SystemClock()))
+
+    create_data_dir(settings.data_dir)
+    return uvloop.run(use())

@@ -1,0 +1,127 @@
+"""`troupe keys` stores keys of providers encrypted, and the service reads them from there."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from typer.testing import CliRunner
+
+from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.cli.app import app
+from bot.errors import SettingsError, TroupeError
+from bot.service.stored_keys import with_stored_keys
+from bot.settings import collect_secrets, read_settings
+
+SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
+OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
+    monkeypatch.setenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS", "true")
+    return tmp_path
+
+
+def keys(*words: str, given: str = "") -> str:
+    result = CliRunner().invoke(app, ["keys", *words], input=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def provider_keys() -> list[str]:
+    settings = asyncio.run(with_stored_keys(read_settings()))
+    provider: Any = settings.providers["groq"]
+    assert isinstance(provider, HttpProviderSettings)
+    return [key.get_secret_value() for key in provider.keys]
+
+
+def test_stored_keys_are_used_and_not_readable_in_the_files(folder: Path) -> None:
+    keys("add", "groq", given=f"{SECRET}\n")
+    keys("add", "groq", given=f"{OTHER}\n")
+    keys("add", "openai", given="sk-other-provider\n")
+    assert provider_keys() == [SECRET, OTHER]
+    files = [file for file in (folder / "data").rglob("*") if file.is_file()]
+    assert files
+    assert not any(b"SECRET" in file.read_bytes() for file in files)
+
+
+def test_stored_keys_are_masked_like_others() -> None:
+    keys("add", "groq", given=SECRET)
+    settings = asyncio.run(with_stored_keys(read_settings()))
+    assert {SECRET, OLD} <= collect_secrets(settings)
+    assert SECRET not in repr(settings)
+
+
+def test_list_shows_the_end_of_each_key_only() -> None:
+    keys("add", "groq", given=SECRET)
+    line = keys("list")
+    assert line.startswith("1  groq  ")
+    assert line.endswith("…1111\n")
+    assert "SECRET" not in line
+
+
+def test_rotated_keys_need_the_new_encryption_key_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys("add", "groq", given=SECRET)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    assert provider_keys() == [SECRET]
+    assert keys("rotate").endswith(": 1\n")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
+    assert provider_keys() == [SECRET]
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
+    with pytest.raises(SettingsError, match="not in TROUPE_ENCRYPTION_KEYS"):
+        provider_keys()
+
+
+def test_rotation_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys("add", "groq", given=SECRET)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW}")
+    keys("add", "groq", given=OTHER)
+    with pytest.raises(TroupeError):
+        keys("rotate")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{OLD},{NEW}")
+    assert provider_keys() == [SECRET, OTHER]
+
+
+def test_encryption_keys_may_stand_in_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys("add", "groq", given=SECRET)
+    monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
+    (folder / "mounted").write_text(f"{NEW}\n{OLD}\n")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS_FILE", str(folder / "mounted"))
+    assert provider_keys() == [SECRET]
+
+
+def test_removed_key_is_gone() -> None:
+    keys("add", "groq", given=SECRET)
+    keys("remove", "1")
+    with pytest.raises(SettingsError, match="run `troupe keys add groq`"):
+        provider_keys()
+    with pytest.raises(TroupeError, match="there is no key 7"):
+        keys("remove", "7")
+
+
+def test_encryption_key_of_another_form_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", "SECRET")
+    with pytest.raises(SettingsError, match="as `troupe keys new` prints") as refused:
+        provider_keys()
+    assert "SECRET" not in str(refused.value)
+    monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
+    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS"):
+        provider_keys()
+
+
+def test_new_key_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", keys("new").strip())
+    keys("add", "groq", given=SECRET)
+    assert provider_keys() == [SECRET]
+
+
+def test_settings_without_stored_keys_are_left_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS")
+    settings = read_settings()
+    assert asyncio.run(with_stored_keys(settings)) is settings

@@ -1,0 +1,37 @@
+"""Contract of the stored keys of providers, on SQLite and on PostgreSQL."""
+
+import pytest
+from cryptography.fernet import Fernet
+
+from bot.errors import SettingsError
+from bot.storage.provider_keys.cipher import KeyCipher
+from bot.storage.provider_keys.rows import SqlProviderKeys
+from tests.contracts.conftest import Store
+from tests.fakes import FakeClock
+
+OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
+
+
+async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
+    stored = SqlProviderKeys(store.database, FakeClock())
+    cipher = KeyCipher([OLD])
+    await stored.add("openai", cipher.encrypt("openai", "sk-1"))
+    await stored.add("groq", cipher.encrypt("groq", "gsk-2"))
+    both = KeyCipher([NEW, OLD])
+    assert await stored.replace_tokens(lambda one: both.rotate(one.provider, one.token)) == 2
+    new = KeyCipher([NEW])
+    found = {one.provider: new.decrypt(one.provider, one.token) for one in await stored.read()}
+    assert found == {"openai": "sk-1", "groq": "gsk-2"}
+    first, second = await stored.read()
+    assert await stored.remove(first.number)
+    assert not await stored.remove(first.number)
+    assert await stored.read() == [second]
+
+
+async def test_row_of_another_provider_is_refused(store: Store) -> None:
+    stored = SqlProviderKeys(store.database, FakeClock())
+    cipher = KeyCipher([OLD])
+    await stored.add("elsewhere", cipher.encrypt("openai", "sk-1"))
+    [moved] = await stored.read()
+    with pytest.raises(SettingsError, match="belongs to 'openai'"):
+        cipher.decrypt(moved.provider, moved.token)
